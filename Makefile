@@ -1,0 +1,59 @@
+# The commands that people and CI share. `make demo` and `make test` need only
+# Python 3.11 or later and a package registry: the environment is made on demand.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := common coordinator worker trainer proto/lipt/v1
+PACKAGES := -p lipt.common -p lipt.coordinator -p lipt.worker -p lipt.trainer
+PROTOS := $(wildcard proto/lipt/v1/*.proto)
+
+# A new or removed module changes its directory, and the editable install is then renewed.
+DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint format stubs bench clean
+
+help:  ## Show these targets.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+env: $(VENV)/.installed  ## Make the environment in .venv.
+
+$(VENV)/.dependencies: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.dependencies $(DIRECTORIES)
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+demo: env  ## The whole pipeline on this machine: a coordinator, three workers, digits.
+	$(BIN)/lipt demo
+
+test: env  ## The tests.
+	$(BIN)/pytest
+
+lint: env  ## Format, style, types, dependency direction, stub freshness.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(PACKAGES)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/test_stubs.py
+
+format: env  ## Format the sources and mend what can be mended.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+stubs: env  ## Generate the contract's stubs.
+	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
+	    --grpc_python_out=proto --mypy_grpc_out=quiet:proto \
+	    --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTOS)
+
+bench: env  ## Measure, as ratios in one run.
+	$(BIN)/python -m benchmarks
+
+clean:  ## Remove the environment and everything generated.
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis lipt-demo

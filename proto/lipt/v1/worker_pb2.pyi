@@ -1,0 +1,212 @@
+from lipt.v1 import blob_pb2 as _blob_pb2
+from lipt.v1 import config_pb2 as _config_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class LearnerPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LEARNER_PHASE_UNSPECIFIED: _ClassVar[LearnerPhase]
+    LEARNER_PHASE_FETCHING: _ClassVar[LearnerPhase]
+    LEARNER_PHASE_TRAINING: _ClassVar[LearnerPhase]
+    LEARNER_PHASE_SUBMITTING: _ClassVar[LearnerPhase]
+LEARNER_PHASE_UNSPECIFIED: LearnerPhase
+LEARNER_PHASE_FETCHING: LearnerPhase
+LEARNER_PHASE_TRAINING: LearnerPhase
+LEARNER_PHASE_SUBMITTING: LearnerPhase
+
+class ProtocolVersion(_message.Message):
+    __slots__ = ("major", "minor")
+    MAJOR_FIELD_NUMBER: _ClassVar[int]
+    MINOR_FIELD_NUMBER: _ClassVar[int]
+    major: int
+    minor: int
+    def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ...) -> None: ...
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("instance_id", "name", "protocol", "device", "versions", "allowed_modules")
+    class VersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_MODULES_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    name: str
+    protocol: ProtocolVersion
+    device: str
+    versions: _containers.ScalarMap[str, str]
+    allowed_modules: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, instance_id: _Optional[str] = ..., name: _Optional[str] = ..., protocol: _Optional[_Union[ProtocolVersion, _Mapping]] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., allowed_modules: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RegisterResponse(_message.Message):
+    __slots__ = ("worker_id", "protocol")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    protocol: ProtocolVersion
+    def __init__(self, worker_id: _Optional[str] = ..., protocol: _Optional[_Union[ProtocolVersion, _Mapping]] = ...) -> None: ...
+
+class AcquireAssignmentRequest(_message.Message):
+    __slots__ = ("worker_id", "wait_seconds")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    wait_seconds: float
+    def __init__(self, worker_id: _Optional[str] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+
+class AcquireAssignmentResponse(_message.Message):
+    __slots__ = ("assignment",)
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    assignment: Assignment
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("assignment_id", "run_id", "learner_index", "lease", "initial_weights", "shard", "task")
+    ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    assignment_id: str
+    run_id: str
+    learner_index: int
+    lease: Lease
+    initial_weights: _blob_pb2.BlobRef
+    shard: _blob_pb2.BlobRef
+    task: LearnerTask
+    def __init__(self, assignment_id: _Optional[str] = ..., run_id: _Optional[str] = ..., learner_index: _Optional[int] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., initial_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., shard: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., task: _Optional[_Union[LearnerTask, _Mapping]] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("epoch", "duration_seconds", "heartbeat_seconds")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    duration_seconds: float
+    heartbeat_seconds: float
+    def __init__(self, epoch: _Optional[int] = ..., duration_seconds: _Optional[float] = ..., heartbeat_seconds: _Optional[float] = ...) -> None: ...
+
+class LearnerTask(_message.Message):
+    __slots__ = ("model", "num_classes", "image", "learners", "augmentation", "pruning_method", "density", "seed")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    NUM_CLASSES_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    AUGMENTATION_FIELD_NUMBER: _ClassVar[int]
+    PRUNING_METHOD_FIELD_NUMBER: _ClassVar[int]
+    DENSITY_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    num_classes: int
+    image: ImageFormat
+    learners: _config_pb2.LearnersConfig
+    augmentation: _config_pb2.AugmentationConfig
+    pruning_method: _config_pb2.PruningMethod
+    density: float
+    seed: int
+    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., learners: _Optional[_Union[_config_pb2.LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[_config_pb2.AugmentationConfig, _Mapping]] = ..., pruning_method: _Optional[_Union[_config_pb2.PruningMethod, str]] = ..., density: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class ImageFormat(_message.Message):
+    __slots__ = ("channels", "height", "width", "mean", "std")
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
+    channels: int
+    height: int
+    width: int
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    std: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("worker_id", "assignment_id", "epoch", "progress")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    assignment_id: str
+    epoch: int
+    progress: LearnerProgress
+    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., progress: _Optional[_Union[LearnerProgress, _Mapping]] = ...) -> None: ...
+
+class LearnerProgress(_message.Message):
+    __slots__ = ("phase", "step", "num_steps", "loss")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    phase: LearnerPhase
+    step: int
+    num_steps: int
+    loss: float
+    def __init__(self, phase: _Optional[_Union[LearnerPhase, str]] = ..., step: _Optional[int] = ..., num_steps: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("stop",)
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    stop: bool
+    def __init__(self, stop: bool = ...) -> None: ...
+
+class CommitResultRequest(_message.Message):
+    __slots__ = ("worker_id", "assignment_id", "epoch", "result", "report")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    assignment_id: str
+    epoch: int
+    result: _blob_pb2.BlobRef
+    report: LearnerReport
+    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., result: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., report: _Optional[_Union[LearnerReport, _Mapping]] = ...) -> None: ...
+
+class LearnerReport(_message.Message):
+    __slots__ = ("loss", "train_seconds", "total_seconds", "bytes_received")
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    loss: float
+    train_seconds: float
+    total_seconds: float
+    bytes_received: int
+    def __init__(self, loss: _Optional[float] = ..., train_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ...) -> None: ...
+
+class CommitResultResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReleaseAssignmentRequest(_message.Message):
+    __slots__ = ("worker_id", "assignment_id", "epoch", "error")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    assignment_id: str
+    epoch: int
+    error: str
+    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class ReleaseAssignmentResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
