@@ -1,0 +1,1 @@
+"""What two of coordinator, worker and trainer share."""

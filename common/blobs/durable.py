@@ -1,0 +1,108 @@
+"""What it takes for a file to survive a crash, and to be written by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+
+from lipt.common.errors import StateError
+
+_TEMPORARY_SUFFIX = ".tmp"
+
+
+@contextmanager
+def state_errors(path: Path) -> Iterator[None]:
+    """Turn the file system's refusals (disk full, read-only) into a sentence.
+
+    Raises:
+        StateError: for any OSError of the block.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StateError(
+            f"{path} cannot be used: {error.strerror or error}. Free space there, make it "
+            "writable, or choose another state directory."
+        ) from error
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents so that they are still there after a crash."""
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(file: FileIO, source: Path, target: Path) -> None:
+    """Make a file's content durable, then give it its final name: all of it or nothing."""
+    os.fsync(file.fileno())
+    make_directory(target.parent)
+    source.replace(target)
+    sync_directory(target.parent)
+
+
+def try_lock(file: FileIO, path: Path) -> bool | None:
+    """Lock an open file for this process; its death unlocks it.
+
+    Returns:
+        True when it is locked; False when someone else has it; None when `path`
+        has become another file meanwhile: open it again.
+    """
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    try:
+        return True if os.path.samestat(os.fstat(file.fileno()), path.stat()) else None
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def temporary_file(folder: Path) -> Iterator[tuple[FileIO, Path]]:
+    """A new file that is gone after the block unless it got another name in it."""
+    while True:
+        descriptor, name = tempfile.mkstemp(dir=folder, suffix=_TEMPORARY_SUFFIX)
+        file, path = FileIO(descriptor, "r+"), Path(name)
+        # A process that starts at this very moment may take it for a stale one.
+        if try_lock(file, path):
+            break
+        file.close()
+    with file:
+        try:
+            yield file, path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def remove_stale_temporaries(folder: Path) -> None:
+    """Delete the temporary files whose process died: nobody holds their lock."""
+    for path in folder.glob(f"*{_TEMPORARY_SUFFIX}"):
+        try:
+            with FileIO(str(path), "r+") as file:
+                if try_lock(file, path):
+                    path.unlink(missing_ok=True)
+        except FileNotFoundError:
+            continue
+
+
+def write_all(file: FileIO, data: bytes | memoryview) -> None:
+    """Write everything: an unbuffered file may take only a part of it at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]

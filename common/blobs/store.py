@@ -1,0 +1,194 @@
+"""Blobs on disk, each in a file named by its digest, durable once they are there.
+
+    blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
+    uploads/SHA256.part  the beginning of one that is being received
+    uploads/*.tmp        one that this machine is writing; deleted when its process died
+
+Several processes may use one directory: a blob appears under its name all at
+once, and a partial file has one writer, by a lock that dies with its process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from io import FileIO
+from pathlib import Path
+
+from lipt.common.blobs.durable import (
+    make_directory,
+    publish,
+    remove_stale_temporaries,
+    state_errors,
+    sync_directory,
+    temporary_file,
+    write_all,
+)
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.upload import Upload
+from lipt.common.errors import BlobTooLargeError, CorruptBlobError, UnknownBlobError
+
+_COPY_BYTES = 1024 * 1024
+
+
+class BlobStore:
+    """A directory of blobs."""
+
+    def __init__(self, root: Path, *, max_blob_bytes: int) -> None:
+        """Open or create the directory.
+
+        Args:
+            root: the directory.
+            max_blob_bytes: larger blobs are refused before anything is written.
+
+        Raises:
+            StateError: the directory cannot be created or written.
+        """
+        self.root = root
+        self.max_blob_bytes = max_blob_bytes
+        self._uploads = root / "uploads"
+        with state_errors(root):
+            make_directory(root / "blobs")
+            make_directory(self._uploads)
+            remove_stale_temporaries(self._uploads)
+
+    def has(self, name: BlobName) -> bool:
+        """Whether the whole blob is stored."""
+        try:
+            return self._target(name).stat().st_size == name.size_bytes
+        except FileNotFoundError:
+            return False
+
+    def find(self, sha256: str) -> BlobName:
+        """The name of the stored blob with that digest.
+
+        Raises:
+            InvalidBlobNameError: not a digest.
+            UnknownBlobError: nothing is stored under it.
+        """
+        empty = BlobName(sha256, 0)
+        try:
+            return BlobName(sha256, self._target(empty).stat().st_size)
+        except FileNotFoundError:
+            raise UnknownBlobError(
+                f"there is no blob {sha256} here. Upload it first, or check the digest."
+            ) from None
+
+    def path(self, name: BlobName) -> Path:
+        """The file of a stored blob: it never changes.
+
+        Raises:
+            UnknownBlobError: nothing is stored under that name.
+        """
+        if not self.has(name):
+            raise UnknownBlobError(
+                f"there is no blob {name} here. Ask for one that the coordinator named, "
+                "or upload it first."
+            )
+        return self._target(name)
+
+    def read_bytes(self, name: BlobName) -> bytes:
+        """The content of a stored blob, compared with its digest.
+
+        Raises:
+            UnknownBlobError: nothing is stored under that name.
+            CorruptBlobError: the file was changed, or the disk lost some of it.
+        """
+        path = self.path(name)
+        with state_errors(path):
+            data = path.read_bytes()
+        if BlobName.of(data) != name:
+            raise CorruptBlobError(
+                f"{path} does not hold blob {name} any more. Delete it, so that it is made again."
+            )
+        return data
+
+    def put_bytes(self, data: bytes) -> BlobName:
+        """Store a content, durably.
+
+        Raises:
+            BlobTooLargeError: over the store's limit.
+            StateError: the disk refuses.
+        """
+        name = BlobName.of(data)
+        self._check_size(name.size_bytes, str(name))
+        if self._is_durable(name):
+            return name
+        with state_errors(self.root), temporary_file(self._uploads) as (file, path):
+            write_all(file, data)
+            publish(file, path, self._target(name))
+        return name
+
+    def put_file(self, source: Path) -> BlobName:
+        """Store a copy of a file, durably; a piece of it is in memory at a time.
+
+        Raises:
+            BlobTooLargeError: over the store's limit.
+            StateError: the file cannot be read, or the disk refuses.
+        """
+        with state_errors(source), FileIO(str(source)) as reader:
+            self._check_size(os.fstat(reader.fileno()).st_size, str(source))
+            with state_errors(self.root), temporary_file(self._uploads) as (file, path):
+                digest = hashlib.sha256()
+                # It may grow meanwhile.
+                while (piece := reader.read(_COPY_BYTES)) and file.tell() <= self.max_blob_bytes:
+                    digest.update(piece)
+                    write_all(file, piece)
+                self._check_size(file.tell(), str(source))
+                name = BlobName(digest.hexdigest(), file.tell())
+                if not self._is_durable(name):
+                    publish(file, path, self._target(name))
+        return name
+
+    def committed_offset(self, name: BlobName) -> int:
+        """How many bytes of a blob are kept: where an upload has to go on.
+
+        Raises:
+            BlobTooLargeError: over the store's limit.
+        """
+        self._check_size(name.size_bytes, str(name))
+        if self.has(name):
+            return name.size_bytes
+        try:
+            size = self._part(name).stat().st_size
+        except FileNotFoundError:
+            return 0
+        # A longer one was begun by a peer that declared another size: it is dropped.
+        return size if size <= name.size_bytes else 0
+
+    def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
+        """Begin or continue to receive a blob, as the only one who does.
+
+        Args:
+            name: the blob; what arrives is compared with it at the end.
+            offset_bytes: where the first write goes: the committed offset.
+
+        Raises:
+            BlobTooLargeError: over the store's limit; nothing is written.
+            WrongOffsetError: what is kept ends elsewhere.
+            UploadInProgressError: someone else is sending the same blob.
+            StateError: the disk refuses.
+        """
+        self._check_size(name.size_bytes, str(name))
+        return Upload.open(name, offset_bytes, part=self._part(name), target=self._target(name))
+
+    def _target(self, name: BlobName) -> Path:
+        return self.root / "blobs" / name.sha256[:2] / name.sha256
+
+    def _part(self, name: BlobName) -> Path:
+        return self._uploads / f"{name.sha256}.part"
+
+    def _is_durable(self, name: BlobName) -> bool:
+        # Another process may have renamed it a moment ago and not yet synced the name.
+        if not self.has(name):
+            return False
+        with state_errors(self.root):
+            sync_directory(self._target(name).parent)
+        return True
+
+    def _check_size(self, size_bytes: int, label: str) -> None:
+        if size_bytes > self.max_blob_bytes:
+            raise BlobTooLargeError(
+                f"{label} has {size_bytes} bytes; at most {self.max_blob_bytes} are stored. "
+                "Raise the limit where the store is configured, or send less."
+            )

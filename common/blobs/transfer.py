@@ -1,0 +1,279 @@
+"""The client's side of a blob's way: cut anywhere, it goes on where it was.
+
+Every chunk is compared with its CRC and every blob with its digest; what does
+not agree is asked for again. Only the peer's silence is timed, never the whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol, cast
+
+import grpc
+
+from lipt.common.blobs.chunks import chunk_data, fill_chunk
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.retry import RetryPolicy, retry
+from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.watchdog import IdleWatchdog
+from lipt.common.errors import (
+    BlobTooLargeError,
+    CorruptBlobError,
+    LiptError,
+    UnreachableError,
+    WrongOffsetError,
+)
+from lipt.common.protocol import CHUNK_BYTES
+from lipt.common.rpc.status import from_rpc_error
+from lipt.common.rpc.wire import blob_to_proto
+from lipt.v1 import blob_pb2, blob_pb2_grpc
+
+OnBytes = Callable[[int], object]
+
+IDLE_SECONDS = 30.0
+_STATUS_SECONDS = 10.0
+_DEFAULT_RETRY = RetryPolicy()
+
+
+def download(
+    stub: blob_pb2_grpc.BlobServiceStub,
+    name: BlobName,
+    store: BlobStore,
+    *,
+    on_bytes: OnBytes | None = None,
+    policy: RetryPolicy = _DEFAULT_RETRY,
+    idle_seconds: float = IDLE_SECONDS,
+) -> Path:
+    """Bring a blob into a local store, unless it is there; goes on with a partial one.
+
+    Args:
+        stub: the coordinator's blobs.
+        name: which.
+        store: where to; several processes may share it.
+        on_bytes: called with how many bytes just arrived; what it raises ends the
+            download, and the part that is here stays for the next one.
+        policy: how often a cut is mended.
+        idle_seconds: after this, and before twice this, without a byte the peer is given up.
+
+    Returns:
+        The blob's file in the store.
+
+    Raises:
+        UnknownBlobError: the coordinator does not have it.
+        BlobTooLargeError: over the store's limit.
+        UnreachableError: the coordinator stayed away.
+        CorruptBlobError, CorruptChunkError: damaged each time it was asked for.
+    """
+
+    def attempt() -> Path:
+        if not store.has(name):
+            with store.open_upload(name, store.committed_offset(name)) as upload:
+                _receive(stub, name, upload, on_bytes=on_bytes, idle_seconds=idle_seconds)
+                upload.finish()
+        return store.path(name)
+
+    return retry(attempt, progress=lambda: store.committed_offset(name), policy=policy)
+
+
+def download_bytes(
+    stub: blob_pb2_grpc.BlobServiceStub,
+    name: BlobName,
+    *,
+    max_bytes: int,
+    on_bytes: OnBytes | None = None,
+    policy: RetryPolicy = _DEFAULT_RETRY,
+    idle_seconds: float = IDLE_SECONDS,
+) -> bytes:
+    """Bring a blob into memory; goes on after a cut.
+
+    Args:
+        stub: the coordinator's blobs.
+        name: which.
+        max_bytes: a larger one is refused from its name.
+        on_bytes: as for `download`.
+        policy: as for `download`.
+        idle_seconds: as for `download`.
+
+    Raises:
+        BlobTooLargeError: over `max_bytes`; nothing is asked for.
+        LiptError: as for `download`.
+    """
+    if name.size_bytes > max_bytes:
+        raise BlobTooLargeError(
+            f"blob {name} is larger than the {max_bytes} bytes that are taken here. "
+            "Raise the limit, or download it into a file."
+        )
+    memory = _Memory(name)
+
+    def attempt() -> bytes:
+        _receive(stub, name, memory, on_bytes=on_bytes, idle_seconds=idle_seconds)
+        return memory.finish()
+
+    return retry(attempt, progress=lambda: memory.offset_bytes, policy=policy)
+
+
+def upload(
+    stub: blob_pb2_grpc.BlobServiceStub,
+    data: bytes | Path,
+    *,
+    on_bytes: OnBytes | None = None,
+    policy: RetryPolicy = _DEFAULT_RETRY,
+    idle_seconds: float = IDLE_SECONDS,
+) -> BlobName:
+    """Store a content at the coordinator, durably, unless it is there.
+
+    Args:
+        stub: the coordinator's blobs.
+        data: the content, or a file of it, which must not change meanwhile.
+        on_bytes: called, in another thread, with how many bytes were just sent; what
+            it raises ends the upload.
+        policy: how often a cut is mended.
+        idle_seconds: as for `download`.
+
+    Raises:
+        BlobTooLargeError: over the coordinator's limit.
+        UploadInProgressError: someone else was sending the same and did not get on.
+        UnreachableError: the coordinator stayed away.
+        CorruptBlobError, CorruptChunkError: damaged each time it was sent.
+    """
+    name = BlobName.of(data) if isinstance(data, bytes) else BlobName.of_file(data)
+    committed = 0
+
+    def attempt() -> BlobName:
+        nonlocal committed
+        request = blob_pb2.GetUploadStatusRequest(blob=blob_to_proto(name))
+        with _lipt_errors():
+            status = stub.GetUploadStatus(request, timeout=_STATUS_SECONDS)
+        committed = status.committed_offset_bytes
+        if not status.complete:
+            _send(stub, name, data, committed, on_bytes=on_bytes, idle_seconds=idle_seconds)
+        return name
+
+    return retry(attempt, progress=lambda: committed, policy=policy)
+
+
+class _Sink(Protocol):
+    @property
+    def offset_bytes(self) -> int: ...
+
+    def write(self, data: bytes) -> None: ...
+
+
+class _Memory:
+    def __init__(self, name: BlobName) -> None:
+        self._name = name
+        self._clear()
+
+    def _clear(self) -> None:
+        self.offset_bytes = 0
+        self._pieces: list[bytes] = []
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._digest.update(data)
+        self.offset_bytes += len(data)
+
+    def finish(self) -> bytes:
+        """The content; one that is damaged is dropped."""
+        if self.offset_bytes != self._name.size_bytes:
+            raise WrongOffsetError(f"blob {self._name} ended at byte {self.offset_bytes}.")
+        if self._digest.hexdigest() != self._name.sha256:
+            self._clear()
+            raise CorruptBlobError(f"blob {self._name} arrived with another digest. Ask again.")
+        return b"".join(self._pieces)
+
+
+def _receive(
+    stub: blob_pb2_grpc.BlobServiceStub,
+    name: BlobName,
+    sink: _Sink,
+    *,
+    on_bytes: OnBytes | None,
+    idle_seconds: float,
+) -> None:
+    """One call's worth of a blob, from where the sink is."""
+    if sink.offset_bytes == name.size_bytes:
+        return
+    request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=sink.offset_bytes)
+    call = stub.ReadBlob(request)
+    watchdog = IdleWatchdog(idle_seconds=idle_seconds)
+    with _lipt_errors(watchdog), watchdog.over(call):
+        for response in call:
+            watchdog.touch()
+            data = chunk_data(response.chunk, blob=name, offset_bytes=sink.offset_bytes)
+            sink.write(data)
+            if on_bytes:
+                on_bytes(len(data))
+
+
+def _send(
+    stub: blob_pb2_grpc.BlobServiceStub,
+    name: BlobName,
+    data: bytes | Path,
+    offset_bytes: int,
+    *,
+    on_bytes: OnBytes | None,
+    idle_seconds: float,
+) -> None:
+    """One call's worth of a blob, from where the coordinator is."""
+    watchdog = IdleWatchdog(idle_seconds=idle_seconds)
+    errors: list[Exception] = []
+
+    def requests() -> Iterator[blob_pb2.WriteBlobRequest]:
+        # gRPC would log what its thread's iterator raises, and tell the caller nothing.
+        try:
+            for offset, piece in pieces:
+                watchdog.touch()
+                ref = blob_to_proto(name) if offset == offset_bytes else None
+                request = blob_pb2.WriteBlobRequest(blob=ref)
+                fill_chunk(request.chunk, offset, piece)
+                yield request
+                if on_bytes:
+                    on_bytes(len(piece))
+        except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
+            errors.append(error)
+
+    with ExitStack() as stack:
+        pieces = _pieces(data, offset_bytes, name.size_bytes, stack)
+        call = stub.WriteBlob.future(requests())
+        try:
+            with _lipt_errors(watchdog), watchdog.over(call):
+                call.result()
+        except LiptError:
+            if errors:
+                raise errors[0] from None
+            raise
+
+
+def _pieces(
+    data: bytes | Path, offset_bytes: int, size_bytes: int, stack: ExitStack
+) -> Iterator[tuple[int, bytes]]:
+    """Offsets and bytes; one empty piece where nothing is left but to finish."""
+    offsets = range(offset_bytes, max(size_bytes, offset_bytes + 1), CHUNK_BYTES)
+    if isinstance(data, bytes):
+        return ((offset, data[offset : offset + CHUNK_BYTES]) for offset in offsets)
+    file = stack.enter_context(data.open("rb"))
+    file.seek(offset_bytes)
+    return ((offset, file.read(CHUNK_BYTES)) for offset in offsets)
+
+
+@contextmanager
+def _lipt_errors(watchdog: IdleWatchdog | None = None) -> Iterator[None]:
+    try:
+        yield
+    except (grpc.RpcError, grpc.FutureCancelledError) as error:
+        if watchdog and watchdog.fired:
+            raise UnreachableError(
+                "the coordinator stopped moving bytes. Check the network and its load."
+            ) from error
+        if isinstance(error, grpc.FutureCancelledError) or _is_cancelled(error):
+            raise UnreachableError("the coordinator ended the call: it is stopping.") from error
+        raise from_rpc_error(error) from error
+
+
+def _is_cancelled(error: grpc.RpcError) -> bool:
+    return cast("grpc.Call", error).code() is grpc.StatusCode.CANCELLED

@@ -1,0 +1,57 @@
+"""What tells two data sets apart: a digest that travels with every subset.
+
+Indices mean nothing on other data, so whoever applies them compares fingerprints
+first. The fingerprint is the lower-case hexadecimal SHA-256 of these bytes:
+
+    b"lipt-dataset-1"
+    N and C                       number of rows and of classes, uint64 little-endian each
+    the N labels, in row order    int64 little-endian each
+    for each sampled row r        r and its raw bytes' length, uint64 little-endian each,
+                                  then the raw bytes
+
+Raw bytes are the image file where the source has files, else uint8 pixels in
+C x H x W order at their own size, so neither the decoder nor the image size
+changes it. The sampled rows are all for N <= 64, else floor(i (N-1) / 63) for
+i = 0..63. Every label counts and every row's place among the classes does; a change
+of an image that is not sampled goes unnoticed: reading all of them is too slow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+
+from torch import Tensor
+
+_NUM_SAMPLED_ROWS = 64
+
+
+def fingerprint(labels_N: Tensor, num_classes: int, raw: Callable[[int], bytes]) -> str:
+    """The digest of a data set, as the module's docstring defines it.
+
+    Args:
+        labels_N: int64.
+        num_classes: C.
+        raw: the raw bytes of a row.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    num_rows = len(labels_N)
+    digest = hashlib.sha256(b"lipt-dataset-1")
+    digest.update(struct.pack("<QQ", num_rows, num_classes))
+    digest.update(labels_N.numpy().astype("<i8").tobytes())
+    for row in sampled_rows(num_rows):
+        data = raw(row)
+        digest.update(struct.pack("<QQ", row, len(data)))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def sampled_rows(num_rows: int) -> list[int]:
+    """The rows whose bytes count: 64 evenly spaced ones from the first to the last."""
+    if num_rows <= _NUM_SAMPLED_ROWS:
+        return list(range(num_rows))
+    last = _NUM_SAMPLED_ROWS - 1
+    return [i * (num_rows - 1) // last for i in range(_NUM_SAMPLED_ROWS)]

@@ -1,0 +1,122 @@
+"""From a source's rows to a data set: what size, in memory or not, and every image checked.
+
+Shapes: N images, C channels, H x W pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lipt.common.data.dataset import Dataset, MemoryDataset, RowDataset
+from lipt.common.data.fingerprinting import fingerprint
+from lipt.common.data.parallel import Progress, map_rows, threads_for
+from lipt.common.data.rows import Header, Rows, require_labels
+from lipt.common.errors import ConfigError, DataError
+
+# Decoded pixels up to this size stay in memory.
+MEMORY_BUDGET_BYTES = 2 * 2**30
+
+# Images of one size up to this keep it; others get the size that ImageNet models take.
+_MAX_OWN_SIZE = 64
+_DEFAULT_SIZE = 224
+_MAX_SIZE = 4096
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """One pass over all rows; pixels are N x 3 x H x W, or None where they were only checked."""
+
+    pixels: NDArray[np.uint8] | None
+    one_size: bool
+    grayscale: bool
+
+
+def load(
+    rows: Rows,
+    *,
+    image_size: int | None,
+    memory_budget_bytes: int,
+    progress: Progress | None,
+) -> Dataset:
+    """Check every row and make a data set of them.
+
+    Args:
+        rows: where the images come from.
+        image_size: height and width in pixels; None keeps the images' own size where all
+            have one of at most 64 x 64, and takes 224 otherwise.
+        memory_budget_bytes: decoded pixels up to this, counted as RGB, are kept in memory.
+        progress: called with (done, total) rows. A set that turns out to have several small
+            sizes is gone through twice.
+
+    Returns:
+        A set of one channel if all images are grayscale, else of three.
+
+    Raises:
+        ConfigError: `image_size` is out of range.
+        DataError: there are no rows, an image is broken, or a label is no class's number.
+    """
+    if image_size is not None and not 1 <= image_size <= _MAX_SIZE:
+        raise ConfigError(
+            f"the image size {image_size} is outside 1..{_MAX_SIZE} pixels. "
+            "Choose the size that the model takes, such as 32 or 224."
+        )
+    if len(rows) == 0:
+        raise DataError(f"{rows.source} holds no images. Open data with at least one per class.")
+    first = rows.check(0)
+    num_threads = threads_for(first.height * first.width) if rows.concurrent else 1
+    own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
+    chosen = image_size or _DEFAULT_SIZE
+    size = (first.height, first.width) if own_size else (chosen, chosen)
+    scan = _scan(
+        rows, first, size, num_threads, memory_budget_bytes=memory_budget_bytes, progress=progress
+    )
+    if own_size and not scan.one_size:
+        size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
+        scan = _scan(
+            rows,
+            first,
+            size,
+            num_threads,
+            memory_budget_bytes=memory_budget_bytes,
+            progress=progress,
+        )
+
+    require_labels(rows.labels_N, len(rows.class_names), rows.source)
+    digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
+    channels = 1 if scan.grayscale else 3
+    if scan.pixels is None:
+        return RowDataset(rows, digest, (channels, size[0], size[1]), num_threads)
+    images_NCHW = torch.from_numpy(np.ascontiguousarray(scan.pixels[:, :channels]))
+    return MemoryDataset(rows.source, rows.class_names, rows.labels_N, digest, images_NCHW)
+
+
+def _scan(
+    rows: Rows,
+    first: Header,
+    size: tuple[int, int],
+    num_threads: int,
+    *,
+    memory_budget_bytes: int,
+    progress: Progress | None,
+) -> _Scan:
+    height, width = size
+    fits = len(rows) * 3 * height * width <= memory_budget_bytes
+    pixels = np.empty((len(rows), 3, height, width), np.uint8) if fits else None
+
+    def visit(row: int) -> Header:
+        if pixels is None:
+            return rows.check(row)
+        # Grayscale images have three equal channels here; one is kept if all are grayscale.
+        header, pixels[row] = rows.read(row, 3, size)
+        return header
+
+    one_size = grayscale = True
+    headers = map_rows(visit, range(len(rows)), num_threads=num_threads, progress=progress)
+    for header in headers:
+        one_size = one_size and (header.height, header.width) == (first.height, first.width)
+        grayscale = grayscale and header.grayscale
+    return _Scan(pixels, one_size, grayscale)

@@ -1,0 +1,90 @@
+"""The data sets by name: built in, and the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from lipt.common.data.cifar import cifar10_rows, cifar100_rows
+from lipt.common.data.dataset import Dataset
+from lipt.common.data.digits import digits_rows
+from lipt.common.data.factory import factory_rows
+from lipt.common.data.imagefolder import imagefolder_rows
+from lipt.common.data.loading import MEMORY_BUDGET_BYTES, load
+from lipt.common.data.parallel import Progress
+from lipt.common.data.parquet import parquet_rows
+from lipt.common.data.rows import Rows
+from lipt.common.errors import ConfigError, UnknownNameError
+from lipt.common.factory import is_factory_spec
+
+_WITHOUT_PATH: Mapping[str, Callable[[str], Rows]] = MappingProxyType({"digits": digits_rows})
+
+_WITH_PATH: Mapping[str, Callable[[str, Path], Rows]] = MappingProxyType(
+    {
+        "cifar10": cifar10_rows,
+        "cifar100": cifar100_rows,
+        "imagefolder": imagefolder_rows,
+        "parquet": parquet_rows,
+    }
+)
+
+
+def known_sources() -> tuple[str, ...]:
+    """What a data set may be called, for messages and listings."""
+    with_path = (f"{name}:PATH" for name in _WITH_PATH)
+    return (*_WITHOUT_PATH, *with_path, "package.module:factory")
+
+
+def open_dataset(
+    source: str,
+    *,
+    image_size: int | None = None,
+    allowed_modules: Collection[str] = (),
+    progress: Progress | None = None,
+    memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
+) -> Dataset:
+    """Open a labelled image set and check every image of it.
+
+    Args:
+        source: one of `known_sources()`; a path may begin with ~.
+        image_size: height and width in pixels that the model sees; None keeps the images'
+            own size where all have one of at most 64 x 64, and takes 224 otherwise.
+        allowed_modules: modules whose factories may be imported; each allows its submodules.
+        progress: called with (done, total) rows at least once a second while rows are read.
+        memory_budget_bytes: sets whose decoded pixels, as RGB, are larger stay encoded and
+            are decoded when they are used; of their images only header and end are checked.
+
+    Raises:
+        UnknownNameError: there is no such data set; the message lists those that there are.
+        FactoryNotAllowedError: `source` names a factory in a module that is not allowed.
+        MissingExtraError: the source needs a package that is not installed.
+        ConfigError: the source lacks its path, the factory or `image_size` cannot be used.
+        DataError: the data is missing, empty, or holds a broken image or a wrong label.
+    """
+    return load(
+        _open_rows(source, allowed_modules),
+        image_size=image_size,
+        memory_budget_bytes=memory_budget_bytes,
+        progress=progress,
+    )
+
+
+def _open_rows(source: str, allowed_modules: Collection[str]) -> Rows:
+    name, colon, path = source.partition(":")
+    if name in _WITHOUT_PATH:
+        if colon:
+            raise ConfigError(f"the data set {name} takes no path, not {path!r}. Write {name}.")
+        return _WITHOUT_PATH[name](source)
+    if name in _WITH_PATH:
+        if not path:
+            raise ConfigError(
+                f"{source!r} does not say where the data is. Write {name}:PATH, for example "
+                f"{name}:/data."
+            )
+        return _WITH_PATH[name](source, Path(path).expanduser())
+    if is_factory_spec(source):
+        return factory_rows(source, allowed_modules)
+    raise UnknownNameError(
+        f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
+    )

@@ -1,0 +1,6 @@
+"""Classifiers by name, and the last layer that the selection signals look at."""
+
+from lipt.common.models.head import find_head, forward_with_features
+from lipt.common.models.registry import build_model, known_models
+
+__all__ = ["build_model", "find_head", "forward_with_features", "known_models"]

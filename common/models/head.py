@@ -1,0 +1,88 @@
+"""The last layer of a model, and what goes into it: all that last-layer gradients need.
+
+Shapes: N images, C classes, D features.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.errors import ConfigError
+
+
+def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
+    """The model's classifier: its last `nn.Linear` in the order of `named_modules`.
+
+    `build_model` checks, for every model that is not built in, that this layer's
+    output is what the model returns.
+
+    Returns:
+        The layer's qualified name ("" when the model itself is linear), and the layer.
+        Its bias may be None.
+
+    Raises:
+        ConfigError: the model has no linear layer.
+    """
+    found: tuple[str, nn.Linear] | None = None
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            found = name, module
+    if found is None:
+        raise ConfigError(
+            f"{type(model).__name__} has no nn.Linear layer, so it has no last-layer gradients. "
+            "Let the model end in an nn.Linear that returns the logits."
+        )
+    return found
+
+
+def forward_with_features(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Run the model once, keeping what enters its head.
+
+    Args:
+        model: any model for which `find_head` finds the layer that returns the logits.
+        x: a batch of images as the model takes them.
+
+    Returns:
+        logits_NC and features_ND, with logits_NC = head(features_ND).
+
+    Raises:
+        ConfigError: the model has no head, or calls it other than once with N x D features.
+    """
+    name, head = find_head(model)
+    inputs: list[Tensor] = []
+    handle = head.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    try:
+        logits_NC: Tensor = model(x)
+    finally:
+        handle.remove()
+    if len(inputs) != 1 or inputs[0].ndim != 2:
+        shapes = [tuple(features.shape) for features in inputs]
+        raise ConfigError(
+            f"{type(model).__name__} calls its last linear layer {name!r} with inputs of the "
+            f"shapes {shapes}; one batch of N x D features is needed. Let the model end in an "
+            "nn.Linear that is called once."
+        )
+    return logits_NC, inputs[0]
+
+
+def require_head(model: nn.Module, x: Tensor) -> None:
+    """Check that `find_head` finds the layer whose output the model returns.
+
+    Args:
+        model: in evaluation mode, so that its outputs do not depend on a draw.
+        x: a batch of images as the model takes them.
+
+    Raises:
+        ConfigError: there is no such layer, or its output is changed before it is returned.
+    """
+    with torch.no_grad():
+        logits_NC, features_ND = forward_with_features(model, x)
+        name, head = find_head(model)
+        expected_NC = head(features_ND)
+    if logits_NC.shape != expected_NC.shape or not torch.equal(logits_NC, expected_NC):
+        raise ConfigError(
+            f"{type(model).__name__} does not return the output of its last linear layer "
+            f"{name!r}. Define the classifier last, return its raw logits, and leave softmax "
+            "to the loss."
+        )

@@ -1,0 +1,22 @@
+"""How the built-in networks start: He et al.'s initialization, by layer kind."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def initialize(network: nn.Module) -> None:
+    """Draw the weights of convolutions, batch norms and linear layers, in place.
+
+    Convolutions: normal with variance 2 / fan_out (He et al. 2015, arXiv:1502.01852).
+    Batch norms: the identity. Linear layers: PyTorch's own draw, with a zero bias.
+    Randomness comes from the global CPU generator, which the caller seeds.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)

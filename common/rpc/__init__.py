@@ -1,0 +1,1 @@
+"""What both ends of a call need: channels, certificates, errors, and the wire's values."""

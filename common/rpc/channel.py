@@ -1,0 +1,72 @@
+"""Channels to the coordinator, with the retries that are safe for every call.
+
+Every request of the contract may be repeated, so UNAVAILABLE is retried by
+gRPC itself for some seconds; longer absences are the caller's decision.
+"""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+
+from lipt.common.errors import ConfigError
+from lipt.common.rpc.tls import TlsFiles
+
+_SERVICE_CONFIG = {
+    "methodConfig": [
+        {
+            "name": [
+                {"service": f"lipt.v1.{service}"}
+                for service in ("WorkerService", "RunService", "SubsetService", "InfoService")
+            ],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+
+_OPTIONS = (
+    ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
+    ("grpc.enable_retries", 1),
+    # A peer behind a NAT or a closed laptop lid is noticed within 40 s.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A coordinator that comes up is found within seconds, however long it was away.
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Loopback and cluster addresses are not meant for a web proxy.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.Channel:
+    """A channel to `host:port`; it connects when it is first used.
+
+    Raises:
+        ConfigError: `address` is not `host:port`.
+    """
+    split_address(address)
+    if tls is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    return grpc.secure_channel(address, tls.channel_credentials(), options=_OPTIONS)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as a pair.
+
+    Raises:
+        ConfigError: the address has another form, or its port is out of range.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"address {address!r} is not host:port. Example: 127.0.0.1:50051")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,142 @@
+"""Errors on the wire: a `google.rpc.Status` with the reason in `ErrorInfo`.
+
+The server turns a `LiptError` into its status in one place, an interceptor, so
+that servicers simply raise; the client turns the status back into the class.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from lipt.common.errors import DOMAIN, LiptError, UnreachableError, error_class
+
+logger = logging.getLogger(__name__)
+
+# Health and reflection answer in their own way.
+_OWN_SERVICES = "/lipt.v1."
+
+
+def to_status(error: LiptError) -> status_pb2.Status:
+    """The status that carries an error's code, sentence and reason."""
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
+    return status_pb2.Status(
+        code=code_pb2.Code.Value(error.code.name), message=str(error), details=[detail]
+    )
+
+
+def from_rpc_error(error: grpc.RpcError) -> LiptError:
+    """The error that the server raised, or what the connection's failure means.
+
+    Statuses without this service's reason (a broken connection, another kind
+    of server) become `UnreachableError` or a plain `LiptError`.
+    """
+    call = cast("grpc.Call", error)
+    code, details = call.code(), call.details() or ""
+    status = _rich_status(call)
+    for packed in status.details if status else ():
+        info = error_details_pb2.ErrorInfo()
+        if packed.Unpack(info) and info.domain == DOMAIN:
+            return _revive(error_class(info.reason), details)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return UnreachableError(f"the coordinator does not answer ({details}).")
+    return LiptError(f"{code.name if code else 'UNKNOWN'}: {details}")
+
+
+def _rich_status(call: grpc.Call) -> status_pb2.Status | None:
+    try:
+        return cast("status_pb2.Status | None", rpc_status.from_call(call))
+    except ValueError:  # details that contradict the code: not ours
+        return None
+
+
+def _revive(cls: type[LiptError], message: str) -> LiptError:
+    error = cls.__new__(cls)
+    LiptError.__init__(error, message)
+    return error
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Maps what a servicer raises to a status; an unforeseen error gets an incident number."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wrap the handler of one call."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not method.startswith(_OWN_SERVICES):
+            return handler
+        if handler.response_streaming:
+            behaviour = handler.stream_stream or handler.unary_stream
+            make = (
+                grpc.stream_stream_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_stream_rpc_method_handler
+            )
+            wrapped: Any = _guard_stream(behaviour, method)
+        else:
+            behaviour = handler.stream_unary or handler.unary_unary
+            make = (
+                grpc.stream_unary_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_unary_rpc_method_handler
+            )
+            wrapped = _guard_unary(behaviour, method)
+        return make(
+            wrapped,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _guard_unary(behaviour: Any, method: str) -> Any:
+    async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await behaviour(request, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a call
+            await _abort(context, error, method)
+
+    return guarded
+
+
+def _guard_stream(behaviour: Any, method: str) -> Any:
+    async def guarded(
+        request: Any, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
+        try:
+            async for response in behaviour(request, context):
+                yield response
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a call
+            await _abort(context, error, method)
+
+    return guarded
+
+
+async def _abort(
+    context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str
+) -> None:
+    if isinstance(error, NotImplementedError):  # a generated base class: an older version
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served here.")
+    if not isinstance(error, LiptError):
+        incident = uuid.uuid4().hex[:8]
+        logger.error("incident %s in %s", incident, method, exc_info=error)
+        error = LiptError(f"internal error; the coordinator's log has it as incident {incident}.")
+    else:
+        logger.info("refused %s: %s: %s", method, error.reason, error)
+    await context.abort_with_status(rpc_status.to_status(to_status(error)))

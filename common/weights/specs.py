@@ -1,0 +1,85 @@
+"""What a model expects of a file of weights: each tensor's name, shape and dtype.
+
+A file from a peer is compared with these before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from lipt.common.errors import WeightsError
+
+Weights = dict[str, torch.Tensor]
+
+# An error names this many tensors and counts the rest.
+_MAX_NAMED = 3
+_MAX_NAME_CHARACTERS = 100
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor without its values."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_elements(self) -> int:
+        """How many values it has; 1 for a 0-d tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes the values take."""
+        return self.num_elements * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
+def specs_of(weights: Mapping[str, torch.Tensor]) -> dict[str, TensorSpec]:
+    """The specs of given weights, by name, in the same order."""
+    return {name: TensorSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
+
+
+def quoted(name: str) -> str:
+    """A name for an error, in quotes; a peer's name may be long or unprintable."""
+    return repr(name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[:_MAX_NAME_CHARACTERS]}...")
+
+
+def check_specs(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> None:
+    """Refuse weights that are not those of the model.
+
+    Args:
+        found: what the file declares.
+        like: what the model has.
+
+    Raises:
+        WeightsError: names, shapes or dtypes differ; the sentence names the
+            first few in the model's order, with both values.
+    """
+    differences = list(_differences(found, like))
+    if differences:
+        more = len(differences) - _MAX_NAMED
+        raise WeightsError(
+            f"the weights differ from the model's in {len(differences)} tensors: "
+            + "; ".join(differences[:_MAX_NAMED])
+            + (f"; and {more} more" if more > 0 else "")
+            + ". Give weights of this model, or name the model that they belong to."
+        )
+
+
+def _differences(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> Iterator[str]:
+    for name, expected in like.items():
+        got = found.get(name)
+        if got is None:
+            yield f"{quoted(name)} is missing, the model has {expected}"
+        elif got != expected:
+            yield f"{quoted(name)} is {got}, the model has {expected}"
+    for name, spec in found.items():
+        if name not in like:
+            yield f"{quoted(name)} is {spec}, the model has no such tensor"

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lipt.common.blobs.retry import RetryPolicy, is_retryable, retry
+from lipt.common.errors import (
+    BlobTooLargeError,
+    CorruptBlobError,
+    CorruptChunkError,
+    LiptError,
+    StateError,
+    UnknownBlobError,
+    UnreachableError,
+    UploadInProgressError,
+    WrongOffsetError,
+)
+
+
+class Transfer:
+    """Reaches the given offsets one after the other, failing at each, then succeeds."""
+
+    def __init__(self, *offsets: int, error: type[LiptError] = UnreachableError) -> None:
+        self.offset = 0
+        self._offsets: Iterator[int] = iter(offsets)
+        self._error = error
+
+    def attempt(self) -> str:
+        for offset in self._offsets:
+            self.offset = offset
+            raise self._error("cut")
+        return "done"
+
+
+def run(transfer: Transfer, *, max_failures: int = 3) -> tuple[str, list[float]]:
+    pauses: list[float] = []
+    policy = RetryPolicy(
+        max_failures=max_failures,
+        first_seconds=1.0,
+        max_seconds=4.0,
+        sleep=pauses.append,
+        jitter=lambda: 1.0,
+    )
+    return retry(transfer.attempt, progress=lambda: transfer.offset, policy=policy), pauses
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    assert run(Transfer(0, 0, 0, 0, 0), max_failures=6) == ("done", [1.0, 2.0, 4.0, 4.0, 4.0])
+
+
+def test_a_pause_is_half_to_all_of_the_backoff() -> None:
+    assert RetryPolicy(first_seconds=1.0, jitter=lambda: 0.0).pause_seconds(2) == 1.0
+    assert RetryPolicy(first_seconds=1.0, jitter=lambda: 0.5).pause_seconds(2) == 1.5
+
+
+def test_progress_starts_the_count_again() -> None:
+    assert run(Transfer(0, 0, 7, 7, 9, 9)) == ("done", [1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
+
+
+def test_gives_up_after_so_many_failures_without_progress() -> None:
+    with pytest.raises(UnreachableError, match="cut"):
+        run(Transfer(5, 5, 5))
+
+
+def test_starting_over_after_damage_is_no_progress() -> None:
+    # 8, back to 0, 8 again: no new byte since the first.
+    with pytest.raises(CorruptBlobError):
+        run(Transfer(8, 0, 8, error=CorruptBlobError))
+
+
+def test_an_error_that_will_not_change_is_raised_at_once() -> None:
+    with pytest.raises(UnknownBlobError):
+        run(Transfer(0, error=UnknownBlobError))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (UnreachableError, True),
+        (CorruptBlobError, True),
+        (CorruptChunkError, True),
+        (UploadInProgressError, True),
+        (WrongOffsetError, True),
+        (UnknownBlobError, False),
+        (BlobTooLargeError, False),
+        (StateError, False),
+    ],
+)
+def test_cuts_and_damage_are_retried_refusals_are_not(
+    error: type[LiptError], *, expected: bool
+) -> None:
+    assert is_retryable(error("sentence")) is expected

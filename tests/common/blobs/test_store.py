@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import os
+import resource
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lipt.common.blobs.durable import temporary_file
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.errors import (
+    BlobTooLargeError,
+    CorruptBlobError,
+    StateError,
+    UnknownBlobError,
+)
+
+DATA = b"0123456789" * 100
+NAME = BlobName.of(DATA)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path, max_blob_bytes=10_000)
+
+
+def files_of(store: BlobStore) -> list[str]:
+    return sorted(
+        str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()
+    )
+
+
+@contextmanager
+def file_size_limit(num_bytes: int) -> Iterator[None]:
+    """Writes beyond it fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_keeps_a_content_under_its_digest(store: BlobStore) -> None:
+    assert not store.has(NAME)
+    assert store.put_bytes(DATA) == NAME
+    assert store.has(NAME)
+    assert store.read_bytes(NAME) == DATA
+    assert store.path(NAME).read_bytes() == DATA
+    assert store.find(NAME.sha256) == NAME
+    assert files_of(store) == [f"blobs/{NAME.sha256[:2]}/{NAME.sha256}"]
+
+
+def test_keeps_a_copy_of_a_file(store: BlobStore, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(DATA)
+    assert store.put_file(source) == NAME
+    source.unlink()
+    assert store.read_bytes(NAME) == DATA
+
+
+def test_the_same_content_twice_is_one_file(store: BlobStore, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(DATA)
+    names = {store.put_bytes(DATA), store.put_bytes(DATA), store.put_file(source)}
+    source.unlink()
+    assert names == {NAME}
+    assert len(files_of(store)) == 1
+
+
+def test_many_writers_of_one_content_do_no_harm(store: BlobStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(store.put_bytes, [DATA] * 32)) == {NAME}
+    assert files_of(store) == [f"blobs/{NAME.sha256[:2]}/{NAME.sha256}"]
+
+
+def test_unknown_blobs_are_named(store: BlobStore) -> None:
+    for ask in (store.path, store.read_bytes):
+        with pytest.raises(UnknownBlobError, match=f"no blob {NAME.sha256[:12]}"):
+            ask(NAME)
+    with pytest.raises(UnknownBlobError, match="Upload it first"):
+        store.find(NAME.sha256)
+    store.put_bytes(DATA)
+    assert not store.has(BlobName(NAME.sha256, NAME.size_bytes + 1))
+
+
+def test_a_damaged_file_is_noticed_when_it_is_read(store: BlobStore) -> None:
+    store.put_bytes(DATA)
+    store.path(NAME).write_bytes(DATA[:-1] + b"x")
+    with pytest.raises(CorruptBlobError, match="does not hold blob"):
+        store.read_bytes(NAME)
+
+
+def test_too_large_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(DATA)
+    store = BlobStore(tmp_path / "store", max_blob_bytes=999)
+    for ask in (
+        lambda: store.put_bytes(DATA),
+        lambda: store.put_file(source),
+        lambda: store.committed_offset(NAME),
+        lambda: store.open_upload(NAME, 0),
+    ):
+        with pytest.raises(BlobTooLargeError, match="1000 bytes; at most 999 are stored"):
+            ask()
+    assert files_of(store) == []
+
+
+def test_a_full_disk_leaves_no_half_written_blob(store: BlobStore) -> None:
+    with file_size_limit(500), pytest.raises(StateError, match="File too large"):
+        store.put_bytes(DATA)
+    assert files_of(store) == []
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StateError, match="choose another state directory"):
+        BlobStore(tmp_path / "file" / "state", max_blob_bytes=1)
+
+
+def test_content_and_name_are_synced_around_the_rename(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_bytes(DATA)
+    store.path(NAME).unlink()
+    calls: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def record_fsync(descriptor: int) -> None:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        calls.append("fsync file" if is_file else "fsync directory")
+        fsync(descriptor)
+
+    def record_replace(source: Path, target: Path) -> Path:
+        calls.append("rename")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(Path, "replace", record_replace)
+    store.put_bytes(DATA)
+    assert calls == ["fsync file", "rename", "fsync directory"]
+
+
+def test_files_of_dead_processes_go_those_of_living_ones_stay(store: BlobStore) -> None:
+    uploads = store.root / "uploads"
+    stale = uploads / "dead.tmp"
+    stale.write_bytes(b"half")
+    with temporary_file(uploads) as (_, living):
+        BlobStore(store.root, max_blob_bytes=10_000)
+        assert not stale.exists()
+        assert living.exists()
+    assert not living.exists()
+
+
+def test_blobs_do_not_load_torch() -> None:
+    program = "import sys, lipt.common.blobs.transfer; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.retry import RetryPolicy
+from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.transfer import download, download_bytes, upload
+from lipt.common.errors import (
+    BlobTooLargeError,
+    CorruptBlobError,
+    CorruptChunkError,
+    UnknownBlobError,
+    UnreachableError,
+)
+from lipt.common.protocol import CHUNK_BYTES
+from lipt.common.rpc.channel import open_channel
+from lipt.v1.blob_pb2_grpc import BlobServiceStub
+
+DATA = random.Random(0).randbytes(10 * CHUNK_BYTES + 5)
+NAME = BlobName.of(DATA)
+LIMIT = 8 * 1024 * 1024
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
+async def test_a_blob_arrives_as_it_was_sent(
+    num_bytes: int, stub: BlobServiceStub, blobs: Any, cache: BlobStore, tmp_path: Path
+) -> None:
+    data = DATA[:num_bytes]
+    source = tmp_path / "source"
+    source.write_bytes(data[::-1])
+    first = await asyncio.to_thread(upload, stub, data)
+    second = await asyncio.to_thread(upload, stub, source)
+    assert (first, second) == (BlobName.of(data), BlobName.of(data[::-1]))
+    assert blobs.store.read_bytes(first) == data
+    path = await asyncio.to_thread(download, stub, second, cache)
+    assert path.read_bytes() == data[::-1]
+    assert await asyncio.to_thread(download_bytes, stub, first, max_bytes=LIMIT) == data
+
+
+async def test_what_is_there_is_not_moved_again(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore
+) -> None:
+    blobs.store.put_bytes(DATA)
+    cache.put_bytes(DATA)
+    await asyncio.to_thread(upload, stub, DATA)
+    await asyncio.to_thread(download, stub, NAME, cache)
+    assert blobs.num_calls == 0
+
+
+async def test_a_cut_download_asks_only_for_the_rest(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore, policy: RetryPolicy
+) -> None:
+    blobs.store.put_bytes(DATA)
+    for into in ("store", "memory"):
+        # The sixth call finds one chunk or less left; none asks twice for one.
+        blobs.cuts, blobs.num_calls, blobs.num_bytes = [3, 0, 1, 4, 2], 0, 0
+        counted: list[int] = []
+        if into == "store":
+            await asyncio.to_thread(
+                download, stub, NAME, cache, on_bytes=counted.append, policy=policy
+            )
+        else:
+            data = await asyncio.to_thread(
+                download_bytes, stub, NAME, max_bytes=LIMIT, on_bytes=counted.append, policy=policy
+            )
+            assert data == DATA
+        assert blobs.num_calls == 6
+        assert blobs.num_bytes == sum(counted) == len(DATA)
+    assert cache.read_bytes(NAME) == DATA
+
+
+async def test_a_cut_upload_sends_only_the_rest(
+    stub: BlobServiceStub, blobs: Any, policy: RetryPolicy
+) -> None:
+    blobs.cuts = [3, 0, 1, 4, 2]
+    await asyncio.to_thread(upload, stub, DATA, policy=policy)
+    assert blobs.num_calls == 6
+    assert blobs.num_bytes == len(DATA)
+    assert blobs.store.read_bytes(NAME) == DATA
+
+
+async def test_a_download_goes_on_with_the_part_of_an_earlier_process(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore
+) -> None:
+    blobs.store.put_bytes(DATA)
+    with cache.open_upload(NAME, 0) as part:
+        part.write(DATA[:1_000_000])
+    await asyncio.to_thread(download, stub, NAME, cache)
+    assert blobs.num_bytes == len(DATA) - 1_000_000
+    assert cache.read_bytes(NAME) == DATA
+
+
+async def test_a_flipped_bit_is_asked_for_again(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore, policy: RetryPolicy
+) -> None:
+    blobs.store.put_bytes(DATA)
+    blobs.flips = [7 * CHUNK_BYTES]
+    await asyncio.to_thread(download, stub, NAME, cache, policy=policy)
+    assert cache.read_bytes(NAME) == DATA
+    assert blobs.num_calls == 2
+
+
+async def test_a_flipped_bit_is_sent_again(
+    stub: BlobServiceStub, blobs: Any, policy: RetryPolicy
+) -> None:
+    blobs.flips = [2 * CHUNK_BYTES, 7 * CHUNK_BYTES]
+    await asyncio.to_thread(upload, stub, DATA, policy=policy)
+    assert blobs.store.read_bytes(NAME) == DATA
+    assert blobs.num_calls == 3
+
+
+async def test_damage_that_does_not_end_is_given_up(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore, policy: RetryPolicy
+) -> None:
+    blobs.store.put_bytes(DATA)
+    blobs.flips = [0] * 100
+    with pytest.raises(CorruptChunkError, match="differs from its CRC-32"):
+        await asyncio.to_thread(download, stub, NAME, cache, policy=policy)
+    assert blobs.num_calls == policy.max_failures
+
+
+async def test_a_blob_damaged_at_its_source_is_dropped(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore, policy: RetryPolicy
+) -> None:
+    # The chunks' checksums agree with the damaged file; only the digest can tell.
+    blobs.store.put_bytes(DATA)
+    blobs.store.path(NAME).write_bytes(DATA[:-1] + bytes([DATA[-1] ^ 1]))
+    with pytest.raises(CorruptBlobError):
+        await asyncio.to_thread(download, stub, NAME, cache, policy=policy)
+    with pytest.raises(CorruptBlobError):
+        await asyncio.to_thread(download_bytes, stub, NAME, max_bytes=LIMIT, policy=policy)
+    assert not cache.has(NAME)
+    assert cache.committed_offset(NAME) == 0
+
+
+async def test_an_unknown_blob_is_not_asked_for_twice(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore
+) -> None:
+    with pytest.raises(UnknownBlobError, match=f"no blob {NAME.sha256[:12]}"):
+        await asyncio.to_thread(download, stub, NAME, cache)
+    assert blobs.num_calls == 1
+
+
+async def test_too_large_is_refused_from_the_declared_size(
+    stub: BlobServiceStub, blobs: Any, tmp_path: Path
+) -> None:
+    blobs.store.put_bytes(DATA)
+    small = BlobStore(tmp_path / "small", max_blob_bytes=100)
+    with pytest.raises(BlobTooLargeError, match="at most 100 are stored"):
+        await asyncio.to_thread(download, stub, NAME, small)
+    with pytest.raises(BlobTooLargeError, match="larger than the 100 bytes"):
+        await asyncio.to_thread(download_bytes, stub, NAME, max_bytes=100)
+    with pytest.raises(BlobTooLargeError, match=f"at most {LIMIT} are stored"):
+        await asyncio.to_thread(upload, stub, bytes(LIMIT + 1))
+    assert blobs.num_calls == 0
+
+
+async def test_silence_is_given_up(stub: BlobServiceStub, blobs: Any, cache: BlobStore) -> None:
+    blobs.store.put_bytes(DATA)
+    blobs.hang = True
+    policy = RetryPolicy(max_failures=2, first_seconds=0.01)
+    with pytest.raises(UnreachableError, match="stopped moving bytes"):
+        await asyncio.to_thread(download, stub, NAME, cache, policy=policy, idle_seconds=0.05)
+    assert blobs.num_calls == 2
+
+
+async def test_an_absent_coordinator_is_given_up(cache: BlobStore, policy: RetryPolicy) -> None:
+    pauses: list[float] = []
+    policy = RetryPolicy(max_failures=3, sleep=pauses.append)
+    with open_channel("127.0.0.1:1") as channel:
+        stub = BlobServiceStub(channel)
+        with pytest.raises(UnreachableError, match="does not answer"):
+            await asyncio.to_thread(download, stub, NAME, cache, policy=policy)
+        with pytest.raises(UnreachableError, match="does not answer"):
+            await asyncio.to_thread(upload, stub, DATA, policy=policy)
+    assert len(pauses) == 4
+
+
+class StopTransferError(Exception):
+    """What a worker raises when it is told to stop."""
+
+
+def stop_after(num_chunks: int) -> Callable[[int], None]:
+    left = [None] * num_chunks
+
+    def on_bytes(num_bytes: int) -> None:
+        left.pop()
+        if not left:
+            raise StopTransferError
+
+    return on_bytes
+
+
+async def test_the_caller_can_end_a_transfer_and_keeps_its_part(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore
+) -> None:
+    with pytest.raises(StopTransferError):
+        await asyncio.to_thread(upload, stub, DATA, on_bytes=stop_after(2))
+    assert not blobs.store.has(NAME)
+    blobs.store.put_bytes(DATA)
+    with pytest.raises(StopTransferError):
+        await asyncio.to_thread(download, stub, NAME, cache, on_bytes=stop_after(2))
+    assert cache.committed_offset(NAME) == 2 * CHUNK_BYTES
+
+
+async def test_a_shared_cache_waits_for_the_process_that_is_downloading(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore
+) -> None:
+    other = cache.open_upload(NAME, 0)
+
+    def meanwhile(seconds: float) -> None:
+        other.write(DATA)
+        other.finish()
+
+    path = await asyncio.to_thread(download, stub, NAME, cache, policy=RetryPolicy(sleep=meanwhile))
+    assert path.read_bytes() == DATA
+    assert blobs.num_calls == 0

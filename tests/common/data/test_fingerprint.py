@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+
+from lipt.common.data import fingerprint, open_dataset
+from lipt.common.data.fingerprinting import sampled_rows
+
+
+def raw(row: int) -> bytes:
+    return bytes([row % 256]) * 3
+
+
+def labels(num_rows: int) -> Tensor:
+    return torch.arange(num_rows) % 3
+
+
+def test_is_the_digest_of_the_documented_bytes() -> None:
+    content = b"lipt-dataset-1" + struct.pack("<QQqq", 2, 3, 2, 0)
+    content += struct.pack("<QQ", 0, 5) + b"first" + struct.pack("<QQ", 1, 3) + b"2nd"
+    expected = hashlib.sha256(content).hexdigest()
+    assert fingerprint(torch.tensor([2, 0]), 3, lambda row: (b"first", b"2nd")[row]) == expected
+
+
+def test_samples_64_evenly_spaced_rows_from_first_to_last() -> None:
+    assert sampled_rows(3) == [0, 1, 2]
+    assert sampled_rows(64) == list(range(64))
+    assert sampled_rows(127) == list(range(0, 127, 2))
+    assert len(set(sampled_rows(65))) == 64
+    assert sampled_rows(50_000)[:2] == [0, 793]
+    assert sampled_rows(50_000)[-1] == 49_999
+
+
+@given(num_rows=st.integers(1, 10**12))
+def test_sampled_rows_are_distinct_and_in_range(num_rows: int) -> None:
+    rows = sampled_rows(num_rows)
+    assert len(rows) == len(set(rows)) == min(num_rows, 64)
+    assert rows == sorted(rows)
+    assert rows[0] == 0
+    assert rows[-1] == num_rows - 1
+
+
+@given(row=st.integers(0, 999), label=st.integers(0, 2))
+def test_every_label_counts(row: int, label: int) -> None:
+    changed = labels(1000)
+    changed[row] = label
+    same = label == row % 3
+    assert (fingerprint(changed, 3, raw) == fingerprint(labels(1000), 3, raw)) == same
+
+
+@given(row=st.integers(0, 63))
+def test_every_row_of_a_small_set_counts(row: int) -> None:
+    def other(asked: int) -> bytes:
+        return b"changed" if asked == row else raw(asked)
+
+    assert fingerprint(labels(64), 3, other) != fingerprint(labels(64), 3, raw)
+
+
+def test_order_length_and_classes_count() -> None:
+    base = fingerprint(labels(10), 3, raw)
+    assert fingerprint(labels(10).flip(0), 3, raw) != base
+    assert fingerprint(labels(10), 3, lambda row: raw(9 - row)) != base
+    assert fingerprint(labels(11), 3, raw) != base
+    assert fingerprint(labels(10), 4, raw) != base
+
+
+def test_bytes_cannot_move_between_rows() -> None:
+    def split(at: int) -> str:
+        return fingerprint(torch.tensor([0, 1]), 2, lambda row: (b"abcd"[:at], b"abcd"[at:])[row])
+
+    assert split(1) != split(2)
+
+
+def test_storage_and_size_do_not_count(image_folder: Path) -> None:
+    source = f"imagefolder:{image_folder}"
+    base = open_dataset(source).fingerprint
+    assert open_dataset(source, memory_budget_bytes=0).fingerprint == base
+    assert open_dataset(source, image_size=8).fingerprint == base
+
+
+@pytest.mark.parametrize("change", ["replaced", "renamed", "removed"])
+def test_one_changed_file_counts(image_folder: Path, change: str) -> None:
+    source = f"imagefolder:{image_folder}"
+    base = open_dataset(source).fingerprint
+    path = image_folder / "cat" / "0.png"
+    if change == "replaced":
+        path.write_bytes((image_folder / "cat" / "1.png").read_bytes())
+    elif change == "renamed":
+        path.rename(image_folder / "cat" / "9.png")
+    else:
+        path.unlink()
+    assert open_dataset(source).fingerprint != base
+
+
+def test_digits_have_one_fingerprint_on_every_machine() -> None:
+    pytest.importorskip("sklearn")
+    digits = open_dataset("digits")
+    content = b"lipt-dataset-1" + struct.pack("<QQ", 1797, 10)
+    content += np.asarray(digits.labels_N, "<i8").tobytes()
+    for i in range(64):
+        row = i * 1796 // 63
+        content += struct.pack("<QQ", row, 64) + digits.raw_bytes(row)
+    assert digits.fingerprint == hashlib.sha256(content).hexdigest()

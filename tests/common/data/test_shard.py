@@ -1,0 +1,309 @@
+"""Shapes: n examples, C x H x W pixels."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from lipt.common.data import Dataset, Shard, open_dataset, pack_shard, unpack_shard
+from lipt.common.data.loading import load
+from lipt.common.data.rows import ArrayRows
+from lipt.common.errors import DataError
+from lipt.common.learner_task import ImageFormat
+
+Encode = Callable[..., bytes]
+
+
+def image_format(channels: int, height: int, width: int) -> ImageFormat:
+    return ImageFormat(channels, height, width, (0.0,) * channels, (1.0,) * channels)
+
+
+def unpack(data: bytes, shape: tuple[int, int, int] = (1, 1, 2), **overrides: int) -> Shard:
+    options = {"num_examples": 2, "num_classes": 3} | overrides
+    return unpack_shard(data, image_format(*shape), **options)
+
+
+def array_set(images_NCHW: np.ndarray, labels: list[int]) -> Dataset:
+    rows = ArrayRows("made", ("a", "b", "c"), torch.tensor(labels), images_NCHW)
+    return load(rows, image_size=None, memory_budget_bytes=2**30, progress=None)
+
+
+def tiny() -> Dataset:
+    return array_set(np.array([[[[1, 2]]], [[[3, 4]]], [[[5, 6]]]], np.uint8), [0, 1, 2])
+
+
+def shard_file(header: dict[str, object] | bytes, body: bytes) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+LABELS = struct.pack("<qq", 2, 0)
+PIXELS = bytes([5, 6, 1, 2])
+GOOD = {"labels": entry("I64", [2], 0, 16), "images": entry("U8", [2, 1, 1, 2], 16, 20)}
+
+
+def test_pixels_have_the_documented_bytes() -> None:
+    header = json.dumps(GOOD, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    expected = struct.pack("<Q", len(header)) + header + LABELS + PIXELS
+    assert pack_shard(tiny(), torch.tensor([2, 0])) == expected
+
+
+def test_files_have_the_documented_tensors(image_folder: Path) -> None:
+    data = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=0)
+    packed = pack_shard(data, torch.tensor([4, 0, 4]))
+    dog, cat = data.raw_bytes(4), data.raw_bytes(0)
+    tensors = safetensors.torch.load(packed)
+    assert tensors.keys() == {"encoded", "labels", "offsets"}
+    assert bytes(tensors["encoded"].tolist()) == dog + cat + dog
+    ends = [0, len(dog), len(dog) + len(cat), 2 * len(dog) + len(cat)]
+    assert tensors["offsets"].tolist() == ends
+    assert tensors["labels"].tolist() == [1, 0, 1]
+    assert packed == pack_shard(data, torch.tensor([4, 0, 4]))
+
+
+@pytest.mark.parametrize("budget", [2**30, 0])
+def test_comes_back_as_the_data_set_has_it(image_folder: Path, budget: int) -> None:
+    source = f"imagefolder:{image_folder}"
+    data = open_dataset(source, image_size=7, memory_budget_bytes=budget)
+    ids = torch.tensor([3, 1, 4])
+    packed = pack_shard(data, ids)
+    shard = unpack_shard(packed, image_format(3, 7, 7), num_examples=3, num_classes=2)
+    assert torch.equal(shard.images, data.images(ids))
+    assert shard.images.dtype == torch.uint8
+    assert shard.labels_N.tolist() == [1, 0, 1]
+    assert shard.labels_N.dtype == torch.int64
+
+
+@given(
+    shape=st.tuples(
+        st.integers(1, 6), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9)
+    ),
+    seed=st.integers(0, 2**32 - 1),
+    data=st.data(),
+)
+@settings(deadline=None)
+def test_pixels_of_any_shape_come_back(
+    shape: tuple[int, int, int, int], seed: int, data: st.DataObject
+) -> None:
+    images = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    labels = data.draw(st.lists(st.integers(0, 2), min_size=shape[0], max_size=shape[0]))
+    ids = data.draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=8))
+    packed = pack_shard(array_set(images, labels), torch.tensor(ids))
+    shard = unpack_shard(packed, image_format(*shape[1:]), num_examples=len(ids), num_classes=3)
+    assert np.array_equal(shard.images.numpy(), images[ids])
+    assert shard.labels_N.tolist() == [labels[row] for row in ids]
+
+
+def test_the_shard_may_be_written_to() -> None:
+    shard = unpack(pack_shard(tiny(), torch.tensor([2, 0])))
+    shard.images.zero_()
+    shard.labels_N.zero_()
+
+
+def changed(name: str, made: dict[str, object] | None) -> dict[str, object]:
+    header: dict[str, object] = dict(GOOD)
+    if made is None:
+        del header[name]
+    else:
+        header[name] = made
+    return header
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "sentence"),
+    [
+        (
+            changed("images", entry("U8", [2, 1, 2, 1], 16, 20)),
+            b"",
+            r"'images' is U8 of shape \[2, 1, 2, 1\]",
+        ),
+        (
+            changed("images", entry("U8", [3, 1, 1, 2], 16, 20)),
+            b"",
+            r"instead of U8 of shape \[2, 1, 1, 2\]",
+        ),
+        (
+            changed("images", entry("U8", [2**40, 2**40, 1, 1], 16, 20)),
+            b"",
+            "instead of U8 of shape",
+        ),
+        (changed("images", entry("I8", [2, 1, 1, 2], 16, 20)), b"", r"is I8 of shape"),
+        (
+            changed("images", entry("U8", [2, 1, 1, 2], 16, 19)),
+            b"",
+            "171 bytes where its header says 170",
+        ),
+        (
+            changed("images", entry("U8", [2, 1, 1, 2], 16, 21)),
+            b"x",
+            "has 5 bytes for 4 items of 1",
+        ),
+        (changed("images", entry("U8", [2, 1, 1, 2], 17, 21)), b"x", "overlap or leave gaps"),
+        (changed("images", entry("U8", [2, 1, 1, 2], 12, 16)), b"", "overlap or leave gaps"),
+        (changed("images", entry("U8", [2, 1, 1, 2], 20, 16)), b"", "overlap or leave gaps"),
+        (
+            changed("images", entry("U8", [2, 1, 1, 2], 16, 10**15)),
+            b"",
+            "bytes where its header says",
+        ),
+        (
+            changed("images", entry("U8", [2, 1, 1, -2], 16, 20)),
+            b"",
+            "not that of a safetensors file",
+        ),
+        (changed("images", {"dtype": "U8"}), b"", "not that of a safetensors file"),
+        (
+            changed("images", {"dtype": "U8", "shape": 4, "data_offsets": [16, 20]}),
+            b"",
+            "not that of",
+        ),
+        (
+            changed("images", {"dtype": "U8", "shape": [4.0], "data_offsets": [16, 20]}),
+            b"",
+            "not that",
+        ),
+        (
+            changed("images", {"dtype": "U8", "shape": [4], "data_offsets": [16]}),
+            b"",
+            "not that of",
+        ),
+        (changed("images", None), b"", "bytes where its header says"),
+        (changed("labels", None), b"", "overlap or leave gaps"),
+        (changed("extra", entry("U8", [0], 20, 20)), b"", "holds extra, images, labels instead of"),
+        (changed("__metadata__", {"a": "b"}), b"", "not that of a safetensors file"),
+        (changed("labels", entry("I32", [2], 0, 16)), b"", r"'labels' is I32 of shape \[2\]"),
+        ({"images": entry("U8", [20], 0, 20)}, b"", "holds no tensor 'labels'"),
+        (b"[" * 4000, b"", "not that of a safetensors file"),
+        (b"[]", b"", "not that of a safetensors file"),
+        (b"\xff\xfe", b"", "not that of a safetensors file"),
+    ],
+)
+def test_refuses_a_hostile_header(
+    header: dict[str, object] | bytes, body: bytes, sentence: str
+) -> None:
+    with pytest.raises(DataError, match=sentence) as caught:
+        unpack(shard_file(header, LABELS + PIXELS + body))
+    assert "Fetch the shard again" in str(caught.value)
+
+
+def test_refuses_a_header_longer_than_it_can_be() -> None:
+    with pytest.raises(
+        DataError, match=r"header of 5000 are no shard; its header takes at most 4096"
+    ):
+        unpack(struct.pack("<Q", 5000) + b" " * 6000)
+    with pytest.raises(DataError, match="are no shard"):
+        unpack(struct.pack("<Q", 2**64 - 1) + b"{}")
+    with pytest.raises(DataError):
+        unpack(b"")
+
+
+@pytest.mark.parametrize("label", [-1, 3, 2**62])
+def test_refuses_labels_of_no_class(label: int) -> None:
+    with pytest.raises(DataError, match=rf"from .*{label}.*outside 0\.\.2"):
+        unpack(shard_file(dict(GOOD), struct.pack("<qq", label, 0) + PIXELS))
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_examples"),
+    [((2, 1, 2), 2), ((1, 0, 2), 2), ((3, 5000, 1), 2), ((1, -1, 2), 2), ((1, 1, 2), 0)],
+)
+def test_refuses_impossible_expectations(shape: tuple[int, int, int], num_examples: int) -> None:
+    data = pack_shard(tiny(), torch.tensor([2, 0]))
+    with pytest.raises(DataError, match="cannot be used: at least 1 image of 1 or 3 channels"):
+        unpack(data, shape, num_examples=num_examples)
+
+
+def test_refuses_more_pixels_than_the_limit_before_reading() -> None:
+    with pytest.raises(
+        DataError, match=r"1000000 images of 3x4096x4096 .*over the limit of 85899345"
+    ):
+        unpack(b"", (3, 4096, 4096), num_examples=10**6)
+
+
+def encoded_file(files: list[bytes], offsets: list[int] | None = None) -> bytes:
+    """A shard of encoded images with labels 0, 1, ..., and offsets of one's own."""
+    body = b"".join(files)
+    rising = [sum(len(file) for file in files[:i]) for i in range(len(files) + 1)]
+    tensors: dict[str, Tensor] = {
+        "labels": torch.arange(len(files)),
+        "offsets": torch.tensor(offsets if offsets is not None else rising),
+        "encoded": torch.tensor(list(body), dtype=torch.uint8),
+    }
+    return safetensors.torch.save(tensors)
+
+
+def test_decodes_files_of_several_formats(encode: Encode) -> None:
+    files = [encode(1), encode(2, kind="JPEG", size=(30, 9)), encode(3, mode="L")]
+    shard = unpack(encoded_file(files), (3, 12, 10), num_examples=3)
+    assert shard.images.shape == (3, 3, 12, 10)
+    assert torch.equal(shard.images[2, 0], shard.images[2, 2])
+
+
+@pytest.mark.parametrize(
+    ("offsets", "sentence"),
+    [
+        ([0, 5, 5, 10], "offsets do not rise from 0"),
+        ([0, 7, 3, 10], "offsets do not rise from 0"),
+        ([1, 3, 7, 10], "offsets do not rise from 0"),
+        ([-5, 3, 7, 10], "offsets do not rise from 0"),
+        ([0, 3, 7, 11], r"'encoded' is U8 of shape \[10\] instead of U8 of shape \[11\]"),
+        ([0, 3, 7, -1], r"instead of U8 of shape \[-1\]"),
+        ([0, 3, 10], r"'offsets' is I64 of shape \[3\] instead of I64 of shape \[4\]"),
+        ([0, 3, 7, 2**62], "instead of U8 of shape"),
+    ],
+)
+def test_refuses_offsets_that_do_not_cut_the_files(offsets: list[int], sentence: str) -> None:
+    data = encoded_file([b"abc", b"defg", b"hij"], offsets)
+    with pytest.raises(DataError, match=sentence):
+        unpack(data, (3, 12, 10), num_examples=3)
+
+
+def test_a_corrupt_image_is_named_by_its_place(encode: Encode) -> None:
+    data = encoded_file([encode(), encode()[:-40], encode()])
+    with pytest.raises(DataError, match=r"image 1 of the shard cannot be used: it is not a whole"):
+        unpack(data, (3, 12, 10), num_examples=3)
+
+
+def test_refuses_files_and_pixels_together(encode: Encode) -> None:
+    tensors = safetensors.torch.load(encoded_file([b"abc", b"d"]))
+    both = safetensors.torch.save(tensors | {"images": torch.zeros(2, 1, 1, 2, dtype=torch.uint8)})
+    with pytest.raises(DataError, match="holds encoded, images, labels, offsets instead of"):
+        unpack(both)
+
+
+@given(
+    position=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.none() | st.integers(0, 10**6)
+)
+@settings(max_examples=300, deadline=None)
+def test_damaged_bytes_are_refused_or_a_shard(position: int, value: int, cut: int | None) -> None:
+    data = bytearray(pack_shard(tiny(), torch.tensor([2, 0])))
+    data[position % len(data)] = value
+    if cut is not None:
+        del data[cut % len(data) :]
+    try:
+        shard = unpack(bytes(data))
+    except DataError:
+        return
+    assert shard.images.shape == (2, 1, 1, 2)
+    assert bool(((shard.labels_N >= 0) & (shard.labels_N < 3)).all())
+
+
+@given(data=st.binary(max_size=200))
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(DataError):
+        unpack(data)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from lipt.common.errors import LiptError, UnreachableError, error_class
+from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
+from lipt.v1 import blob_pb2, blob_pb2_grpc, run_pb2, run_pb2_grpc
+
+
+def all_errors(cls: type[LiptError] = LiptError) -> list[type[LiptError]]:
+    return [cls, *(leaf for sub in cls.__subclasses__() for leaf in all_errors(sub))]
+
+
+def raised(cls: type[LiptError], message: str) -> LiptError:
+    error = cls.__new__(cls)
+    LiptError.__init__(error, message)
+    return error
+
+
+class Raising(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer):
+    """Raises what the test sets, from a plain call and from a stream."""
+
+    error: Exception = LiptError("unset")
+
+    async def GetRun(self, request: Any, context: Any) -> run_pb2.GetRunResponse:
+        raise self.error
+
+    async def ReadBlob(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[blob_pb2.ReadBlobResponse]:
+        yield blob_pb2.ReadBlobResponse()
+        raise self.error
+
+
+@pytest.fixture
+async def servicer() -> AsyncIterator[tuple[Raising, str]]:
+    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+    servicer = Raising()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
+    run_pb2_grpc.add_RunServiceServicer_to_server(servicer, server)
+    blob_pb2_grpc.add_BlobServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield servicer, f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+def get_run(address: str) -> None:
+    with open_channel(address) as channel:
+        run_pb2_grpc.RunServiceStub(channel).GetRun(run_pb2.GetRunRequest(), timeout=20)
+
+
+def read_blob(address: str) -> None:
+    with open_channel(address) as channel:
+        list(blob_pb2_grpc.BlobServiceStub(channel).ReadBlob(blob_pb2.ReadBlobRequest()))
+
+
+@pytest.mark.parametrize("call", [get_run, read_blob])
+@pytest.mark.parametrize("cls", all_errors(), ids=lambda cls: cls.reason)
+async def test_every_error_arrives_as_its_own_class(
+    servicer: tuple[Raising, str], cls: type[LiptError], call: Any
+) -> None:
+    if cls.code is grpc.StatusCode.UNAVAILABLE:
+        pytest.skip("raised by clients alone: a server that answers is reachable")
+    servicer[0].error = raised(cls, "weights of 3 tensors; give 4")
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.to_thread(call, servicer[1])
+    error = from_rpc_error(caught.value)
+    assert type(error) is cls
+    assert str(error) == "weights of 3 tensors; give 4"
+    assert caught.value.code() is cls.code  # type: ignore[attr-defined]
+
+
+async def test_unforeseen_error_gets_a_number_and_keeps_its_secret(
+    servicer: tuple[Raising, str],
+) -> None:
+    servicer[0].error = RuntimeError("a path and a password")
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.to_thread(get_run, servicer[1])
+    error = from_rpc_error(caught.value)
+    assert type(error) is LiptError
+    assert "incident" in str(error)
+    assert "password" not in str(error)
+
+
+async def test_call_that_is_not_served_is_no_error_of_this_service(
+    servicer: tuple[Raising, str],
+) -> None:
+    with open_channel(servicer[1]) as channel:
+        stub = run_pb2_grpc.RunServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            await asyncio.to_thread(stub.ListRuns, run_pb2.ListRunsRequest(), timeout=20)
+    assert "UNIMPLEMENTED" in str(from_rpc_error(caught.value))
+
+
+def test_absent_server_is_unreachable() -> None:
+    with open_channel("127.0.0.1:1") as channel:
+        stub = run_pb2_grpc.RunServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.GetRun(run_pb2.GetRunRequest(), timeout=5)
+    assert isinstance(from_rpc_error(caught.value), UnreachableError)
+
+
+def test_every_reason_is_used_once() -> None:
+    reasons = [cls.reason for cls in all_errors()]
+    assert len(set(reasons)) == len(reasons)
+
+
+def test_reason_of_a_newer_version_is_a_plain_error() -> None:
+    assert error_class("SOMETHING_NEW") is LiptError

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lipt.common.errors import ConfigError
+from lipt.common.settings import load_settings
+from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
+
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "run.example.toml"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_flags_win_over_the_environment_which_wins_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write(
+        tmp_path / "run.toml",
+        'listen = "file:1"\ndevice = "file"\nlog_level = "DEBUG"\n'
+        '[dataset]\nsource = "digits"\n[run.learners]\nnum_steps = 1\nnum_learners = 2\n'
+        "num_minibatches = 3\n",
+    )
+    monkeypatch.setenv("LIPT_DEVICE", "environment")
+    monkeypatch.setenv("LIPT_LISTEN", "environment:1")
+    monkeypatch.setenv("LIPT_RUN__LEARNERS__NUM_LEARNERS", "20")
+    flags = {"listen": "flag:1", "run": {"learners": {"num_steps": 10}, "model": None}}
+    settings = load_settings(CoordinatorSettings, config=config, flags=flags)
+    assert (settings.listen, settings.device, settings.log_level) == (
+        "flag:1",
+        "environment",
+        "DEBUG",
+    )
+    learners = settings.run.learners
+    assert (learners.num_steps, learners.num_learners, learners.num_minibatches) == (10, 20, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lisen = 'x'", "lisen: there is no such setting"),
+        ("[lease]\nduration_seconds = -1", r"lease\.duration_seconds = -1: .*greater than 0"),
+        ("[run.pruning]\nmethod = 'axe'", r"run\.pruning\.method = 'axe': .*'magnitude'"),
+        ("[run.learners]\nnum_steps = 0", r"run\.learners\.num_steps = 0"),
+        ("listen = ", "is not TOML"),
+    ],
+)
+def test_bad_file_is_refused_with_file_key_and_what_is_allowed(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    config = write(tmp_path / "run.toml", text)
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_settings(CoordinatorSettings, config=config, flags={"dataset": {"source": "digits"}})
+    assert str(config) in str(caught.value)
+
+
+def test_missing_file_is_refused_with_the_example_to_start_from(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.example\.toml"):
+        load_settings(CoordinatorSettings, config=tmp_path / "none.toml", flags={})
+
+
+def test_data_set_has_to_be_named() -> None:
+    with pytest.raises(ConfigError, match="dataset"):
+        load_settings(CoordinatorSettings, config=None, flags={})
+
+
+def test_test_data_variable_is_not_mistaken_for_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIPT_DATA", "/some/folder")
+    flags = {"dataset": {"source": "digits"}}
+    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
+    assert settings.dataset.source == "digits"
+
+
+def test_own_factories_are_allowed_and_others_are_not() -> None:
+    flags = {
+        "dataset": {"source": "mine.data:train"},
+        "run": {"model": "torchvision:resnet18"},
+        "allow_modules": ("also",),
+    }
+    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
+    assert with_own_modules(settings).allow_modules == ("also", "mine.data")
+
+
+def test_example_file_is_valid_and_has_every_knob() -> None:
+    commented = EXAMPLE.read_text()
+    settings = load_settings(CoordinatorSettings, config=EXAMPLE, flags={})
+    missing = [key for key in knobs(settings.model_dump()) if f"{key} = " not in commented]
+    assert missing == []
+
+
+def test_example_file_shows_the_defaults() -> None:
+    flags = {"dataset": {"source": "digits"}}
+    defaults = load_settings(CoordinatorSettings, config=None, flags=flags)
+    shown = load_settings(CoordinatorSettings, config=EXAMPLE, flags=flags)
+    assert shown == defaults
+
+
+def knobs(values: dict[str, object]) -> list[str]:
+    names: list[str] = []
+    for key, value in values.items():
+        names += knobs(value) if isinstance(value, dict) else [key]
+    return names
