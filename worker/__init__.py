@@ -1,0 +1,1 @@
+"""The GPU box: fetch, augment, train, prune, submit."""

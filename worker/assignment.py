@@ -1,0 +1,133 @@
+"""One assignment, from the fetch of theta* to the commit of its learner."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from time import perf_counter, sleep
+from typing import TypeVar
+
+import torch
+
+from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.transfer import download, download_bytes, upload
+from lipt.common.data.shard import Shard, unpack_shard
+from lipt.common.errors import UnreachableError
+from lipt.common.models import build_model
+from lipt.common.weights.files import read_weights
+from lipt.common.weights.sparse import encode_sparse
+from lipt.common.weights.specs import Weights, specs_of
+from lipt.v1 import worker_pb2
+from lipt.worker.coordinator import Assignment, Coordinator, Report
+from lipt.worker.learner import train_learner
+from lipt.worker.lease import LeaseKeeper
+from lipt.worker.training import LearnerStoppedError
+
+logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+_RETRY_SECONDS = 1.0
+
+
+class AssignmentRunner:
+    """Fetches, trains, prunes, encodes and commits."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        cache: BlobStore,
+        lease: LeaseKeeper,
+        *,
+        device: torch.device,
+        allowed_modules: Collection[str],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._coordinator = coordinator
+        self._cache = cache
+        self._lease = lease
+        self._device = device
+        self._allowed_modules = allowed_modules
+        self._should_stop = should_stop
+        self._bytes_received = 0
+
+    def run(self, worker_id: str, assignment: Assignment) -> None:
+        """Carry the assignment out.
+
+        Raises:
+            LearnerStoppedError: the worker stops, or lost the lease.
+            LiptError: it cannot be carried out here, or its result was refused.
+        """
+        started = perf_counter()
+        task = assignment.task
+        initial = self._initial_weights(assignment)
+        shard = self._shard(assignment)
+        self._lease.report(worker_pb2.LEARNER_PHASE_TRAINING)
+        learner = train_learner(
+            task,
+            initial,
+            shard,
+            device=self._device,
+            allowed_modules=self._allowed_modules,
+            on_step=lambda step, loss: self._lease.report(
+                worker_pb2.LEARNER_PHASE_TRAINING, step, loss
+            ),
+            should_stop=self._should_stop,
+        )
+        self._lease.report(
+            worker_pb2.LEARNER_PHASE_SUBMITTING, task.learners.num_steps, learner.loss
+        )
+        content = encode_sparse(learner.weights)
+        name = self._insist(lambda: upload(self._coordinator.blobs, content))
+        seconds = perf_counter() - started
+        report = Report(learner.loss, learner.train_seconds, seconds, self._bytes_received)
+        self._insist(lambda: self._coordinator.commit(worker_id, assignment, name, report))
+        logger.info(
+            "learner %s is in: loss %.3f, %.1f s, %.2f MB sent",
+            assignment.assignment_id,
+            learner.loss,
+            seconds,
+            len(content) / 1e6,
+        )
+
+    def _initial_weights(self, assignment: Assignment) -> Weights:
+        task, name = assignment.task, assignment.initial_weights
+        if not self._cache.has(name):
+            self._insist(lambda: download(self._coordinator.blobs, name, self._cache))
+            self._bytes_received += name.size_bytes
+        model = build_model(
+            task.model,
+            num_classes=task.num_classes,
+            image_shape=task.image.shape,
+            seed=task.seed,
+            allowed_modules=self._allowed_modules,
+        )
+        return read_weights(
+            self._cache.path(name),
+            like=specs_of(model.state_dict()),
+            max_bytes=self._cache.max_blob_bytes,
+        )
+
+    def _shard(self, assignment: Assignment) -> Shard:
+        task = assignment.task
+        content: bytes = self._insist(
+            lambda: download_bytes(
+                self._coordinator.blobs, assignment.shard, max_bytes=self._cache.max_blob_bytes
+            )
+        )
+        self._bytes_received += len(content)
+        num_examples = task.learners.num_minibatches * task.learners.batch_size
+        return unpack_shard(
+            content, task.image, num_examples=num_examples, num_classes=task.num_classes
+        )
+
+    def _insist(self, action: Callable[[], ResultT]) -> ResultT:
+        """Repeat an action while the coordinator is away and the lease may still hold."""
+        while True:
+            if self._should_stop():
+                raise LearnerStoppedError("stopped before the learner was handed in.")
+            try:
+                return action()
+            except UnreachableError as error:
+                logger.warning("%s Trying again.", error)
+                sleep(_RETRY_SECONDS)

@@ -1,0 +1,73 @@
+"""Augmentation of uint8 image batches on the device that trains on them.
+
+Draws come from a CPU generator, so one seed gives the same draws on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lipt.common.errors import DataError
+from lipt.common.run_config import AugmentationConfig, AugmentationMethod
+from lipt.worker.augmentation.crop_flip import crop_flip
+from lipt.worker.augmentation.randaugment import randaugment
+
+__all__ = ["METHODS", "augment"]
+
+Augment = Callable[[Tensor, AugmentationConfig, torch.Generator], Tensor]
+
+
+def _randaugment(
+    images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator
+) -> Tensor:
+    return randaugment(
+        images_BCHW, num_ops=config.num_ops, magnitude=config.magnitude, generator=generator
+    )
+
+
+def _crop_flip(
+    images_BCHW: Tensor, _config: AugmentationConfig, generator: torch.Generator
+) -> Tensor:
+    return crop_flip(images_BCHW, generator=generator)
+
+
+def _none(images_BCHW: Tensor, _config: AugmentationConfig, _generator: torch.Generator) -> Tensor:
+    return images_BCHW
+
+
+METHODS: dict[AugmentationMethod, Augment] = {
+    AugmentationMethod.RANDAUGMENT: _randaugment,
+    AugmentationMethod.CROP_FLIP: _crop_flip,
+    AugmentationMethod.NONE: _none,
+}
+
+
+def augment(images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator) -> Tensor:
+    """Augment a batch, every image by its own draws.
+
+    Args:
+        images_BCHW: uint8 with 1 or 3 channels, on the training device. Not modified.
+        config: which method, how many operations, how strong.
+        generator: a CPU generator; what it draws depends on the batch's size only.
+
+    Returns:
+        uint8 images of the same shape on the same device, sharing memory with
+        the given ones where the configuration changes nothing.
+
+    Raises:
+        DataError: the images are not uint8 B x C x H x W with C = 1 or 3.
+    """
+    if (
+        images_BCHW.dtype != torch.uint8
+        or images_BCHW.ndim != 4
+        or images_BCHW.shape[1] not in {1, 3}
+    ):
+        raise DataError(
+            f"images are {images_BCHW.dtype} of shape {tuple(images_BCHW.shape)}, but augmentation "
+            "takes torch.uint8 of shape B x C x H x W with 1 or 3 channels. "
+            "Convert the images when the data set is read."
+        )
+    return METHODS[config.method](images_BCHW, config, generator)

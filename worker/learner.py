@@ -1,0 +1,187 @@
+"""One learner: theta* and a shard in, a trained and pruned model out.
+
+The result depends on the task, the initial weights and the shard alone, to the
+last bit on a CPU: threads are pinned, the global generators are left as they
+were, and every draw comes from the task's seed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.data.shard import Shard
+from lipt.common.determinism import pinned_kernels
+from lipt.common.errors import DataError, LearnerRejectedError
+from lipt.common.learner_task import LearnerTask
+from lipt.common.models import build_model
+from lipt.common.seeding import derive_generator, derive_seed
+from lipt.common.weights.finite import require_finite
+from lipt.common.weights.specs import Weights, check_specs, specs_of
+from lipt.worker.pruning import PruningInputs, prunable_parameters, prune
+from lipt.worker.training import ComputeMode, compute_mode, diverged, train_on_shard
+
+
+@dataclass(frozen=True)
+class LearnerResult:
+    """A learner that is ready to be submitted.
+
+    weights: the whole state_dict after pruning, contiguous, on the CPU.
+    loss: mean cross-entropy of the last pass's augmented images, before pruning.
+    train_seconds: wall-clock time of training and pruning.
+    """
+
+    weights: Weights
+    loss: float
+    train_seconds: float
+
+
+def train_learner(
+    task: LearnerTask,
+    initial: Weights,
+    shard: Shard,
+    *,
+    device: torch.device,
+    allowed_modules: Collection[str] = (),
+    on_step: Callable[[int, float], None],
+    should_stop: Callable[[], bool],
+) -> LearnerResult:
+    """Train a copy of theta* on a shard for K steps and prune it.
+
+    A step is one pass over the shard's M minibatches. Settings that belong to the
+    process (threads, cuDNN's algorithms, global generators) are changed for the
+    time of the call, so train one learner at a time in a process.
+
+    Args:
+        task: the model, how to train and how to prune it, and the seed.
+        initial: theta*, a full state_dict. Not modified.
+        shard: M x B examples: uint8 images N x C x H x W, and their labels.
+        device: where to train; one that `resolve_device` gave.
+        allowed_modules: modules that model factories may be imported from.
+        on_step: called after each step with its number from 1 and its mean loss.
+        should_stop: asked before each minibatch.
+
+    Returns:
+        The pruned weights and how training went.
+
+    Raises:
+        WeightsError: `initial` has other names, shapes or dtypes than the model.
+        DataError: the shard's size, images or labels are not the task's.
+        ConfigError: the density is outside (0, 1], or the device lacks the precision.
+        LearnerStoppedError: `should_stop` said so.
+        LearnerDivergedError: the loss or the weights are not finite.
+
+    Source: LiPT (Ro et al. 2023), section 3.3.
+    """
+    _check_shard(task, shard)
+    model = build_model(
+        task.model,
+        num_classes=task.num_classes,
+        image_shape=task.image.shape,
+        seed=task.seed,
+        allowed_modules=allowed_modules,
+    )
+    check_specs(specs_of(initial), specs_of(model.state_dict()))
+    model.load_state_dict(initial)
+    mode = compute_mode(task, device)
+    started = time.perf_counter()
+    cuda_devices = [device] if device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices=cuda_devices),
+        pinned_kernels(task.learners.cpu_threads),
+    ):
+        _seed_generators(derive_seed(task.seed, "learner-layers"), device)
+        mode.place(model)
+        images_NCHW, labels_N = shard.images.to(device), shard.labels_N.to(device)
+        loss = train_on_shard(
+            model, task, images_NCHW, labels_N, mode, on_step=on_step, should_stop=should_stop
+        )
+        weights = _pruned(model, task, images_NCHW, labels_N, mode)
+    return LearnerResult(weights, loss, train_seconds=time.perf_counter() - started)
+
+
+def _check_shard(task: LearnerTask, shard: Shard) -> None:
+    labels_N, learners = shard.labels_N, task.learners
+    num_examples = learners.num_minibatches * learners.batch_size
+    if not len(labels_N) == len(shard.images) == num_examples:
+        raise DataError(
+            f"the shard has {len(shard.images)} images and {len(labels_N)} labels, but the learner "
+            f"trains on {learners.num_minibatches} minibatches of {learners.batch_size} examples. "
+            "Have the shard made again with the run's configuration."
+        )
+    lowest, highest = int(labels_N.min()), int(labels_N.max())
+    if lowest < 0 or highest >= task.num_classes:
+        raise DataError(
+            f"the shard's labels are {lowest}..{highest}, but the model has the "
+            f"{task.num_classes} classes 0..{task.num_classes - 1}. "
+            "Have the shard made again from the run's data set."
+        )
+
+
+def _seed_generators(seed: int, device: torch.device) -> None:
+    """Seed what dropout and its like draw from; `torch.manual_seed` would seed every device."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+
+
+def _pruned(
+    model: nn.Module,
+    task: LearnerTask,
+    images_NCHW: Tensor,
+    labels_N: Tensor,
+    mode: ComputeMode,
+) -> Weights:
+    """The model's state on the CPU after pruning it in place, all of it finite."""
+    parameters = prunable_parameters(model)
+
+    def gradients() -> Weights:
+        batch = slice(task.learners.batch_size)
+        loss_gradients = _gradients(model, task, images_NCHW[batch], labels_N[batch], mode)
+        _require_finite(task, loss_gradients, "gradient")
+        return loss_gradients
+
+    _require_finite(task, model.state_dict(), "weights")
+    inputs = PruningInputs(
+        weights={name: parameter.detach().cpu() for name, parameter in parameters.items()},
+        gradients=gradients,
+        generator=derive_generator(task.seed, "learner-pruning"),
+    )
+    pruned = prune(task.pruning_method, inputs, task.density)
+    with torch.no_grad():
+        # In the model, so that a tensor with two names in its state is pruned under both.
+        for name, parameter in parameters.items():
+            parameter.copy_(pruned[name])
+    return {
+        name: tensor.detach().to("cpu", copy=True).contiguous()
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def _gradients(
+    model: nn.Module, task: LearnerTask, images_BCHW: Tensor, labels_B: Tensor, mode: ComputeMode
+) -> Weights:
+    """The loss's gradient for each prunable tensor, on a batch without augmentation.
+
+    Batch statistics normalize, as in training; the running ones stay as they are.
+    """
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    parameters = prunable_parameters(model)
+    loss = mode.loss(model, images_BCHW, labels_B, task)
+    gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    return {name: part.cpu() for name, part in zip(parameters, gradients, strict=True)}
+
+
+def _require_finite(task: LearnerTask, tensors: Weights, what: str) -> None:
+    try:
+        require_finite(tensors)
+    except LearnerRejectedError as error:
+        where = f"{what} not finite after step {task.learners.num_steps}"
+        raise diverged(task, where) from error

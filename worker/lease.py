@@ -1,0 +1,67 @@
+"""Keeps a learner's lease while another thread trains it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+from typing import Self
+
+from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError
+from lipt.v1 import worker_pb2
+from lipt.worker.coordinator import Assignment, Coordinator
+
+logger = logging.getLogger(__name__)
+
+
+class LeaseKeeper:
+    """Sends heartbeats until it is left; `lost` says that the learner is worth nothing now."""
+
+    def __init__(self, coordinator: Coordinator, worker_id: str, assignment: Assignment) -> None:
+        self.lost = threading.Event()
+        self._coordinator = coordinator
+        self._worker_id = worker_id
+        self._assignment = assignment
+        self._progress = worker_pb2.LearnerProgress(
+            phase=worker_pb2.LEARNER_PHASE_FETCHING, num_steps=assignment.task.learners.num_steps
+        )
+        self._left = threading.Event()
+        self._news = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def report(self, phase: worker_pb2.LearnerPhase, step: int = 0, loss: float = 0.0) -> None:
+        """Say how far the learner is; it goes out with the next heartbeat, which is now."""
+        self._progress = worker_pb2.LearnerProgress(
+            phase=phase, step=step, num_steps=self._progress.num_steps, loss=loss
+        )
+        self._news.set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._left.set()
+        self._news.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._left.is_set() and not self.lost.is_set():
+            self._news.clear()
+            try:
+                if self._coordinator.heartbeat(self._worker_id, self._assignment, self._progress):
+                    logger.info("%s is no longer needed", self._assignment.assignment_id)
+                    self.lost.set()
+            except (StaleLeaseError, UnknownRunError) as error:
+                logger.warning("%s", error)
+                self.lost.set()
+            except LiptError as error:
+                # The coordinator may be restarting: the lease may well outlive that.
+                logger.warning("heartbeat for %s: %s", self._assignment.assignment_id, error)
+                self._left.wait(min(1.0, self._assignment.heartbeat_seconds))
+            self._news.wait(self._assignment.heartbeat_seconds)
