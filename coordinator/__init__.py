@@ -1,0 +1,1 @@
+"""The head node: runs, soup, signals, selection, and the service around them."""

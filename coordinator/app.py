@@ -1,0 +1,119 @@
+"""The coordinator's parts, put together once: state, compute, runs, subsets, leases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic, time
+
+from lipt.common.blobs.store import BlobStore
+from lipt.coordinator.compute.jobs import DataDescription, DescribeData
+from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.compute.settings import ComputeSettings
+from lipt.coordinator.dispatch import Dispatcher
+from lipt.coordinator.driver import RunDriver
+from lipt.coordinator.run_book import RunBook
+from lipt.coordinator.runs import Runs
+from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.lock import StateLock
+from lipt.coordinator.subsets import Subsets
+
+logger = logging.getLogger(__name__)
+
+_REPORT_EVERY_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class App:
+    """Everything that the servicers delegate to."""
+
+    settings: CoordinatorSettings
+    data: DataDescription
+    lock: StateLock
+    blobs: BlobStore
+    book: RunBook
+    dispatcher: Dispatcher
+    driver: RunDriver
+    runs: Runs
+    subsets: Subsets
+
+
+@asynccontextmanager
+async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
+    """Open the state and the data, and go on with what an earlier process left.
+
+    Raises:
+        StateError: the state directory is in use or cannot be written.
+        DataError: the data set is missing or damaged.
+        LiptError: the configured model cannot be built.
+    """
+    lock = StateLock(settings.state_dir)
+    compute = ComputeProcess(_child_settings(settings))
+    database: Database | None = None
+    driver: RunDriver | None = None
+    expiry: asyncio.Task[None] | None = None
+    try:
+        database = Database.open(settings.state_dir / "lipt.db")
+        blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
+        data = await compute.run(DescribeData(), _log_progress())
+        book = RunBook(database)
+        await book.load()
+        dispatcher = Dispatcher(
+            book, lease_seconds=settings.lease.duration_seconds, clock=monotonic, wall_clock=time
+        )
+        driver = RunDriver(book, compute, wall_clock=time)
+        runs = Runs(
+            book,
+            driver,
+            blobs,
+            data,
+            defaults=settings.run,
+            allowed_modules=settings.allow_modules,
+            wall_clock=time,
+        )
+        await runs.check_model(settings.run)
+        subsets = Subsets(book, database, blobs, compute, data, wall_clock=time)
+        dispatcher.restore()
+        driver.resume_all()
+        expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
+        yield App(settings, data, lock, blobs, book, dispatcher, driver, runs, subsets)
+        await subsets.stop()
+    finally:
+        if expiry is not None:
+            expiry.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await expiry
+        if driver is not None:
+            await driver.stop()
+        compute.stop()
+        if database is not None:
+            await database.close()
+        lock.release()
+
+
+def _child_settings(settings: CoordinatorSettings) -> ComputeSettings:
+    return ComputeSettings(
+        state_dir=settings.state_dir,
+        data_source=settings.dataset.source,
+        image_size=settings.dataset.image_size,
+        allowed_modules=settings.allow_modules,
+        device=settings.device,
+        max_blob_bytes=settings.limits.max_blob_bytes,
+    )
+
+
+def _log_progress() -> OnProgress:
+    reported = monotonic()
+
+    def report(activity: str, done: int, total: int) -> None:
+        nonlocal reported
+        if monotonic() - reported >= _REPORT_EVERY_SECONDS:
+            reported = monotonic()
+            logger.info("%s: %d of %d", activity, done, total)
+
+    return report

@@ -1,0 +1,53 @@
+"""The compute process, from inside: take a job, run it, send what came of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+
+from lipt.common.errors import ComputeError, LiptError
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.messages import Failed, Finished, Progressed
+from lipt.coordinator.compute.settings import ComputeSettings
+
+
+def serve(pipe: Connection, settings: ComputeSettings) -> None:
+    """Run jobs until the parent closes the pipe or is gone."""
+    # Ctrl-C and SIGTERM reach the whole process group: the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    context = Context(
+        settings, report=lambda text, done, total: pipe.send(Progressed(text, done, total))
+    )
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_run(job, context))
+
+
+def _run(job: object, context: Context) -> Finished | Failed:
+    try:
+        return Finished(job.run(context))  # type: ignore[attr-defined]
+    except LiptError as error:
+        return Failed(error.reason, str(error))
+    except Exception as error:  # noqa: BLE001 - the outermost frame of a job
+        kind = type(job).__name__
+        return Failed(
+            ComputeError.reason,
+            f"{kind} failed: {type(error).__name__}: {error}",
+            traceback.format_exc(),
+        )
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,99 @@
+"""What jobs share inside the compute process: the data set, the model, the blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.data import Dataset, open_dataset
+from lipt.common.devices import resolve_device
+from lipt.common.models import build_model
+from lipt.common.run_config import RunConfig
+from lipt.common.seeding import derive_seed
+from lipt.common.weights.files import read_weights
+from lipt.common.weights.specs import TensorSpec, Weights, specs_of
+from lipt.coordinator.compute.settings import ComputeSettings
+from lipt.coordinator.pretraining.sharding import Split, split_validation
+
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Lives as long as the compute process; everything in it is opened when first needed."""
+
+    settings: ComputeSettings
+    report: Report
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The coordinator's data set."""
+        settings = self.settings
+        return open_dataset(
+            settings.data_source,
+            image_size=settings.image_size,
+            allowed_modules=settings.allowed_modules,
+            progress=self.progress(f"reading {settings.data_source}"),
+        )
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where models are evaluated."""
+        return resolve_device(self.settings.device)
+
+    @cached_property
+    def blobs(self) -> BlobStore:
+        """The state directory's blobs, shared with the service."""
+        return BlobStore(self.settings.state_dir, max_blob_bytes=self.settings.max_blob_bytes)
+
+    @property
+    def signals_dir(self) -> Path:
+        """Per-example signals, a cache."""
+        return self.settings.state_dir / "signals"
+
+    def progress(self, activity: str) -> Callable[[int, int], None]:
+        """A callback for (done, total) that reports under one name."""
+        return lambda done, total: self.report(activity, done, total)
+
+    def split(self, config: RunConfig) -> Split:
+        """The run's training and validation ids; the same at every call."""
+        return split_validation(
+            self.dataset.labels_N,
+            fraction=config.validation.fraction,
+            min_per_class=config.validation.min_per_class,
+            seed=config.seed,
+        )
+
+    def new_model(self, config: RunConfig) -> torch.nn.Module:
+        """The run's model with the random weights of its seed, on the CPU."""
+        return build_model(
+            config.model,
+            num_classes=len(self.dataset.class_names),
+            image_shape=self.dataset.image_shape,
+            seed=derive_seed(config.seed, "model"),
+            allowed_modules=self.settings.allowed_modules,
+        )
+
+    def specs(self, config: RunConfig) -> dict[str, TensorSpec]:
+        """Names, shapes and dtypes of the run's model."""
+        return specs_of(self.new_model(config).state_dict())
+
+    def read_weights(self, config: RunConfig, name: BlobName) -> Weights:
+        """Dense weights of the run's model from a blob, checked."""
+        return read_weights(
+            self.blobs.path(name),
+            like=self.specs(config),
+            max_bytes=self.settings.max_blob_bytes,
+        )
+
+    def loaded_model(self, config: RunConfig, weights: BlobName) -> torch.nn.Module:
+        """The run's model with weights from a blob, on the device, in evaluation mode."""
+        model = self.new_model(config)
+        model.load_state_dict(self.read_weights(config, weights))
+        return model.to(self.device).eval()

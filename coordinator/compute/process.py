@@ -1,0 +1,126 @@
+"""The compute process, seen from the event loop.
+
+One child, spawned (a fork of a process with threads and an event loop is a
+trap), one job at a time in the order of asking. A cancelled job kills the
+child; the next one starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any, TypeVar
+
+from lipt.common.errors import ComputeError, LiptError, error_class
+from lipt.coordinator.compute.child import serve
+from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed
+from lipt.coordinator.compute.settings import ComputeSettings
+
+logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+OnProgress = Callable[[str, int, int], None]
+
+
+class ComputeProcess:
+    """Runs jobs in the child; safe to use from one event loop."""
+
+    def __init__(self, settings: ComputeSettings) -> None:
+        self._settings = settings
+        self._turn = asyncio.Lock()
+        self._child: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+
+    async def run(self, job: Job[ResultT], on_progress: OnProgress = lambda *_: None) -> ResultT:
+        """The job's result.
+
+        Args:
+            job: a frozen value with a `run` method; it travels by pickle between
+                this process and its own child, never over the network.
+            on_progress: called in the event loop with (activity, done, total).
+
+        Raises:
+            LiptError: what the job raised.
+            ComputeError: the child ended without an answer (out of memory, say).
+        """
+        async with self._turn:
+            pipe = self._started()
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.run_in_executor(None, pipe.send, job)
+                while True:
+                    message = await loop.run_in_executor(None, _receive, pipe)
+                    if isinstance(message, Progressed):
+                        on_progress(message.activity, message.done, message.total)
+                    else:
+                        return _outcome(message, job)
+            except asyncio.CancelledError:
+                self.stop()
+                raise
+            except (EOFError, OSError):
+                raise self._died(job) from None
+
+    def stop(self) -> None:
+        """End the child now; whatever it was doing is lost."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.join()
+        if self._pipe is not None:
+            self._pipe.close()
+        self._child = self._pipe = None
+
+    def _started(self) -> Connection:
+        if self._pipe is None or self._child is None or not self._child.is_alive():
+            self.stop()
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._child = context.Process(
+                target=serve, args=(theirs, self._settings), name="lipt-compute", daemon=True
+            )
+            self._child.start()
+            theirs.close()
+        return self._pipe
+
+    def _died(self, job: Job[Any]) -> ComputeError:
+        child = self._child
+        if child is not None:
+            child.join(timeout=5.0)
+        code = child.exitcode if child is not None else None
+        self.stop()
+        how = "without a word"
+        if code is not None and code < 0:
+            how = f"by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                how += " (out of memory, most likely)"
+        elif code is not None:
+            how = f"with exit code {code}"
+        return ComputeError(
+            f"the compute process ended {how} during {type(job).__name__}; see the log. "
+            "The next job starts a new one."
+        )
+
+
+def _receive(pipe: Connection) -> Progressed | Finished | Failed:
+    # Wakes up now and then, so that a cancelled job's thread sees the closed pipe.
+    while not pipe.poll(0.5):
+        pass
+    message = pipe.recv()
+    if not isinstance(message, Progressed | Finished | Failed):
+        raise TypeError(f"the compute process sent {message!r}")
+    return message
+
+
+def _outcome(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
+    if isinstance(message, Finished):
+        result: ResultT = message.result
+        return result
+    if message.traceback:
+        logger.error("%s failed:\n%s", type(job).__name__, message.traceback)
+    error = LiptError.__new__(error_class(message.reason))
+    LiptError.__init__(error, message.text)
+    raise error

@@ -1,0 +1,238 @@
+"""Carries every run from its request to its soup.
+
+A run's state says which stage comes next; a stage's result and the next state
+are written in one transaction. So a coordinator that was killed goes on with
+the stage it was in, and nothing that was finished is done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.errors import LiptError, RunFailedError
+from lipt.coordinator.compute.jobs import CutShards, InitializeWeights, MakeSoup, SoupResult
+from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.records import (
+    IngredientRecord,
+    LearnerRecord,
+    LearnerState,
+    RunRecord,
+    RunState,
+    SoupRecord,
+)
+from lipt.coordinator.run_book import Activity, RunBook
+from lipt.coordinator.scheduling import Closing, decide_closing
+
+logger = logging.getLogger(__name__)
+
+
+class RunDriver:
+    """One task per run that has not ended."""
+
+    def __init__(
+        self, book: RunBook, compute: ComputeProcess, *, wall_clock: Callable[[], float]
+    ) -> None:
+        self._book = book
+        self._compute = compute
+        self._wall_clock = wall_clock
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, run_id: str) -> None:
+        """Begin, or go on with, a run."""
+        task = asyncio.create_task(self._drive(run_id), name=f"run {run_id}")
+        self._tasks[run_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(run_id, None))
+
+    def resume_all(self) -> None:
+        """Go on with every run that an earlier process left unfinished."""
+        for run in self._book.runs():
+            if not run.state.ended:
+                logger.info("run %s goes on from %s", run.name, run.state)
+                self.start(run.run_id)
+
+    async def cancel(self, run_id: str) -> RunRecord:
+        """End a run now; one that has ended stays as it is."""
+
+        def change(run: RunRecord) -> RunRecord:
+            return run if run.state.ended else self._ended(run, RunState.CANCELLED, "cancelled")
+
+        run = await self._book.update(run_id, change)
+        task = self._tasks.get(run_id)
+        if task is not None:
+            task.cancel()
+        return run
+
+    async def stop(self) -> None:
+        """Leave all runs where they are; the next process goes on with them."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _drive(self, run_id: str) -> None:
+        stages: dict[RunState, Callable[[RunRecord], Awaitable[None]]] = {
+            RunState.PENDING: self._begin,
+            RunState.INITIALIZING: self._initialize,
+            RunState.SHARDING: self._shard,
+            RunState.TRAINING: self._train,
+            RunState.MERGING: self._merge,
+        }
+        try:
+            while not (run := self._book.find(run_id)).state.ended:
+                self._book.set_activity(run_id, Activity())
+                await stages[run.state](run)
+                logger.info("run %s: %s", run.name, self._book.find(run_id).state)
+        except LiptError as error:
+            await self._fail(run_id, str(error))
+        except Exception:
+            logger.exception("run %s failed", run_id)
+            await self._fail(run_id, "an internal error; the coordinator's log has it.")
+
+    async def _fail(self, run_id: str, reason: str) -> None:
+        logger.error("run %s failed: %s", run_id, reason)
+        with contextlib.suppress(LiptError):  # an unwritable state: the restart tries again
+            await self._book.update(
+                run_id,
+                lambda run: run if run.state.ended else self._ended(run, RunState.FAILED, reason),
+            )
+
+    def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
+        return run.changed(state=state, message=message, ended_at=self._wall_clock())
+
+    def _report(self, run_id: str) -> Callable[[str, int, int], None]:
+        return lambda text, done, total: self._book.set_activity(
+            run_id, Activity(text, done, total)
+        )
+
+    async def _begin(self, run: RunRecord) -> None:
+        await self._advance(run.run_id, lambda now: now.changed(state=RunState.INITIALIZING))
+
+    async def _initialize(self, run: RunRecord) -> None:
+        started = monotonic()
+        made = await self._compute.run(InitializeWeights(run.config), self._report(run.run_id))
+        seconds = monotonic() - started
+        await self._advance(
+            run.run_id,
+            lambda now: now.changed(
+                state=RunState.SHARDING,
+                initial_weights=made.weights,
+                image=made.image,
+                costs=now.costs.changed(initialization_seconds=seconds),
+            ),
+        )
+
+    async def _shard(self, run: RunRecord) -> None:
+        started = monotonic()
+        draws = await self._compute.run(CutShards(run.config), self._report(run.run_id))
+        seconds = monotonic() - started
+        learners = tuple(
+            LearnerRecord(index=index, density=draw.density, shard=draw.shard)
+            for index, draw in enumerate(draws)
+        )
+        await self._advance(
+            run.run_id,
+            lambda now: now.changed(
+                state=RunState.TRAINING,
+                learners=learners,
+                costs=now.costs.changed(sharding_seconds=seconds),
+            ),
+        )
+
+    async def _train(self, run: RunRecord) -> None:
+        while True:
+            revision = self._book.revision(run.run_id)
+            run = self._book.find(run.run_id)
+            decision = decide_closing(run, now=self._wall_clock())
+            if decision.verdict is Closing.FAIL:
+                raise RunFailedError(decision.reason)
+            if decision.verdict is Closing.MERGE:
+                break
+            await self._book.wait_for_change(
+                run.run_id, revision, timeout_seconds=decision.seconds_left or 60.0
+            )
+        logger.info("run %s closes: %s", run.name, decision.reason)
+        started = run.training_started_at
+        seconds = 0.0 if started is None else self._wall_clock() - started
+        await self._advance(
+            run.run_id,
+            lambda now: _without_open_learners(now, decision.reason).changed(
+                state=RunState.MERGING,
+                costs=now.costs.changed(training_seconds=seconds),
+            ),
+        )
+
+    async def _merge(self, run: RunRecord) -> None:
+        started = monotonic()
+        if run.image is None or run.initial_weights is None:
+            raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
+        arrived = tuple(
+            (learner.index, learner.result)
+            for learner in run.learners
+            if learner.state is LearnerState.DONE and learner.result is not None
+        )
+        made = await self._compute.run(
+            MakeSoup(run.config, run.image, run.initial_weights, arrived),
+            self._report(run.run_id),
+        )
+        seconds = monotonic() - started
+        await self._advance(
+            run.run_id,
+            lambda now: now.changed(
+                state=RunState.READY,
+                ended_at=self._wall_clock(),
+                learners=_with_ingredients(now, made, arrived),
+                soup=_soup_record(made),
+                pretrained_weights=made.weights,
+                costs=now.costs.changed(merging_seconds=seconds),
+            ),
+        )
+
+    async def _advance(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> None:
+        """Write a stage's results and the next state in one transaction."""
+        # A run that was cancelled meanwhile stays so.
+        await self._book.update(run_id, lambda run: run if run.state.ended else change(run))
+
+
+def _without_open_learners(run: RunRecord, reason: str) -> RunRecord:
+    learners = tuple(
+        learner.changed(state=LearnerState.DROPPED, message=reason)
+        if learner.state.open
+        else learner
+        for learner in run.learners
+    )
+    return run.changed(learners=learners)
+
+
+def _with_ingredients(
+    run: RunRecord, made: SoupResult, arrived: tuple[tuple[int, BlobName], ...]
+) -> tuple[LearnerRecord, ...]:
+    learners = list(run.learners)
+    for part in made.ingredients:
+        index, _ = arrived[part.index]
+        learners[index] = learners[index].changed(
+            ingredient=IngredientRecord(
+                position=part.position,
+                accuracy=part.accuracy,
+                soup_accuracy=part.soup_accuracy,
+                alpha=part.alpha,
+                kept=part.kept,
+            )
+        )
+    return tuple(learners)
+
+
+def _soup_record(made: SoupResult) -> SoupRecord:
+    accuracies = [part.accuracy for part in made.ingredients]
+    return SoupRecord(
+        initial_accuracy=made.initial_accuracy,
+        mean_learner_accuracy=sum(accuracies) / len(accuracies),
+        best_learner_accuracy=max(accuracies),
+        soup_accuracy=made.soup_accuracy,
+        num_kept=sum(part.kept for part in made.ingredients),
+        num_validation_examples=made.num_validation_examples,
+    )

@@ -1,0 +1,125 @@
+"""Validation accuracy: what the soup decides by.
+
+Accuracy is counted, not averaged over batches, so that equal predictions are
+equal scores whatever the batch size. Images stay uint8 and are normalized batch
+by batch: ImageNet's split as floats would take 15 GB.
+
+Shapes: N examples, B of them in a batch, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.determinism import pinned_kernels
+from lipt.common.errors import ConfigError
+from lipt.common.evaluation_mode import evaluation_mode
+from lipt.common.learner_task import ImageFormat
+from lipt.common.preprocess import to_model_input
+from lipt.common.weights.specs import Weights
+from lipt.coordinator.pretraining.batch_norm import (
+    batch_norm_statistics,
+    has_batch_norm,
+    reestimate_batch_norm,
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What an evaluation found out about weights."""
+
+    accuracy: float
+    # Entries that take the place of those evaluated: their batch-norm statistics.
+    mended: Weights
+
+
+@torch.inference_mode()
+def accuracy(
+    model: nn.Module,
+    images_NCHW: Tensor,
+    labels_N: Tensor,
+    image: ImageFormat,
+    *,
+    device: torch.device | str,
+    batch_size: int = 128,
+) -> float:
+    """Share of examples whose largest logit is their label's.
+
+    An example with a logit that is not finite counts as wrong.
+
+    Args:
+        model: on `device`; evaluated in inference mode, its training flags are restored.
+        images_NCHW: uint8.
+        labels_N: int64.
+        image: how the images are normalized.
+        device: where the model is.
+        batch_size: examples per forward pass.
+
+    Returns:
+        In [0, 1].
+
+    Raises:
+        ConfigError: there are no examples.
+    """
+    if not len(labels_N):
+        raise ConfigError(
+            "accuracy over 0 examples is undefined. Hold out a larger validation.fraction."
+        )
+    with evaluation_mode(model), pinned_kernels():
+        num_correct = sum(
+            _num_correct(model(to_model_input(images_BCHW, image, device)), labels_B.to(device))
+            for images_BCHW, labels_B in zip(
+                torch.split(images_NCHW, batch_size), torch.split(labels_N, batch_size), strict=True
+            )
+        )
+    return num_correct / len(labels_N)
+
+
+def _num_correct(logits_BC: Tensor, labels_B: Tensor) -> int:
+    right_B = logits_BC.argmax(dim=-1) == labels_B
+    return int((right_B & logits_BC.isfinite().all(dim=-1)).sum())
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Scores weights on the validation split, their batch-norm statistics mended first."""
+
+    # On `device`; takes on the weights of each call.
+    model: nn.Module
+    image: ImageFormat
+    device: torch.device | str
+    images_NCHW: Tensor
+    labels_N: Tensor
+    # Training images; None evaluates with the statistics that the weights came with.
+    batch_norm_images_MCHW: Tensor | None
+    batch_size: int = 128
+
+    def __call__(self, weights: Weights) -> Scored:
+        """The accuracy of `weights`, and the statistics that it was reached with."""
+        self.model.load_state_dict(weights)
+        mended: Weights = {}
+        if self.batch_norm_images_MCHW is not None and has_batch_norm(self.model):
+            with pinned_kernels():
+                reestimate_batch_norm(
+                    self.model, self._batch_norm_inputs(self.batch_norm_images_MCHW)
+                )
+            mended = batch_norm_statistics(self.model)
+        score = accuracy(
+            self.model,
+            self.images_NCHW,
+            self.labels_N,
+            self.image,
+            device=self.device,
+            batch_size=self.batch_size,
+        )
+        return Scored(accuracy=score, mended=mended)
+
+    def _batch_norm_inputs(self, images_MCHW: Tensor) -> Iterator[Tensor]:
+        # Even parts: a last batch of one image has no variance.
+        num_batches = -(-len(images_MCHW) // self.batch_size)
+        for images_BCHW in images_MCHW.tensor_split(num_batches):
+            yield to_model_input(images_BCHW, self.image, self.device)

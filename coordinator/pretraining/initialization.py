@@ -1,0 +1,123 @@
+"""theta*: the random model, trained for no more than 3 epochs, that every learner starts from.
+
+Step 1 of the pipeline (Ro et al. 2023, section 3.1). The images are not
+augmented: this only has to leave the chaotic first steps behind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lipt.common.data import Dataset
+from lipt.common.determinism import pinned_kernels, seeded_generators
+from lipt.common.errors import RunFailedError
+from lipt.common.learner_task import ImageFormat
+from lipt.common.preprocess import to_model_input
+from lipt.common.run_config import InitializationConfig
+from lipt.common.seeding import derive_generator, derive_seed
+from lipt.common.weights.specs import Weights
+
+_MOMENTUM = 0.9
+_WEIGHT_DECAY = 5e-4
+
+
+def num_initialization_steps(config: InitializationConfig, num_train: int) -> int:
+    """How many optimizer steps the configuration asks for.
+
+    `steps` where it is set; else `epochs` times the full batches of an epoch, rounded
+    up, so that any positive number trains at all.
+    """
+    if config.steps is not None:
+        return config.steps
+    # 0.7 x 10 is 7.000000000000001.
+    return math.ceil(config.epochs * _batches_per_epoch(config, num_train) - 1e-9)
+
+
+def initialize(
+    model: nn.Module,
+    dataset: Dataset,
+    train_ids: Tensor,
+    config: InitializationConfig,
+    image: ImageFormat,
+    *,
+    seed: int,
+    device: torch.device,
+    cpu_threads: int,
+    on_progress: Callable[[int, int], None],
+) -> Weights:
+    """Train the model by SGD on full batches, shuffled anew in every epoch.
+
+    Momentum 0.9, weight decay 5e-4, a constant learning rate, float32. The same
+    arguments give the same weights on the same kind of device.
+
+    Args:
+        model: with the weights to start from; moved to `device` and trained in place.
+        dataset: where the images come from.
+        train_ids: the int64 ids to train on.
+        config: how long, with which batch size and learning rate.
+        image: how the images are normalized.
+        seed: the order of the examples, and what layers such as dropout draw, come from it.
+        device: where to train.
+        cpu_threads: a backward pass's sums depend on it.
+        on_progress: called after each step with the steps done and their number.
+
+    Returns:
+        The model's whole state dict, copied to the CPU. Without steps, as it was given.
+
+    Raises:
+        RunFailedError: the loss is no longer finite.
+    """
+    model.to(device)
+    num_steps = num_initialization_steps(config, len(train_ids))
+    if num_steps:
+        with (
+            seeded_generators(derive_seed(seed, "initialization-layers"), device),
+            pinned_kernels(cpu_threads),
+        ):
+            model.train()
+            optimizer = torch.optim.SGD(
+                model.parameters(),
+                lr=config.learning_rate,
+                momentum=_MOMENTUM,
+                weight_decay=_WEIGHT_DECAY,
+            )
+            batches = _batches(train_ids, config, seed)
+            for step, ids_B in zip(range(1, num_steps + 1), batches, strict=False):
+                inputs_BCHW = to_model_input(dataset.images(ids_B), image, device)
+                labels_B = dataset.labels_N[ids_B].to(device)
+                loss = functional.cross_entropy(model(inputs_BCHW), labels_B)
+                if not math.isfinite(loss.item()):
+                    raise RunFailedError(
+                        f"the initialization diverged: the loss is {loss.item()} in step {step} "
+                        f"of {num_steps}, with learning rate {config.learning_rate}. "
+                        "Lower initialization.learning_rate."
+                    )
+                optimizer.zero_grad()
+                torch.autograd.backward(loss)
+                optimizer.step()
+                on_progress(step, num_steps)
+    return {
+        name: tensor.detach().to("cpu", copy=True).contiguous()
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def _batches_per_epoch(config: InitializationConfig, num_train: int) -> int:
+    # A set smaller than one batch is one batch.
+    return max(1, num_train // config.batch_size)
+
+
+def _batches(train_ids: Tensor, config: InitializationConfig, seed: int) -> Iterator[Tensor]:
+    """Full batches without end; each epoch leaves out its own last, smaller one."""
+    num_batches = _batches_per_epoch(config, len(train_ids))
+    epoch = 0
+    while True:
+        generator = derive_generator(seed, "initialization-order", epoch)
+        order_N = torch.randperm(len(train_ids), generator=generator)
+        yield from torch.split(train_ids[order_N], config.batch_size)[:num_batches]
+        epoch += 1

@@ -1,0 +1,1 @@
+"""Selection strategies, one per file, and the service's one way to apply them."""

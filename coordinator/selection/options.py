@@ -1,0 +1,118 @@
+"""A strategy's options: its function's keyword-only parameters, and nothing besides.
+
+Names, types and defaults stand in the function's signature alone. What comes
+over the wire is text; it is parsed by the parameter's annotation.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from lipt.common.errors import StrategyOptionError
+
+# Given by the service, not by the user.
+_SEED = "seed"
+_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a strategy."""
+
+    name: str
+    default_value: Any
+    # The values themselves where they can be listed, else what they have to be.
+    allowed: tuple[str, ...]
+    adapter: TypeAdapter[Any]
+
+    @property
+    def default(self) -> str:
+        """The default as one would write it."""
+        return option_text(self.default_value)
+
+
+def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
+    """The options that a strategy's function takes, in the order of its signature."""
+    hints = get_type_hints(function, include_extras=True)
+    options = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or name == _SEED:
+            continue
+        adapter = TypeAdapter(hints[name])
+        allowed = tuple(_allowed(adapter.json_schema()))
+        options.append(Option(name, parameter.default, allowed, adapter))
+    return tuple(options)
+
+
+def takes_seed(function: Callable[..., Any]) -> bool:
+    """Whether a strategy's function draws at random."""
+    return _SEED in inspect.signature(function).parameters
+
+
+def parse_options(
+    strategy: str, options: tuple[Option, ...], given: Mapping[str, str]
+) -> dict[str, Any]:
+    """Every option's value, by name: the given one, or the default.
+
+    Args:
+        strategy: the strategy's name, for the messages.
+        options: what it takes.
+        given: texts by name.
+
+    Raises:
+        StrategyOptionError: an option does not exist, or its value is not allowed; the
+            message lists those that are.
+    """
+    unknown = sorted(set(given) - {option.name for option in options})
+    if unknown:
+        raise StrategyOptionError(
+            f"strategy {strategy!r} has no option {unknown[0]!r}. {_listed(options)}"
+        )
+    return {
+        option.name: _parse(strategy, option, given[option.name])
+        if option.name in given
+        else option.default_value
+        for option in options
+    }
+
+
+def option_text(value: Any) -> str:
+    """A value as one would write it: `true` and `false` for booleans."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parse(strategy: str, option: Option, text: str) -> Any:
+    try:
+        return option.adapter.validate_python(text)
+    except ValidationError:
+        raise StrategyOptionError(
+            f"option {option.name} of strategy {strategy!r} cannot be {text!r}. "
+            f"Choose one of: {', '.join(option.allowed)} (default {option.default})."
+        ) from None
+
+
+def _listed(options: tuple[Option, ...]) -> str:
+    if not options:
+        return "It takes none."
+    described = (f"{option.name} ({' | '.join(option.allowed)})" for option in options)
+    return f"Its options: {', '.join(described)}."
+
+
+def _allowed(schema: Mapping[str, Any]) -> Iterator[str]:
+    if "anyOf" in schema:
+        for part in schema["anyOf"]:
+            yield from _allowed(part)
+    elif "enum" in schema:
+        yield from map(option_text, schema["enum"])
+    elif "const" in schema:
+        yield option_text(schema["const"])
+    elif schema["type"] == "boolean":
+        yield from ("true", "false")
+    else:
+        bounds = [f"{sign} {schema[key]}" for key, sign in _BOUNDS.items() if key in schema]
+        yield f"{schema['type']} {' and '.join(bounds)}".rstrip()

@@ -1,0 +1,148 @@
+"""One `grpc.aio` server: the contract, health and reflection, and a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from lipt.common.errors import ConfigError
+from lipt.common.rpc.channel import split_address
+from lipt.common.rpc.status import ErrorInterceptor
+from lipt.common.rpc.tls import TlsFiles
+from lipt.coordinator.app import App, open_app
+from lipt.coordinator.exposure import describe_exposure, require_deliberate_exposure
+from lipt.coordinator.services.blobs import BlobService
+from lipt.coordinator.services.info import InfoService
+from lipt.coordinator.services.runs import RunService
+from lipt.coordinator.services.subsets import SubsetService
+from lipt.coordinator.services.workers import WorkerService
+from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.weight_specs import WeightSpecs
+from lipt.v1 import (
+    blob_pb2,
+    blob_pb2_grpc,
+    info_pb2,
+    info_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    subset_pb2,
+    subset_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+
+logger = logging.getLogger(__name__)
+
+_SERVICES = tuple(
+    module.DESCRIPTOR.services_by_name[name].full_name
+    for module, name in (
+        (blob_pb2, "BlobService"),
+        (info_pb2, "InfoService"),
+        (run_pb2, "RunService"),
+        (subset_pb2, "SubsetService"),
+        (worker_pb2, "WorkerService"),
+    )
+)
+
+
+async def serve(settings: CoordinatorSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain and return.
+
+    Raises:
+        LiptError: the settings, the state, the data or the address cannot be used.
+    """
+    tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    require_deliberate_exposure(settings.listen, tls, insecure=settings.insecure)
+    async with open_app(settings) as app:
+        stopping = asyncio.Event()
+        server, healthy = _build(app, stopping)
+        address = _bind(server, settings.listen, tls)
+        await server.start()
+        await _announce(app, address, tls)
+        await _signalled()
+        logger.info("stopping: no new work, up to %g s for calls under way", settings.drain_seconds)
+        await healthy.enter_graceful_shutdown()
+        stopping.set()
+        await server.stop(settings.drain_seconds)
+    logger.info("stopped")
+
+
+def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
+    server = grpc.aio.server(
+        interceptors=[ErrorInterceptor()],
+        maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls,
+        options=(
+            ("grpc.so_reuseport", 0),
+            # Workers ping every 30 s, also between calls.
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+        ),
+    )
+    healthy = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(app.blobs), server)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(
+        WorkerService(app.dispatcher, WeightSpecs(app.blobs), stopping), server
+    )
+    run_pb2_grpc.add_RunServiceServicer_to_server(RunService(app.book, app.runs, stopping), server)
+    subset_pb2_grpc.add_SubsetServiceServicer_to_server(SubsetService(app.subsets), server)
+    info_pb2_grpc.add_InfoServiceServicer_to_server(InfoService(app), server)
+    reflection.enable_server_reflection(
+        (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+    )
+    return server, healthy
+
+
+def _bind(server: grpc.aio.Server, listen: str, tls: TlsFiles | None) -> str:
+    host, _ = split_address(listen)
+    try:
+        port = (
+            server.add_insecure_port(listen)
+            if tls is None
+            else server.add_secure_port(listen, tls.server_credentials())
+        )
+    except RuntimeError:
+        raise ConfigError(
+            f"--listen {listen}: the address is in use, or is not this machine's. Choose another."
+        ) from None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _announce(app: App, address: str, tls: TlsFiles | None) -> None:
+    app.lock.describe(address)
+    data = app.data
+    logger.info(
+        "lipt-coordinator on %s (%s), serving %s (%d examples, %d classes) with %s; state in %s",
+        address,
+        describe_exposure(address, tls),
+        data.source,
+        data.num_examples,
+        len(data.class_names),
+        app.settings.run.model,
+        app.settings.state_dir,
+    )
+    if app.settings.address_file is not None:
+        await asyncio.to_thread(_write_address, app.settings.address_file, address)
+
+
+def _write_address(path: Path, address: str) -> None:
+    # Renamed into place, so that whoever waits for the file never reads half of it.
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(f"{address}\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+async def _signalled() -> None:
+    """Wait for SIGTERM or SIGINT."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    await asked.wait()

@@ -1,0 +1,162 @@
+"""The coordinator's blobs over gRPC: streams from and to the store.
+
+Disk and hashing run in threads, so that the loop goes on answering heartbeats.
+A stream holds at most two chunks: the one on its way and the one after it. So
+a reader that stalls, and any number of them, cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from io import BufferedReader
+
+import grpc.aio
+
+from lipt.common.blobs.chunks import chunk_data, fill_chunk
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.upload import Upload
+from lipt.common.errors import (
+    CorruptBlobError,
+    InvalidRequestError,
+    UnreachableError,
+    WrongOffsetError,
+)
+from lipt.common.protocol import CHUNK_BYTES
+from lipt.common.rpc.wire import blob_from_proto, blob_to_proto
+from lipt.v1 import blob_pb2, blob_pb2_grpc
+
+# A sender that vanished without a word keeps others from sending the same blob so long.
+IDLE_SECONDS = 20.0
+
+
+class BlobService(blob_pb2_grpc.BlobServiceServicer):
+    """Serves one store; errors are raised, the server's interceptor makes statuses of them."""
+
+    def __init__(self, store: BlobStore, *, idle_seconds: float = IDLE_SECONDS) -> None:
+        """Serve `store`; an upload without a message for `idle_seconds` is ended."""
+        self._store = store
+        self._idle_seconds = idle_seconds
+
+    async def ReadBlob(
+        self,
+        request: blob_pb2.ReadBlobRequest,
+        context: grpc.aio.ServicerContext[blob_pb2.ReadBlobRequest, blob_pb2.ReadBlobResponse],
+    ) -> AsyncIterator[blob_pb2.ReadBlobResponse]:
+        """Stream a blob from an offset to its end."""
+        name = blob_from_proto(request.blob)
+        path = await asyncio.to_thread(self._store.path, name)
+        offset = request.offset_bytes
+        if not 0 <= offset <= name.size_bytes:
+            raise WrongOffsetError(
+                f"blob {name} has no byte {offset}. Ask for an offset in 0..{name.size_bytes}."
+            )
+        file = await asyncio.to_thread(path.open, "rb")
+        ahead = _read_soon(name, file, offset)
+        try:
+            while offset < name.size_bytes:
+                response = await ahead
+                offset += len(response.chunk.data)
+                ahead = _read_soon(name, file, offset)
+                yield response
+        finally:
+            ahead.cancel()
+            # In a thread: it waits for the read that is still running.
+            asyncio.get_running_loop().run_in_executor(None, file.close)
+
+    async def WriteBlob(
+        self,
+        request_iterator: AsyncIterator[blob_pb2.WriteBlobRequest],
+        context: grpc.aio.ServicerContext[blob_pb2.WriteBlobRequest, blob_pb2.WriteBlobResponse],
+    ) -> blob_pb2.WriteBlobResponse:
+        """Store a blob; it is durable when this returns."""
+        first = await self._next(request_iterator)
+        if first is None or not first.HasField("blob"):
+            raise InvalidRequestError(
+                "the first message of an upload names no blob. Set `blob` in it, and a chunk."
+            )
+        name = blob_from_proto(first.blob)
+        if not await asyncio.to_thread(self._store.has, name):
+            upload = await self._open(name, first.chunk.offset_bytes)
+            try:
+                await self._append_all(upload, first, request_iterator)
+                await asyncio.to_thread(upload.finish)
+            finally:
+                await asyncio.shield(asyncio.to_thread(upload.close))
+        return blob_pb2.WriteBlobResponse(blob=blob_to_proto(name))
+
+    async def GetUploadStatus(
+        self,
+        request: blob_pb2.GetUploadStatusRequest,
+        context: grpc.aio.ServicerContext[
+            blob_pb2.GetUploadStatusRequest, blob_pb2.GetUploadStatusResponse
+        ],
+    ) -> blob_pb2.GetUploadStatusResponse:
+        """Say how much of an upload is kept."""
+        name = blob_from_proto(request.blob)
+        offset = await asyncio.to_thread(self._store.committed_offset, name)
+        complete = await asyncio.to_thread(self._store.has, name)
+        return blob_pb2.GetUploadStatusResponse(committed_offset_bytes=offset, complete=complete)
+
+    async def _open(self, name: BlobName, offset_bytes: int) -> Upload:
+        opening = asyncio.ensure_future(
+            asyncio.to_thread(self._store.open_upload, name, offset_bytes)
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped; what it opens must not stay locked.
+            opening.add_done_callback(_close_opened)
+            raise
+
+    async def _append_all(
+        self,
+        upload: Upload,
+        request: blob_pb2.WriteBlobRequest | None,
+        rest: AsyncIterator[blob_pb2.WriteBlobRequest],
+    ) -> None:
+        """Write a stream's chunks; the next one arrives while one is written."""
+        while request is not None:
+            writing = asyncio.ensure_future(asyncio.to_thread(_append, upload, request.chunk))
+            try:
+                request = await self._next(rest)
+            finally:
+                await writing
+
+    async def _next(
+        self, requests: AsyncIterator[blob_pb2.WriteBlobRequest]
+    ) -> blob_pb2.WriteBlobRequest | None:
+        try:
+            async with asyncio.timeout(self._idle_seconds):
+                return await anext(requests, None)
+        except TimeoutError:
+            raise UnreachableError(
+                f"the upload sent nothing for {self._idle_seconds:g} s. Ask for the status and "
+                "resume there."
+            ) from None
+
+
+def _read_soon(
+    name: BlobName, file: BufferedReader, offset_bytes: int
+) -> asyncio.Future[blob_pb2.ReadBlobResponse]:
+    return asyncio.ensure_future(asyncio.to_thread(_read, name, file, offset_bytes))
+
+
+def _read(name: BlobName, file: BufferedReader, offset_bytes: int) -> blob_pb2.ReadBlobResponse:
+    file.seek(offset_bytes)
+    data = file.read(CHUNK_BYTES)
+    if not data and offset_bytes < name.size_bytes:
+        raise CorruptBlobError(f"the file of blob {name} ends at byte {offset_bytes}.")
+    response = blob_pb2.ReadBlobResponse()
+    fill_chunk(response.chunk, offset_bytes, data)
+    return response
+
+
+def _append(upload: Upload, chunk: blob_pb2.Chunk) -> None:
+    upload.write(chunk_data(chunk, blob=upload.name, offset_bytes=upload.offset_bytes))
+
+
+def _close_opened(opening: asyncio.Future[Upload]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -1,0 +1,177 @@
+"""Per-example signals: what every strategy selects on.
+
+The last layer's gradient of example i under cross-entropy is the outer product of its
+error e_i = softmax - onehot and its feature with a one for the bias, [h_i, 1]. So its
+inner products are (e_i . e_j)(h_i . h_j + 1) and its norm is |e_i| sqrt(|h_i|^2 + 1),
+exactly: N x (C + d) numbers stand for the N x C (d + 1) that nobody can store.
+
+The gradient is that of each example's OWN loss. A mean over its batch would weigh the
+examples of a last, smaller batch B / b times too much.
+
+Shapes: N examples, B of a batch, C classes, D features, K chosen rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lipt.common.data import Dataset
+from lipt.common.determinism import pinned_kernels
+from lipt.common.errors import SignalsError, StateError
+from lipt.common.evaluation_mode import evaluation_mode
+from lipt.common.learner_task import ImageFormat
+from lipt.common.models import find_head, forward_with_features
+from lipt.common.preprocess import to_model_input
+
+OnProgress = Callable[[int, int], None]
+
+# Fixed, so that a result does not depend on who asks.
+SIGNALS_BATCH_SIZE = 256
+_MAX_NAMED = 5
+_TENSORS = ("errors_NC", "features_ND", "labels_N", "gradient_norms_N")
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What is known of N examples, on the CPU; row i of every tensor is the same example.
+
+    errors_NC: softmax - onehot, float32; N x 0 where the strategy does not look at them.
+    features_ND: what enters the last layer, float32; N x 0 likewise.
+    labels_N: int64.
+    gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
+    has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
+    """
+
+    errors_NC: Tensor
+    features_ND: Tensor
+    labels_N: Tensor
+    gradient_norms_N: Tensor | None = None
+    has_bias: bool = True
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def take(self, positions_K: Tensor) -> Signals:
+        """The signals of some of the examples, in the order given."""
+        norms_N = self.gradient_norms_N
+        return Signals(
+            errors_NC=self.errors_NC[positions_K],
+            features_ND=self.features_ND[positions_K],
+            labels_N=self.labels_N[positions_K],
+            gradient_norms_N=None if norms_N is None else norms_N[positions_K],
+            has_bias=self.has_bias,
+        )
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file; readers see all of it or nothing."""
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        present = {
+            name: values.contiguous() for name, values in tensors.items() if values is not None
+        }
+        partial = path.with_name(f"{path.name}.part")
+        save_file(present, partial, {"has_bias": str(self.has_bias)})
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Signals:
+        """Map what `save` wrote into memory: pages are read as they are used.
+
+        Raises:
+            StateError: the file cannot be read, or is not one of `save`.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                return cls(**tensors, has_bias=file.metadata()["has_bias"] == "True")
+        except (OSError, SafetensorError, KeyError, TypeError) as error:
+            raise StateError(
+                f"{path} does not hold signals ({error}). Delete it: they are computed again."
+            ) from error
+
+
+def labels_only(labels_N: Tensor) -> Signals:
+    """Signals for strategies that look at nothing but the labels."""
+    empty = torch.empty(len(labels_N), 0)
+    return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N)
+
+
+def compute_signals(
+    model: nn.Module,
+    dataset: Dataset,
+    image: ImageFormat,
+    *,
+    device: torch.device,
+    on_progress: OnProgress,
+    batch_size: int = SIGNALS_BATCH_SIZE,
+    ids: Tensor | None = None,
+) -> Signals:
+    """One forward pass over the examples, in evaluation mode.
+
+    Args:
+        model: on `device`; its training flags are restored.
+        dataset: where images and labels come from.
+        image: how its images are normalized.
+        device: where the model is.
+        on_progress: told after every batch how many of the N examples are done.
+        batch_size: images per forward pass.
+        ids: N int64 ids; row i of the signals is example ids[i]. All examples where None.
+
+    Raises:
+        SignalsError: the model's outputs are not finite; names the first ids.
+        ConfigError: the model has no linear head.
+    """
+    _, head = find_head(model)
+    ids_N = torch.arange(len(dataset)) if ids is None else ids
+    labels_N = dataset.labels_N[ids_N]
+    errors_NC = torch.empty(len(ids_N), head.out_features)
+    features_ND = torch.empty(len(ids_N), head.in_features)
+    with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
+        for start in range(0, len(ids_N), batch_size):
+            rows = slice(start, min(start + batch_size, len(ids_N)))
+            inputs_BCHW = to_model_input(dataset.images(ids_N[rows]), image, device)
+            logits_BC, features_BD = forward_with_features(model, inputs_BCHW)
+            finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
+            require_finite_rows(finite_B, ids_N[rows], "outputs")
+            errors_NC[rows] = errors_of(logits_BC, labels_N[rows].to(device)).cpu()
+            features_ND[rows] = features_BD.float().cpu()
+            on_progress(rows.stop, len(ids_N))
+    return Signals(errors_NC, features_ND, labels_N, has_bias=head.bias is not None)
+
+
+def errors_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+    """The errors softmax - onehot, float32: the gradient of each example's own loss by its logits.
+
+    Computed in float64: p - 1 of a confident example has few correct digits in float32.
+    """
+    errors_NC = logits_NC.to(torch.float64).softmax(dim=-1)
+    errors_NC -= functional.one_hot(labels_N, logits_NC.shape[-1])
+    return errors_NC.to(torch.float32)
+
+
+def require_finite_rows(finite_B: Tensor, ids_B: Tensor, what: str) -> None:
+    """Refuse examples whose values are not finite.
+
+    Args:
+        finite_B: whether each example's are, on any device.
+        ids_B: the examples' ids.
+        what: what the values are, for the message.
+
+    Raises:
+        SignalsError: names the first ids.
+    """
+    bad = ids_B[~finite_B.cpu()].tolist()
+    if bad:
+        named = ", ".join(map(str, bad[:_MAX_NAMED])) + (", ..." if len(bad) > _MAX_NAMED else "")
+        raise SignalsError(
+            f"the model's {what} are not finite for {len(bad)} of {len(ids_B)} examples, with "
+            f"ids {named}. Its weights have diverged: lower learners.learning_rate and start "
+            "another run."
+        )

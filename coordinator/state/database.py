@@ -1,0 +1,149 @@
+"""Runs, learners and subsets on disk, durable when a call returns.
+
+One thread owns the connection, so that an fsync never holds up the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self, TypeVar
+
+from lipt.common.errors import StateError
+from lipt.coordinator.records import LearnerRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.migrations import migrate
+
+ResultT = TypeVar("ResultT")
+
+
+class Database:
+    """The open database; every method is one transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+        self._connection = connection
+        self._thread = thread
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open or create the file and bring its schema up to date.
+
+        Raises:
+            StateError: it is not a database, cannot be written, or is of a newer version.
+        """
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="database")
+        try:
+            return cls(thread.submit(_connect, path).result(), thread)
+        except sqlite3.Error as error:
+            thread.shutdown()
+            raise StateError(
+                f"{path} cannot be opened: {error}. Check that the directory is writable, "
+                "or give another --state-dir."
+            ) from None
+
+    async def close(self) -> None:
+        """Close the file; what was acknowledged is in it."""
+        await self._do(self._connection.close)
+        self._thread.shutdown()
+
+    async def load_runs(self) -> tuple[RunRecord, ...]:
+        """All runs with their learners, oldest first."""
+        return await self._do(lambda: _load_runs(self._connection))
+
+    async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
+        """Write a run, and those of its learners that changed with it."""
+        changed = tuple(learners)
+        await self._do(lambda: _save_run(self._connection, run, changed))
+
+    async def find_subset(self, key: str) -> SubsetRecord | None:
+        """The subset that was computed under this key."""
+        rows = await self._do(
+            lambda: self._connection.execute(
+                "SELECT body FROM subsets WHERE subset_key = ?", (key,)
+            ).fetchall()
+        )
+        return SubsetRecord.model_validate_json(rows[0][0]) if rows else None
+
+    async def save_subset(self, subset: SubsetRecord) -> None:
+        """Write a subset."""
+        await self._do(lambda: _save_subset(self._connection, subset))
+
+    async def _do(self, action: Callable[[], ResultT]) -> ResultT:
+        # A cancelled caller must not leave a transaction half awaited.
+        loop = asyncio.get_running_loop()
+        try:
+            return await asyncio.shield(loop.run_in_executor(self._thread, action))
+        except sqlite3.Error as error:
+            raise StateError(
+                f"the state could not be written: {error}. Nothing was lost that had been "
+                "acknowledged; free some space or mend the disk, then ask again."
+            ) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    migrate(connection)
+    return connection
+
+
+def _load_runs(connection: sqlite3.Connection) -> tuple[RunRecord, ...]:
+    learners: dict[str, list[LearnerRecord]] = {}
+    for run_id, body in connection.execute(
+        "SELECT run_id, body FROM learners ORDER BY run_id, learner_index"
+    ):
+        learners.setdefault(run_id, []).append(LearnerRecord.model_validate_json(body))
+    return tuple(
+        RunRecord.model_validate_json(body).changed(learners=tuple(learners.get(run_id, ())))
+        for run_id, body in connection.execute(
+            "SELECT run_id, body FROM runs ORDER BY created_at, run_id"
+        )
+    )
+
+
+def _save_run(
+    connection: sqlite3.Connection, run: RunRecord, learners: tuple[LearnerRecord, ...]
+) -> None:
+    with _transaction(connection):
+        connection.execute(
+            "INSERT INTO runs (run_id, name, request_id, created_at, body) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (run_id) DO UPDATE SET body = excluded.body",
+            (
+                run.run_id,
+                run.name,
+                run.request_id,
+                run.created_at,
+                run.model_dump_json(exclude={"learners"}),
+            ),
+        )
+        connection.executemany(
+            "INSERT INTO learners (run_id, learner_index, body) VALUES (?, ?, ?) "
+            "ON CONFLICT (run_id, learner_index) DO UPDATE SET body = excluded.body",
+            [(run.run_id, learner.index, learner.model_dump_json()) for learner in learners],
+        )
+
+
+def _save_subset(connection: sqlite3.Connection, subset: SubsetRecord) -> None:
+    with _transaction(connection):
+        connection.execute(
+            "INSERT INTO subsets (subset_key, run_id, body) VALUES (?, ?, ?) "
+            "ON CONFLICT (subset_key) DO UPDATE SET body = excluded.body",
+            (subset.key, subset.run_id, subset.model_dump_json()),
+        )
+
+
+class _transaction:  # noqa: N801 - used like a function
+    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK when the body raises."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")

@@ -1,0 +1,57 @@
+"""The database's schema, as numbered steps; a released step is never edited.
+
+`PRAGMA user_version` says how many of them a database has seen.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from lipt.common.errors import StateError
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE runs (
+        run_id     TEXT PRIMARY KEY,
+        name       TEXT NOT NULL UNIQUE,
+        request_id TEXT NOT NULL UNIQUE,
+        created_at REAL NOT NULL,
+        body       TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE learners (
+        run_id        TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+        learner_index INTEGER NOT NULL,
+        body          TEXT NOT NULL,
+        PRIMARY KEY (run_id, learner_index)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE subsets (
+        subset_key TEXT PRIMARY KEY,
+        run_id     TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+        body       TEXT NOT NULL
+    ) STRICT;
+    """,
+)
+
+
+def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> int:
+    """Bring a database to the newest schema, one transaction per step.
+
+    Returns:
+        How many steps were taken.
+
+    Raises:
+        StateError: the database was written by a newer version.
+    """
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(migrations):
+        raise StateError(
+            f"the state has schema {version}, this version knows up to {len(migrations)}: "
+            "it was written by a newer lipt. Update this one, or use another --state-dir."
+        )
+    for number, script in enumerate(migrations[version:], start=version + 1):
+        try:
+            connection.executescript(f"BEGIN; {script}; PRAGMA user_version = {number}; COMMIT;")
+        except sqlite3.Error:
+            connection.execute("ROLLBACK")
+            raise
+    return len(migrations) - version

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lipt.common.errors import BudgetError, ComputeError
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.settings import ComputeSettings
+
+
+@dataclass(frozen=True)
+class Square:
+    """Reports once, and answers with the process that computed it."""
+
+    value: int
+
+    def run(self, context: Context) -> tuple[int, int]:
+        context.report("squaring", 1, 2)
+        return self.value**2, os.getpid()
+
+
+@dataclass(frozen=True)
+class Refuse:
+    def run(self, context: Context) -> None:
+        raise BudgetError("budget 0 is outside 1..10.")
+
+
+@dataclass(frozen=True)
+class Break:
+    def run(self, context: Context) -> None:
+        raise ZeroDivisionError("by zero")
+
+
+@dataclass(frozen=True)
+class Die:
+    def run(self, context: Context) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class HangAfterSaying:
+    path: Path
+
+    def run(self, context: Context) -> None:
+        context.report("hanging", 0, 1)
+        signal.pause()
+
+
+@pytest.fixture
+async def compute(tmp_path: Path) -> AsyncIterator[ComputeProcess]:
+    settings = ComputeSettings(
+        state_dir=tmp_path,
+        data_source="digits",
+        image_size=None,
+        allowed_modules=(),
+        device="cpu",
+        max_blob_bytes=2**20,
+    )
+    process = ComputeProcess(settings)
+    yield process
+    process.stop()
+
+
+async def test_job_runs_in_a_process_of_its_own_that_stays(compute: ComputeProcess) -> None:
+    said: list[tuple[str, int, int]] = []
+    first, pid = await compute.run(Square(3), lambda *progress: said.append(progress))
+    second, same = await compute.run(Square(4))
+    assert (first, second) == (9, 16)
+    assert said == [("squaring", 1, 2)]
+    assert pid == same != os.getpid()
+
+
+async def test_refusal_arrives_as_its_own_class(compute: ComputeProcess) -> None:
+    with pytest.raises(BudgetError, match=r"budget 0 is outside 1\.\.10\."):
+        await compute.run(Refuse())
+
+
+async def test_unforeseen_error_names_the_job_and_the_child_lives_on(
+    compute: ComputeProcess,
+) -> None:
+    _, pid = await compute.run(Square(1))
+    with pytest.raises(ComputeError, match="Break failed: ZeroDivisionError: by zero"):
+        await compute.run(Break())
+    assert (await compute.run(Square(2)))[1] == pid
+
+
+async def test_killed_child_is_an_error_and_the_next_job_has_a_new_one(
+    compute: ComputeProcess,
+) -> None:
+    with pytest.raises(ComputeError, match=r"SIGKILL \(out of memory, most likely\) during Die"):
+        await compute.run(Die())
+    assert (await compute.run(Square(5)))[0] == 25
+
+
+async def test_cancelled_job_gives_way_to_the_next(compute: ComputeProcess, tmp_path: Path) -> None:
+    hanging = asyncio.Event()
+    task = asyncio.create_task(compute.run(HangAfterSaying(tmp_path), lambda *_: hanging.set()))
+    await hanging.wait()
+    waiting = asyncio.create_task(compute.run(Square(6)))
+    task.cancel()
+    assert (await waiting)[0] == 36
+    with pytest.raises(asyncio.CancelledError):
+        await task

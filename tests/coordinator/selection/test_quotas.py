@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipt.common.errors import BudgetError
+from lipt.coordinator.selection.quotas import class_quotas
+
+
+@pytest.mark.parametrize(
+    ("counts", "budget", "expected"),
+    [
+        ([10, 10, 10], 9, (3, 3, 3)),
+        ([2, 10, 10], 12, (2, 5, 5)),  # what the small class lacks is shared
+        ([10, 12, 11], 10, (3, 4, 3)),  # one seat left: the largest class
+        ([10, 10, 10], 11, (4, 4, 3)),  # two left, all alike: the lowest labels
+        ([5, 0, 5], 3, (2, 0, 1)),
+        ([1, 1, 100], 50, (1, 1, 48)),
+        ([3, 4, 5], 2, (0, 1, 1)),  # fewer seats than classes: the largest ones
+        ([3, 4, 5], 12, (3, 4, 5)),
+        ([3, 4, 5], 0, (0, 0, 0)),
+        ([7], 4, (4,)),
+        ([5000] * 10, 5000, (500,) * 10),
+        ([], 0, ()),
+    ],
+)
+def test_by_hand(counts: list[int], budget: int, expected: tuple[int, ...]) -> None:
+    assert class_quotas(counts, budget) == expected
+
+
+def one_seat_at_a_time(counts: Sequence[int], budget: int) -> tuple[int, ...]:
+    """The next seat goes to the class that has least, of those the largest, the lowest label."""
+    quotas = [0] * len(counts)
+    for _ in range(budget):
+        free = [label for label, count in enumerate(counts) if quotas[label] < count]
+        label = min(free, key=lambda label: (quotas[label], -counts[label], label))
+        quotas[label] += 1
+    return tuple(quotas)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_equals_sharing_one_seat_at_a_time(data: st.DataObject) -> None:
+    counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6))
+    budget = data.draw(st.integers(0, sum(counts)))
+    quotas = class_quotas(counts, budget)
+    assert quotas == one_seat_at_a_time(counts, budget)
+    assert sum(quotas) == budget
+    assert all(quota <= count for quota, count in zip(quotas, counts, strict=True))
+    present = [quota for quota, count in zip(quotas, counts, strict=True) if count]
+    assert budget < len(present) or all(present)
+
+
+@pytest.mark.parametrize("budget", [-1, 6])
+def test_a_budget_that_the_classes_cannot_give_is_refused(budget: int) -> None:
+    with pytest.raises(BudgetError, match=rf"budget {budget} .* 5 examples.*Choose one in 0\.\.5"):
+        class_quotas([2, 3], budget)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from lipt.common.errors import StrategyOptionError, UnknownNameError
+from lipt.coordinator.selection.registry import STRATEGIES, Balance, Need, Strategy, find_strategy
+
+ALL = [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
+
+
+def test_an_unknown_strategy_is_refused_with_all_names() -> None:
+    with pytest.raises(UnknownNameError, match="no strategy 'Grand'") as refusal:
+        find_strategy("Grand")
+    assert all(name in refusal.value.message for name in STRATEGIES)
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_entries_describe_their_functions(strategy: Strategy) -> None:
+    assert find_strategy(strategy.name) is strategy
+    assert strategy.function.__name__ == strategy.name
+    assert strategy.summary
+    parameters = list(inspect.signature(strategy.function).parameters.values())
+    assert [parameter.name for parameter in parameters[:2]] == ["signals", "budget"]
+    for parameter in parameters[2:]:
+        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameter.name == "seed" or parameter.default is not inspect.Parameter.empty
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_defaults_are_among_the_allowed_values(strategy: Strategy) -> None:
+    given = {option.name: option.default for option in strategy.options}
+    assert strategy.parse_options(given) == strategy.parse_options({})
+
+
+def test_what_has_to_be_computed_depends_on_the_options() -> None:
+    grand = find_strategy("grand")
+    assert grand.needs(grand.parse_options({})) == {Need.SIGNALS}
+    assert grand.needs(grand.parse_options({"parameters": "all"})) == {Need.GRADIENT_NORMS}
+    assert find_strategy("uniform").needs({}) == set()
+    assert find_strategy("uniform_per_class").needs({}) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "by_default", "refused"),
+    [
+        ("uniform", False, True),
+        ("uniform_per_class", True, False),
+        ("el2n", True, None),
+        ("grand", True, None),
+    ],
+)
+def test_balance(name: str, *, by_default: bool, refused: bool | None) -> None:
+    strategy = find_strategy(name)
+    assert strategy.resolve_balance(None) is by_default
+    assert strategy.resolve_balance(by_default) is by_default
+    if refused is None:
+        assert strategy.balance is Balance.BY_DEFAULT
+        assert strategy.resolve_balance(not by_default) is not by_default
+        return
+    with pytest.raises(StrategyOptionError, match=rf"'{name}' is .* per class\. Use uniform"):
+        strategy.resolve_balance(refused)

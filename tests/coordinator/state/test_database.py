@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.errors import StateError
+from lipt.coordinator.records import LearnerState, RunRecord, SoupRecord, SubsetRecord
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.migrations import MIGRATIONS, migrate
+
+MakeRun = Callable[..., RunRecord]
+
+
+async def test_runs_come_back_as_they_were_written(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run().changed(
+        soup=SoupRecord(
+            initial_accuracy=0.1,
+            mean_learner_accuracy=0.2,
+            best_learner_accuracy=0.3,
+            soup_accuracy=0.4,
+            num_kept=2,
+            num_validation_examples=100,
+        )
+    )
+    database = Database.open(tmp_path / "lipt.db")
+    await database.save_run(run, run.learners)
+    await database.close()
+    reopened = Database.open(tmp_path / "lipt.db")
+    assert await reopened.load_runs() == (run,)
+    await reopened.close()
+
+
+async def test_only_the_learners_given_are_written(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run(num_learners=2)
+    database = Database.open(tmp_path / "lipt.db")
+    await database.save_run(run, run.learners)
+    changed = run.learners[1].changed(state=LearnerState.DONE, result=BlobName.of(b"x"))
+    await database.save_run(run, [changed])
+    (loaded,) = await database.load_runs()
+    assert loaded.learners == (run.learners[0], changed)
+    await database.close()
+
+
+async def test_subset_is_found_under_its_key(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run()
+    subset = SubsetRecord(
+        key="k",
+        run_id=run.run_id,
+        strategy="grand",
+        num_examples=2,
+        balanced=True,
+        fingerprint="f",
+        digest="d",
+        weights_sha256="w",
+        manifest={"budget": 2},
+        blob=BlobName.of(b"subset"),
+        created_at=1.0,
+    )
+    database = Database.open(tmp_path / "lipt.db")
+    await database.save_run(run)
+    await database.save_subset(subset)
+    assert await database.find_subset("k") == subset
+    assert await database.find_subset("other") is None
+    await database.close()
+
+
+async def test_failed_write_leaves_the_state_and_says_so(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run()
+    database = Database.open(tmp_path / "lipt.db")
+    await database.save_run(run, run.learners)
+    twin = run.changed(run_id="twin")  # the same name, which is unique
+    with pytest.raises(StateError, match="could not be written"):
+        await database.save_run(twin, twin.learners)
+    assert await database.load_runs() == (run,)
+    await database.close()
+
+
+def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lipt.db"
+    path.write_bytes(b"this is not a database, and longer than its header would be" * 10)
+    with pytest.raises(StateError, match="--state-dir"):
+        Database.open(path)
+
+
+def test_state_of_a_newer_version_is_refused() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    with pytest.raises(StateError, match="newer lipt"):
+        migrate(connection)
+    connection.close()
+
+
+def test_migrations_are_taken_once_and_in_order() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    steps = ("CREATE TABLE a (x INTEGER)", "ALTER TABLE a ADD COLUMN y INTEGER")
+    assert migrate(connection, steps[:1]) == 1
+    assert migrate(connection, steps) == 1
+    assert migrate(connection, steps) == 0
+    connection.execute("INSERT INTO a (x, y) VALUES (1, 2)")
+    connection.close()
+
+
+def test_failed_migration_leaves_the_schema_as_it_was() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    with pytest.raises(sqlite3.Error):
+        migrate(connection, ("CREATE TABLE a (x INTEGER); THIS IS NO SQL",))
+    assert connection.execute("PRAGMA user_version").fetchone() == (0,)
+    tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    connection.close()
+    assert tables == []
