@@ -1,0 +1,278 @@
+"""A scripted coordinator behind real gRPC: what it answers is written down by each test."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from lipt.trainer.client import Client
+from lipt.v1 import (
+    blob_pb2,
+    blob_pb2_grpc,
+    config_pb2,
+    info_pb2,
+    info_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    subset_pb2,
+    subset_pb2_grpc,
+    worker_pb2,
+)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A status with the service's reason, as the contract describes it."""
+
+    code: grpc.StatusCode
+    reason: str
+    message: str
+
+    def abort(self, context: grpc.ServicerContext) -> None:
+        detail = any_pb2.Any()
+        detail.Pack(error_details_pb2.ErrorInfo(reason=self.reason, domain="lipt"))
+        status = status_pb2.Status(code=self.code.value[0], message=self.message, details=[detail])
+        context.abort_with_status(rpc_status.to_status(status))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The connection breaks."""
+
+    def abort(self, context: grpc.ServicerContext) -> None:
+        context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Nothing comes any more, until the fake stops or the call is cancelled."""
+
+    stopping: threading.Event
+
+    def abort(self, context: grpc.ServicerContext) -> None:
+        context.add_callback(self.stopping.set)
+        self.stopping.wait()
+
+
+Step = Any  # a message, or one of the three above
+
+
+@dataclass
+class FakeCoordinator:
+    """Answers from scripts, and keeps the requests."""
+
+    address: str = ""
+    runs: list[run_pb2.Run] = field(default_factory=list)
+    refusal: Refusal | None = None
+    watch_scripts: list[list[Step]] = field(default_factory=list)
+    subset_scripts: list[list[Step]] = field(default_factory=list)
+    strategies: list[subset_pb2.Strategy] = field(default_factory=list)
+    info: info_pb2.GetInfoResponse = field(default_factory=info_pb2.GetInfoResponse)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    weights: dict[int, bytes] = field(default_factory=dict)
+    requests: list[Any] = field(default_factory=list)
+
+    def requests_of(self, kind: type[Any]) -> list[Any]:
+        return [request for request in self.requests if isinstance(request, kind)]
+
+
+class _Runs(run_pb2_grpc.RunServiceServicer):
+    def __init__(self, fake: FakeCoordinator) -> None:
+        self._fake = fake
+
+    def _note(self, request: Any, context: grpc.ServicerContext) -> None:
+        self._fake.requests.append(request)
+        if self._fake.refusal:
+            self._fake.refusal.abort(context)
+
+    def CreateRun(self, request: Any, context: Any) -> run_pb2.CreateRunResponse:
+        self._note(request, context)
+        run = run_pb2.Run(
+            run_id="r-1",
+            name=request.name or "made-up",
+            state=run_pb2.RUN_STATE_PENDING,
+            revision=1,
+            config=request.config,
+        )
+        return run_pb2.CreateRunResponse(run=run)
+
+    def GetRun(self, request: Any, context: Any) -> run_pb2.GetRunResponse:
+        self._note(request, context)
+        return run_pb2.GetRunResponse(run=self._fake.runs[-1])
+
+    def ListRuns(self, request: Any, context: Any) -> run_pb2.ListRunsResponse:
+        self._note(request, context)
+        start = int(request.page_token or 0)
+        more = start + 1 < len(self._fake.runs)
+        return run_pb2.ListRunsResponse(
+            runs=self._fake.runs[start : start + 1], next_page_token=str(start + 1) if more else ""
+        )
+
+    def CancelRun(self, request: Any, context: Any) -> run_pb2.CancelRunResponse:
+        self._note(request, context)
+        run = run_pb2.Run()
+        run.CopyFrom(self._fake.runs[-1])
+        run.state = run_pb2.RUN_STATE_CANCELLED
+        return run_pb2.CancelRunResponse(run=run)
+
+    def WatchRun(self, request: Any, context: Any) -> Iterator[run_pb2.WatchRunResponse]:
+        self._note(request, context)
+        for step in self._fake.watch_scripts.pop(0):
+            if not isinstance(step, run_pb2.Run):
+                step.abort(context)
+                return
+            self._fake.runs = [step]
+            yield run_pb2.WatchRunResponse(run=step)
+
+    def GetWeights(self, request: Any, context: Any) -> run_pb2.GetWeightsResponse:
+        self._note(request, context)
+        data = self._fake.weights[request.kind]
+        self._fake.blobs[hashlib.sha256(data).hexdigest()] = data
+        return run_pb2.GetWeightsResponse(weights=blob_ref(data))
+
+
+class _Subsets(subset_pb2_grpc.SubsetServiceServicer):
+    def __init__(self, fake: FakeCoordinator) -> None:
+        self._fake = fake
+
+    def GetSubset(self, request: Any, context: Any) -> Iterator[subset_pb2.GetSubsetResponse]:
+        self._fake.requests.append(request)
+        for step in self._fake.subset_scripts.pop(0):
+            if not isinstance(step, subset_pb2.GetSubsetResponse):
+                step.abort(context)
+                return
+            yield step
+
+    def ListStrategies(self, request: Any, context: Any) -> subset_pb2.ListStrategiesResponse:
+        self._fake.requests.append(request)
+        return subset_pb2.ListStrategiesResponse(strategies=self._fake.strategies)
+
+
+class _Blobs(blob_pb2_grpc.BlobServiceServicer):
+    def __init__(self, fake: FakeCoordinator) -> None:
+        self._fake = fake
+
+    def ReadBlob(self, request: Any, context: Any) -> Iterator[blob_pb2.ReadBlobResponse]:
+        data = self._fake.blobs[request.blob.sha256]
+        for offset in range(request.offset_bytes, len(data), 256 * 1024):
+            piece = data[offset : offset + 256 * 1024]
+            chunk = blob_pb2.Chunk(offset_bytes=offset, data=piece, crc32=zlib.crc32(piece))
+            yield blob_pb2.ReadBlobResponse(chunk=chunk)
+
+    def WriteBlob(self, request_iterator: Any, context: Any) -> blob_pb2.WriteBlobResponse:
+        data = b"".join(request.chunk.data for request in request_iterator)
+        self._fake.blobs[hashlib.sha256(data).hexdigest()] = data
+        return blob_pb2.WriteBlobResponse(blob=blob_ref(data))
+
+    def GetUploadStatus(self, request: Any, context: Any) -> blob_pb2.GetUploadStatusResponse:
+        self._fake.requests.append(request)
+        known = request.blob.sha256 in self._fake.blobs
+        return blob_pb2.GetUploadStatusResponse(
+            committed_offset_bytes=request.blob.size_bytes if known else 0, complete=known
+        )
+
+
+class _Info(info_pb2_grpc.InfoServiceServicer):
+    def __init__(self, fake: FakeCoordinator) -> None:
+        self._fake = fake
+
+    def GetInfo(self, request: Any, context: Any) -> info_pb2.GetInfoResponse:
+        self._fake.requests.append(request)
+        return self._fake.info
+
+
+def blob_ref(data: bytes) -> blob_pb2.BlobRef:
+    return blob_pb2.BlobRef(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[FakeCoordinator | None], str]]:
+    """Starts a server and gives its address; without a fake it knows no service at all."""
+    servers: list[grpc.Server] = []
+
+    def start(fake: FakeCoordinator | None) -> str:
+        server = grpc.server(ThreadPoolExecutor(max_workers=4))
+        if fake is not None:
+            run_pb2_grpc.add_RunServiceServicer_to_server(_Runs(fake), server)
+            subset_pb2_grpc.add_SubsetServiceServicer_to_server(_Subsets(fake), server)
+            blob_pb2_grpc.add_BlobServiceServicer_to_server(_Blobs(fake), server)
+            info_pb2_grpc.add_InfoServiceServicer_to_server(_Info(fake), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        servers.append(server)
+        return f"127.0.0.1:{port}"
+
+    yield start
+    for server in servers:
+        server.stop(None).wait()
+
+
+@pytest.fixture
+def fake(serve: Callable[[FakeCoordinator | None], str]) -> FakeCoordinator:
+    coordinator = FakeCoordinator()
+    coordinator.address = serve(coordinator)
+    coordinator.info = info_pb2.GetInfoResponse(
+        protocol=worker_pb2.ProtocolVersion(major=1, minor=0),
+        versions={"lipt": "0.1.0", "torch": "2.15.0"},
+        dataset=info_pb2.DatasetInfo(
+            source="digits",
+            num_examples=1797,
+            class_names=["0", "1"],
+            class_counts=[900, 897],
+            fingerprint="f" * 64,
+            channels=1,
+            height=8,
+            width=8,
+        ),
+        default_run=config_pb2.RunConfig(model="resnet8"),
+        device="cpu",
+    )
+    return coordinator
+
+
+@pytest.fixture
+def client(fake: FakeCoordinator) -> Iterator[Client]:
+    with Client(fake.address) as opened:
+        yield opened
+
+
+@pytest.fixture
+def dead_address() -> Iterator[str]:
+    """An address that refuses connections: its port is taken, and nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture
+def stopping() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def cut() -> Cut:
+    return Cut()
+
+
+@pytest.fixture
+def silence(stopping: threading.Event) -> Silence:
+    return Silence(stopping)
+
+
+@pytest.fixture
+def refusal() -> type[Refusal]:
+    return Refusal

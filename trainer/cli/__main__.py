@@ -1,0 +1,7 @@
+"""`python -m lipt.trainer.cli` is `lipt`."""
+
+from __future__ import annotations
+
+from lipt.trainer.cli.app import main
+
+main(prog_name="lipt")

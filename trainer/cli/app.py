@@ -1,0 +1,60 @@
+"""The `lipt` command: its subcommands, and how its errors look.
+
+Help is plain text rather than rich's panels, which would cost a third of the
+time that `--help` may take.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from typing import Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+from lipt.trainer.cli import demo, doctor, run, strategies, subset, weights
+
+
+class _OneSentenceErrors(TyperGroup):
+    """Prints what this package raises on purpose as a sentence, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a refusal ends the process with status 1."""
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # `lipt run list | head`
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            _fail(f"{where}{error.strerror or error}")
+        except Exception as error:
+            if not _is_refusal(error):
+                raise
+            _fail(str(error))
+
+
+def _is_refusal(error: Exception) -> bool:
+    # Where the module was not imported, nobody can have raised one of its errors.
+    errors = sys.modules.get("lipt.common.errors")
+    return errors is not None and isinstance(error, cast("type[Exception]", errors.LiptError))
+
+
+def _fail(sentence: str) -> None:
+    typer.echo(f"lipt: {sentence}", err=True)
+    raise typer.Exit(1)
+
+
+main = typer.Typer(
+    cls=_OneSentenceErrors,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Subsets of a training set, chosen on a model that was pre-trained in pieces.",
+)
+main.add_typer(run.app, name="run")
+main.add_typer(subset.app, name="subset")
+main.add_typer(weights.app, name="weights")
+main.command("strategies")(strategies.list_strategies)
+main.command("doctor")(doctor.examine)
+main.command("demo")(demo.demonstrate)

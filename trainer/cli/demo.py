@@ -1,0 +1,39 @@
+"""`lipt demo`: the whole service on this machine, on real images, within a minute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lipt.trainer.cli.options import Json
+
+
+def demonstrate(
+    *,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where results and logs are written.")
+    ] = Path("lipt-demo"),
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=64, help="How many worker processes.")
+    ] = 3,
+    json: Json = False,
+) -> None:
+    """Start a coordinator and workers here, pre-train on the digits, and select subsets."""
+    from lipt.trainer.cli.follow import make_display
+    from lipt.trainer.cli.output import print_json
+    from lipt.trainer.demo.pipeline import run_demo
+    from lipt.trainer.demo.report import report_lines
+
+    result = run_demo(
+        directory,
+        num_workers=workers,
+        make_display=lambda: make_display(as_json=json),
+        say=lambda line: typer.echo(line, err=json),
+    )
+    if json:
+        print_json(result)
+        return
+    for line in report_lines(result):
+        typer.echo(line)

@@ -1,0 +1,1 @@
+"""The whole service on one machine: a coordinator and workers as real processes."""

@@ -1,0 +1,53 @@
+"""Files that are either the old ones or the new ones, never half of the new ones."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` that takes its place when the block succeeds.
+
+    The content is on the disk before the rename; a block that raises leaves
+    `path` as it was and nothing beside it.
+
+    Raises:
+        OSError: the directory is missing or cannot be written to.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        place(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def place(temporary: Path, path: Path) -> None:
+    """Give a finished temporary file its name, and the permissions of a user's own file."""
+    temporary.chmod(0o666 & ~_umask())
+    temporary.replace(path)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path`, whole or not at all.
+
+    Raises:
+        OSError: the directory is missing or cannot be written to.
+    """
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)  # reading it is setting it
+    os.umask(mask)
+    return mask

@@ -1,0 +1,134 @@
+"""The subset that main training uses: which examples, with which weights, of which data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lipt.common.subset_digest import subset_digest
+from lipt.trainer.files import write_atomically
+from lipt.trainer.subset_files import FORMAT, FORMAT_VERSION, Content, decode, encode, refuse
+
+
+@dataclass(frozen=True, eq=False)
+class Subset:
+    """Chosen examples of one data set; a value that cannot differ from its digest.
+
+    Attributes:
+        indices: int64, ascending and distinct: row numbers in the data set.
+        weights: float32, one per index: how much each counts in the loss.
+        fingerprint: of the data set that the indices belong to.
+        digest: SHA-256 of the indices as little-endian int64 followed by the
+            weights as little-endian float32.
+        strategy: the algorithm that chose them.
+        manifest: how it came about: configuration, versions, seconds.
+
+    Raises:
+        SubsetError: the columns do not fit each other, or not the digest.
+    """
+
+    indices: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    fingerprint: str
+    digest: str
+    strategy: str
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take copies that nobody can change, and check them."""
+        for name, dtype in (("indices", np.int64), ("weights", np.float32)):
+            column = np.array(getattr(self, name), dtype=dtype)
+            column.setflags(write=False)
+            object.__setattr__(self, name, column)
+        _require_consistent(self.indices, self.weights)
+        found = subset_digest(self.indices, self.weights)
+        if found != self.digest:
+            refuse(
+                f"the subset's {len(self.indices)} examples have the digest {found}, but "
+                f"{self.digest!r} was announced: they were changed or damaged on the way. "
+                "Get the subset again with 'lipt subset get'."
+            )
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Subset):
+            return NotImplemented
+        return (
+            self.digest == other.digest
+            and self.fingerprint == other.fingerprint
+            and self.strategy == other.strategy
+            and self.manifest == other.manifest
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.digest, self.fingerprint, self.strategy))
+
+    def save(self, path: str | Path) -> Path:
+        """Write .npy, .csv, .json or .parquet, whole or not at all.
+
+        `numpy.load` of a .npy gives the indices; `pandas.read_csv` and
+        `read_parquet` give the columns index and weight.
+
+        Raises:
+            SubsetError: the suffix is none of the four.
+            MissingExtraError: .parquet without pyarrow.
+            OSError: the directory is missing or cannot be written to.
+        """
+        target = Path(path)
+        metadata = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "strategy": self.strategy,
+            "fingerprint": self.fingerprint,
+            "digest": self.digest,
+            "manifest": dict(self.manifest),
+        }
+        write_atomically(target, encode(Content(self.indices, self.weights, metadata), target))
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote, equal in every field.
+
+        Raises:
+            SubsetError: the suffix is none of the four, the file is damaged, or
+                its examples differ from its digest.
+            MissingExtraError: .parquet without pyarrow.
+            OSError: the file cannot be read.
+        """
+        source = Path(path)
+        content = decode(source)
+        texts = {name: content.metadata.get(name) for name in ("fingerprint", "digest", "strategy")}
+        manifest = content.metadata.get("manifest")
+        if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):
+            refuse(f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again.")
+        return cls(
+            content.indices_N,
+            content.weights_N,
+            fingerprint=str(texts["fingerprint"]),
+            digest=str(texts["digest"]),
+            strategy=str(texts["strategy"]),
+            manifest=manifest,
+        )
+
+
+def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.float32]) -> None:
+    if indices_N.ndim != 1 or indices_N.shape != weights_N.shape:
+        refuse(
+            f"a subset is two columns of one length; these have the shapes {indices_N.shape} "
+            f"and {weights_N.shape}. Give one weight per index."
+        )
+    if len(indices_N) and (indices_N[0] < 0 or np.any(np.diff(indices_N) <= 0)):
+        refuse(
+            "a subset's indices are row numbers in ascending order, each once; these are not. "
+            "Sort them with their weights and drop duplicates."
+        )
+    if not np.all(np.isfinite(weights_N)):
+        refuse("a subset's weights have to be finite; these are not. Give one number per index.")

@@ -1,0 +1,62 @@
+"""Blobs between the coordinator and this side's files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.transfer import download, download_bytes, upload
+from lipt.trainer.connection import Connection
+from lipt.trainer.files import place
+from lipt.trainer.views import BlobView
+
+OnBytes = Callable[[int], object]
+
+# What a peer may make this side keep; far over any model that is selected with.
+MAX_BYTES = 16 * 1024**3
+
+
+def upload_blob(
+    connection: Connection, source: Path | bytes, on_bytes: OnBytes | None = None
+) -> BlobView:
+    """Store a file, or a content, at the coordinator.
+
+    Raises:
+        LiptError: as `lipt.common.blobs.transfer.upload`, with the address.
+    """
+    with connection.naming_address():
+        name = upload(connection.blobs, source, on_bytes=on_bytes)
+    return BlobView(name.sha256, name.size_bytes)
+
+
+def read_blob(connection: Connection, blob: BlobView) -> bytes:
+    """A blob's content.
+
+    Raises:
+        LiptError: as `lipt.common.blobs.transfer.download_bytes`, with the address.
+    """
+    name = BlobName.parse(blob.sha256, blob.size_bytes)
+    with connection.naming_address():
+        return download_bytes(connection.blobs, name, max_bytes=MAX_BYTES)
+
+
+def save_blob(
+    connection: Connection, blob: BlobView, path: Path, on_bytes: OnBytes | None = None
+) -> None:
+    """Write a blob to a file, whole or not at all; it never lies in memory.
+
+    Raises:
+        LiptError: as `lipt.common.blobs.transfer.download`, with the address.
+        OSError: the directory is missing or cannot be written to.
+    """
+    name = BlobName.parse(blob.sha256, blob.size_bytes)
+    with (
+        # Beside the file, so that the last step is a rename.
+        tempfile.TemporaryDirectory(dir=path.parent, prefix=".lipt-") as folder,
+        connection.naming_address(),
+    ):
+        store = BlobStore(Path(folder), max_blob_bytes=MAX_BYTES)
+        place(download(connection.blobs, name, store, on_bytes=on_bytes), path)
