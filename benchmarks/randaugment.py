@@ -21,7 +21,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandAugment
 from torchvision.transforms.autoaugment import _apply_op
 
-from lipt.common.devices import pinned_threads
+from lipt.common.determinism import pinned_kernels
 from lipt.worker.augmentation.operations import OPERATIONS
 from lipt.worker.augmentation.randaugment import randaugment
 
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side (default 7)")
     rounds = parser.parse_args().rounds
     console = Console()
-    with pinned_threads(1):
+    with pinned_kernels(1):
         console.print(batches(rounds))
         console.print(operations(rounds))
 

@@ -1,10 +1,8 @@
-"""Which device to compute on, with how many threads, and the versions that a result depends on."""
+"""Which device to compute on, and the versions that a result depends on."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 
 import torch
@@ -58,26 +56,6 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return device.type
-
-
-@contextmanager
-def pinned_threads(num_threads: int) -> Iterator[None]:
-    """Compute with exactly `num_threads` CPU threads per operation inside the block.
-
-    The calling thread's number is put back after it. Threads that first use
-    torch inside the block take the pinned number over.
-
-    Raises:
-        ConfigError: `num_threads` is below 1.
-    """
-    if num_threads < 1:
-        raise ConfigError(f"{num_threads} CPU threads cannot compute. Set at least 1.")
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def versions() -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Hands learners to workers under leases, and takes their results.
 
-A lease is a promise with an end: a worker that stays silent for longer loses
-it, and a commit under an older epoch is refused. Leases live in memory; after
-a restart every learner that was out gets a fresh one, so its worker can finish.
+A worker that stays silent for longer than its lease loses the learner to another,
+and a commit under an older epoch is refused. After a restart every learner that
+was out gets a fresh lease, so that its worker can finish.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import (
@@ -19,6 +19,7 @@ from lipt.common.errors import (
     LiptError,
     StaleLeaseError,
 )
+from lipt.coordinator.leases import Lease, LeaseTable
 from lipt.coordinator.records import LearnerRecord, LearnerState, RunRecord, RunState
 from lipt.coordinator.run_book import LearnerProgress, RunBook
 from lipt.coordinator.scheduling import (
@@ -32,14 +33,8 @@ from lipt.coordinator.worker_registry import WorkerRegistry
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Lease:
-    """Who trains a learner, and until when it has to be heard from (monotonic seconds)."""
-
-    worker_id: str
-    epoch: int
-    expires_at: float
+# When a lease's end could not be written (the disk is full, say).
+_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class LearnerResult:
 
 
 class Dispatcher:
-    """The leases of one coordinator."""
+    """Matches the learners of all runs with the workers that ask."""
 
     def __init__(
         self,
@@ -64,14 +59,11 @@ class Dispatcher:
         wall_clock: Callable[[], float],
     ) -> None:
         self._book = book
-        self.lease_seconds = lease_seconds
-        self._clock = clock
         self._wall_clock = wall_clock
         self.workers = WorkerRegistry(clock)
-        self._leases: dict[LearnerKey, Lease] = {}
+        self.leases = LeaseTable(lease_seconds, clock)
         self._waiting: dict[str, asyncio.Future[LearnerKey]] = {}
         self._reserved: set[LearnerKey] = set()
-        self._lease_added = asyncio.Event()
         book.listen(self._on_change)
 
     def restore(self) -> None:
@@ -79,23 +71,16 @@ class Dispatcher:
         for run in self._book.runs():
             for learner in run.learners:
                 if run.state is RunState.TRAINING and learner.state is LearnerState.LEASED:
-                    self._set_lease((run.run_id, learner.index), learner)
+                    self.leases.grant((run.run_id, learner.index), learner.worker_id, learner.epoch)
 
     def alive(self) -> tuple[WorkerRecord, ...]:
         """The workers that are there now."""
-        busy = {lease.worker_id for lease in self._leases.values()}
-        return self.workers.alive(busy | self._waiting.keys())
+        return self.workers.alive(self.leases.holders() | self._waiting.keys())
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
         """How long a worker has been silent; one that waits for work is not."""
         waiting = worker.worker_id in self._waiting
         return 0.0 if waiting else self.workers.seconds_since_heard(worker)
-
-    def held_by(self, worker_id: str) -> LearnerKey | None:
-        """The learner that a worker has the lease of."""
-        return next(
-            (key for key, lease in self._leases.items() if lease.worker_id == worker_id), None
-        )
 
     async def acquire(
         self, worker_id: str, *, wait_seconds: float
@@ -106,7 +91,7 @@ class Dispatcher:
             UnknownWorkerError: it has not registered with this process.
         """
         self.workers.heard(worker_id)
-        held = self.held_by(worker_id)
+        held = self.leases.held_by(worker_id)
         if held is not None:
             return self._learner(held)
         earlier = self._waiting.pop(worker_id, None)
@@ -149,8 +134,7 @@ class Dispatcher:
         run, learner = self._learner(key)
         if run.state.ended or learner.state is LearnerState.DROPPED:
             return True
-        lease = self._valid(key, worker_id, epoch)
-        self._leases[key] = replace(lease, expires_at=self._clock() + self.lease_seconds)
+        self.leases.renew(key, worker_id, epoch)
         self._book.set_progress(run.run_id, learner.index, progress)
         return False
 
@@ -167,7 +151,7 @@ class Dispatcher:
             learner = run.learners[key[1]]
             if _already(learner, worker_id, epoch, result):
                 return run
-            self._valid(key, worker_id, epoch)
+            self.leases.require(key, worker_id, epoch)
             return run.with_learner(
                 learner.changed(
                     state=LearnerState.DONE,
@@ -180,7 +164,7 @@ class Dispatcher:
             )
 
         await self._book.update(key[0], change)
-        self._leases.pop(key, None)
+        self.leases.end(key)
         logger.info("learner %s/%d of worker %s is in", *key, self.workers.name(worker_id))
 
     def check_commit(
@@ -197,7 +181,7 @@ class Dispatcher:
         run, learner = self._learner(key)
         if _already(learner, worker_id, epoch, LearnerResult(result, 0.0, 0.0, 0)):
             return run, True
-        self._valid(key, worker_id, epoch)
+        self.leases.require(key, worker_id, epoch)
         return run, False
 
     async def fail(self, worker_id: str, key: LearnerKey, epoch: int, reason: str) -> None:
@@ -208,7 +192,7 @@ class Dispatcher:
         """
 
         def change(run: RunRecord) -> RunRecord:
-            self._valid(key, worker_id, epoch)
+            self.leases.require(key, worker_id, epoch)
             return run.with_learner(
                 after_failure(
                     run.learners[key[1]],
@@ -219,7 +203,7 @@ class Dispatcher:
             )
 
         await self._book.update(key[0], change)
-        self._leases.pop(key, None)
+        self.leases.end(key)
         logger.warning("learner %s/%d failed on %s: %s", *key, self.workers.name(worker_id), reason)
         self._match()
 
@@ -231,38 +215,30 @@ class Dispatcher:
     async def expire_leases(self) -> None:
         """Take the learners back whose workers have gone silent; runs until cancelled."""
         while True:
-            now = self._clock()
-            for key, lease in tuple(self._leases.items()):
-                if lease.expires_at <= now:
-                    await self._expire(key, lease)
-            next_end = min((lease.expires_at for lease in self._leases.values()), default=None)
-            self._lease_added.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(
-                    None if next_end is None else max(0.0, next_end - self._clock())
-                ):
-                    await self._lease_added.wait()
+            for key, lease in self.leases.expired():
+                await self._expire(key, lease)
+            await self.leases.wait_until_due()
 
     async def _expire(self, key: LearnerKey, lease: Lease) -> None:
         name = self.workers.name(lease.worker_id)
-        reason = f"worker {name} was silent for {self.lease_seconds:g} s"
+        reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"
         try:
             await self._requeue(key, lease.epoch, lease.worker_id, reason)
         except StaleLeaseError:
-            self._leases.pop(key, None)
-        except LiptError as error:  # the disk is full, say: try again, keep serving
+            self.leases.end(key)
+        except LiptError as error:
             logger.warning("lease of %s/%d: %s", *key, error)
-            self._leases[key] = replace(lease, expires_at=self._clock() + 1.0)
+            self.leases.extend(key, _RETRY_SECONDS)
         else:
             logger.warning("lease of learner %s/%d expired: %s", *key, reason)
 
     async def _requeue(self, key: LearnerKey, epoch: int, worker_id: str, reason: str) -> None:
         def change(run: RunRecord) -> RunRecord:
-            self._valid(key, worker_id, epoch)
+            self.leases.require(key, worker_id, epoch)
             return run.with_learner(requeued(run.learners[key[1]], reason))
 
         await self._book.update(key[0], change)
-        self._leases.pop(key, None)
+        self.leases.end(key)
         self._match()
 
     async def _grant(
@@ -286,7 +262,7 @@ class Dispatcher:
         learner = run.learners[key[1]]
         if learner.state is not LearnerState.LEASED or learner.worker_id != worker.worker_id:
             return None
-        self._set_lease(key, learner)
+        self.leases.grant(key, learner.worker_id, learner.epoch)
         return run, learner
 
     def _match(self) -> None:
@@ -318,26 +294,9 @@ class Dispatcher:
 
     def _on_change(self, run: RunRecord) -> None:
         if run.state is not RunState.TRAINING:
-            for key in [key for key in self._leases if key[0] == run.run_id]:
-                del self._leases[key]
+            self.leases.end_run(run.run_id)
         else:
             self._match()
-
-    def _set_lease(self, key: LearnerKey, learner: LearnerRecord) -> None:
-        self._leases[key] = Lease(
-            learner.worker_id, learner.epoch, self._clock() + self.lease_seconds
-        )
-        self._lease_added.set()
-
-    def _valid(self, key: LearnerKey, worker_id: str, epoch: int) -> Lease:
-        lease = self._leases.get(key)
-        if lease is None or lease.worker_id != worker_id or lease.epoch != epoch:
-            now = f"its epoch is {lease.epoch}" if lease else "nobody holds it now"
-            raise StaleLeaseError(
-                f"learner {key[0]}/{key[1]}: the lease with epoch {epoch} is over ({now}); "
-                "the result is not used. Ask for the next assignment."
-            )
-        return lease
 
     def _learner(self, key: LearnerKey) -> tuple[RunRecord, LearnerRecord]:
         run = self._book.find(key[0])

@@ -123,6 +123,7 @@ class Agent:
                 self._coordinator,
                 self._cache,
                 lease,
+                cache_bytes=self._settings.cache_bytes,
                 device=self._device,
                 allowed_modules=self._settings.allow_modules,
                 should_stop=lambda: self._stopping.is_set() or lease.lost.is_set(),

@@ -39,12 +39,14 @@ class AssignmentRunner:
         cache: BlobStore,
         lease: LeaseKeeper,
         *,
+        cache_bytes: int,
         device: torch.device,
         allowed_modules: Collection[str],
         should_stop: Callable[[], bool],
     ) -> None:
         self._coordinator = coordinator
         self._cache = cache
+        self._cache_bytes = cache_bytes
         self._lease = lease
         self._device = device
         self._allowed_modules = allowed_modules
@@ -95,6 +97,7 @@ class AssignmentRunner:
         if not self._cache.has(name):
             self._insist(lambda: download(self._coordinator.blobs, name, self._cache))
             self._bytes_received += name.size_bytes
+        self._cache.trim(self._cache_bytes, keep=name)
         model = build_model(
             task.model,
             num_classes=task.num_classes,

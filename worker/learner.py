@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data.shard import Shard
-from lipt.common.determinism import pinned_kernels
+from lipt.common.determinism import pinned_kernels, seeded_generators
 from lipt.common.errors import DataError, LearnerRejectedError
 from lipt.common.learner_task import LearnerTask
 from lipt.common.models import build_model
@@ -89,12 +89,10 @@ def train_learner(
     model.load_state_dict(initial)
     mode = compute_mode(task, device)
     started = time.perf_counter()
-    cuda_devices = [device] if device.type == "cuda" else []
     with (
-        torch.random.fork_rng(devices=cuda_devices),
+        seeded_generators(derive_seed(task.seed, "learner-layers"), device),
         pinned_kernels(task.learners.cpu_threads),
     ):
-        _seed_generators(derive_seed(task.seed, "learner-layers"), device)
         mode.place(model)
         images_NCHW, labels_N = shard.images.to(device), shard.labels_N.to(device)
         loss = train_on_shard(
@@ -120,14 +118,6 @@ def _check_shard(task: LearnerTask, shard: Shard) -> None:
             f"{task.num_classes} classes 0..{task.num_classes - 1}. "
             "Have the shard made again from the run's data set."
         )
-
-
-def _seed_generators(seed: int, device: torch.device) -> None:
-    """Seed what dropout and its like draw from; `torch.manual_seed` would seed every device."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
 
 
 def _pruned(

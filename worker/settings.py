@@ -19,6 +19,8 @@ class WorkerSettings(LayeredSettings):
     device: str = "auto"
     # Initial weights by digest; a learner of the same run does not fetch them again.
     cache_dir: Path = Field(default_factory=lambda: user_cache_path("lipt") / "worker")
+    # What the cache may hold; the weights in use always stay.
+    cache_bytes: int = Field(default=8 * 1024**3, ge=0)
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
     # Modules from which this worker agrees to import model factories.
     allow_modules: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ once, and a partial file has one writer, by a lock that dies with its process.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from io import FileIO
@@ -139,6 +140,29 @@ class BlobStore:
                 if not self._is_durable(name):
                     publish(file, path, self._target(name))
         return name
+
+    def trim(self, max_bytes: int, *, keep: BlobName) -> None:
+        """Delete the blobs that were not used for longest until the rest fits: for caches only.
+
+        Args:
+            max_bytes: what may stay.
+            keep: is used now, and stays whatever its size.
+
+        Raises:
+            StateError: the disk refuses.
+        """
+        with state_errors(self.root):
+            self._target(keep).touch()
+            blobs = []
+            for path in (self.root / "blobs").glob("*/*"):
+                with contextlib.suppress(FileNotFoundError):  # another process trims, too
+                    blobs.append((path.stat(), path))
+            total = sum(stat.st_size for stat, _ in blobs)
+            for stat, path in sorted(blobs, key=lambda blob: blob[0].st_mtime_ns):
+                if total <= max_bytes or path == self._target(keep):
+                    return
+                path.unlink(missing_ok=True)
+                total -= stat.st_size
 
     def committed_offset(self, name: BlobName) -> int:
         """How many bytes of a blob are kept: where an upload has to go on.

@@ -28,7 +28,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         app, dispatcher = self._app, self._app.dispatcher
         workers = []
         for worker in dispatcher.alive():
-            key = dispatcher.held_by(worker.worker_id)
+            key = dispatcher.leases.held_by(worker.worker_id)
             workers.append(
                 pb.WorkerInfo(
                     worker_id=worker.worker_id,

@@ -132,7 +132,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         return pb.ReleaseAssignmentResponse()
 
     def _assignment(self, run: RunRecord, learner: LearnerRecord) -> pb.Assignment:
-        lease_seconds = self._dispatcher.lease_seconds
+        lease_seconds = self._dispatcher.leases.duration_seconds
         if run.initial_weights is None:
             raise ValueError(f"run {run.run_id} hands out learners before its weights exist")
         return pb.Assignment(

@@ -5,7 +5,7 @@ import platform
 import pytest
 import torch
 
-from lipt.common.devices import device_name, pinned_threads, resolve_device, versions
+from lipt.common.devices import device_name, resolve_device, versions
 from lipt.common.errors import ConfigError
 
 
@@ -72,28 +72,6 @@ def test_cuda_on_a_machine_without_it_is_refused(spec: str) -> None:
 def test_what_is_no_device_is_refused(spec: str) -> None:
     with pytest.raises(ConfigError, match="is not a device: this machine has cpu"):
         resolve_device(spec)
-
-
-def test_threads_are_pinned_and_put_back() -> None:
-    before = torch.get_num_threads()
-    with pinned_threads(3):
-        assert torch.get_num_threads() == 3
-        with pinned_threads(1):
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 3
-    assert torch.get_num_threads() == before
-
-
-def test_threads_are_put_back_after_an_error() -> None:
-    before = torch.get_num_threads()
-    with pytest.raises(KeyError), pinned_threads(before + 1):
-        raise KeyError
-    assert torch.get_num_threads() == before
-
-
-def test_no_threads_cannot_compute() -> None:
-    with pytest.raises(ConfigError, match="0 CPU threads"), pinned_threads(0):
-        pass
 
 
 def test_versions_name_what_a_result_depends_on() -> None:

@@ -9,11 +9,19 @@ import grpc
 import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, upload
-from lipt.common.errors import IncompatibleProtocolError, LearnerRejectedError, StaleLeaseError
+from lipt.common.errors import (
+    IncompatibleProtocolError,
+    LearnerRejectedError,
+    RunFailedError,
+    StaleLeaseError,
+)
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.common.weights.files import read_specs, read_weights
@@ -138,6 +146,38 @@ def test_zombie_s_late_commit_is_refused_as_stale(
     assert final.learners[0].worker == "heir"
 
 
+def test_run_closes_at_its_deadline_with_the_learners_that_are_in(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    cluster.start_coordinator()
+    learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32, "deadline_seconds": 2.0}
+    with cluster.client() as client, open_channel(cluster.address) as channel:
+        run = client.start_run({**small_run, "learners": learners})
+        slow, quick = (TestWorker(cluster, channel, name) for name in ("slow", "quick"))
+        never = slow.take()
+        done = quick.take()
+        quick.submit(done, quick.initial_weights(done))
+        final = client.wait(run.run_id)
+        assert final.state is RunState.READY, final.message
+        states = [learner.state.value for learner in final.learners]
+        assert states == ["dropped", "done"]
+        assert "deadline of 2 s" in final.learners[0].message
+        progress = worker_pb2.LearnerProgress()
+        assert slow.coordinator.heartbeat(slow.worker_id, never, progress) is True
+
+
+def test_run_that_gets_too_few_learners_fails_and_names_the_missing(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    cluster.start_coordinator()
+    learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32, "deadline_seconds": 1.0}
+    with cluster.client() as client, open_channel(cluster.address) as channel:
+        run = client.start_run({**small_run, "learners": {**learners, "min_learners": 2}})
+        TestWorker(cluster, channel, "slow").take()
+        with pytest.raises(RunFailedError, match=r"learner 0 \(at worker slow\)"):
+            client.wait(run.run_id)
+
+
 def test_killed_coordinator_goes_on_where_it_was(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
@@ -204,6 +244,14 @@ def test_health_turns_not_serving_before_the_service_ends(cluster: Cluster) -> N
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
         watch.cancel()
     assert coordinator.wait() == 0
+
+
+def test_reflection_lists_the_contract(cluster: Cluster) -> None:
+    cluster.start_coordinator()
+    with open_channel(cluster.address) as channel:
+        services = ProtoReflectionDescriptorDatabase(channel).get_services()
+    names = ("Blob", "Info", "Run", "Subset", "Worker")
+    assert {f"lipt.v1.{name}Service" for name in names} < set(services)
 
 
 def test_second_coordinator_on_the_same_state_is_refused(cluster: Cluster) -> None:

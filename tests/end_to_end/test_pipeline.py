@@ -85,6 +85,48 @@ def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(
         assert other.pretrained_weights != alone.pretrained_weights
 
 
+def test_other_methods_and_given_weights_make_a_run_of_their_own(
+    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
+) -> None:
+    cluster.start_coordinator()
+    cluster.start_worker("one")
+    learners = {"num_learners": 2, "num_steps": 1, "num_minibatches": 2, "batch_size": 16}
+    with cluster.client() as client:
+        first = client.wait(
+            client.start_run(
+                {
+                    "learners": learners,
+                    "initialization": {"steps": 2, "batch_size": 32},
+                    "augmentation": {"method": "crop_flip"},
+                    "pruning": {"method": "snip", "density_min": 0.5, "density_max": 0.5},
+                    "soup": {"method": "uniform", "batch_norm_examples": 32},
+                }
+            ).run_id
+        )
+        assert first.state is RunState.READY, first.message
+        kept = [learner.ingredient.kept for learner in first.learners if learner.ingredient]
+        assert kept == [True, True]
+        path = tmp_path / "theta_p.safetensors"
+        client.save_weights(path, first.run_id)
+        given = client.upload_weights(path)
+        second = client.wait(
+            client.start_run(
+                {
+                    "learners": learners,
+                    "initialization": {"weights_sha256": given.sha256},
+                    "pruning": {"method": "random"},
+                }
+            ).run_id
+        )
+        assert second.initial_weights == first.pretrained_weights
+        everything = client.subset(
+            second.run_id, "grand", fraction=1.0, options={"parameters": "all"}
+        )
+        assert everything.indices.tolist() == list(range(1797))
+        reselected = client.subset(second.run_id, "grand", budget=50, weights=path)
+        assert reselected.digest == client.subset(first.run_id, "grand", budget=50).digest
+
+
 def test_more_workers_than_learners_do_no_harm(cluster: Cluster, small_run: dict[str, Any]) -> None:
     cluster.start_coordinator()
     for number in range(6):

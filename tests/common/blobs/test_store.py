@@ -162,3 +162,13 @@ def test_files_of_dead_processes_go_those_of_living_ones_stay(store: BlobStore) 
 def test_blobs_do_not_load_torch() -> None:
     program = "import sys, lipt.common.blobs.transfer; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_trimming_a_cache_deletes_what_was_unused_for_longest(store: BlobStore) -> None:
+    old, used, new = (store.put_bytes(bytes([number]) * 100) for number in range(3))
+    for age, name in enumerate((new, old)):
+        os.utime(store.path(name), (1000 - age, 1000 - age))
+    store.trim(200, keep=used)
+    assert [store.has(name) for name in (old, used, new)] == [False, True, True]
+    store.trim(0, keep=used)
+    assert [store.has(name) for name in (old, used, new)] == [False, True, False]
