@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lipt.common.devices import versions
 
-BENCHMARKS = ("randaugment", "sparse_codec", "blobs", "control_calls")
+BENCHMARKS = ("randaugment", "evaluation", "sparse_codec", "blobs", "control_calls")
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """Pins what a result depends on besides its inputs, and gives it back afterwards.
 
-Measured: a convolution's forward pass gives the same bits with any number of
-threads, its backward pass does not. On CUDA, cuDNN may choose among kernels
+Measured: with contiguous activations a convolution's forward pass gives the same bits
+with any number of threads, its backward pass does not, nor does a batch norm over
+channels-last activations, nor MobileNet's forward pass. On CUDA, cuDNN may choose among kernels
 that sum in any order, and round their inputs to TF32. Layers such as dropout
 draw from the process's global generators.
 """
@@ -21,8 +22,8 @@ def pinned_kernels(cpu_threads: int | None = None) -> Iterator[None]:
     The previous settings come back at the end; nothing else is changed.
 
     Args:
-        cpu_threads: for operations on the CPU, at least 1; None keeps their number, which
-            does not matter to forward passes.
+        cpu_threads: for operations on the CPU, at least 1; None keeps their number, for
+            a caller that has pinned it or whose kernels do not depend on it.
     """
     previous = torch.get_num_threads()
     torch.set_num_threads(previous if cpu_threads is None else cpu_threads)

@@ -28,6 +28,16 @@ from lipt.coordinator.pretraining.batch_norm import (
 )
 
 
+def batch_size_for(height: int, width: int, device: torch.device) -> int:
+    """Images per forward pass: as many as stay in a CPU's cache, or keep a GPU busy.
+
+    On a CPU 64 of 32x32 pixels, and in proportion, within 16..1024.
+    """
+    if device.type != "cpu":
+        return 256
+    return min(1024, max(16, 64 * 32 * 32 // (height * width)))
+
+
 @dataclass(frozen=True)
 class Scored:
     """What an evaluation found out about weights."""

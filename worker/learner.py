@@ -18,7 +18,7 @@ from lipt.common.data.shard import Shard
 from lipt.common.determinism import pinned_kernels, seeded_generators
 from lipt.common.errors import DataError, LearnerRejectedError
 from lipt.common.learner_task import LearnerTask
-from lipt.common.models import build_model
+from lipt.common.models import build_model, lay_out
 from lipt.common.seeding import derive_generator, derive_seed
 from lipt.common.weights.finite import require_finite
 from lipt.common.weights.specs import Weights, check_specs, specs_of
@@ -93,7 +93,7 @@ def train_learner(
         seeded_generators(derive_seed(task.seed, "learner-layers"), device),
         pinned_kernels(task.learners.cpu_threads),
     ):
-        mode.place(model)
+        lay_out(model, task.model, device)
         images_NCHW, labels_N = shard.images.to(device), shard.labels_N.to(device)
         loss = train_on_shard(
             model, task, images_NCHW, labels_N, mode, on_step=on_step, should_stop=should_stop

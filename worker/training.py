@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.errors import ConfigError, LiptError
-from lipt.common.factory import is_factory_spec
 from lipt.common.learner_task import LearnerTask
-from lipt.common.models.torchvision_models import PREFIX as TORCHVISION
+from lipt.common.models import memory_format
 from lipt.common.preprocess import to_model_input
 from lipt.common.run_config import Precision
 from lipt.common.seeding import derive_generator
@@ -52,13 +51,6 @@ class ComputeMode:
     bfloat16: bool
     memory_format: torch.memory_format
 
-    def place(self, model: nn.Module) -> None:
-        """Move the model to the device, its convolutions' weights in the memory format."""
-        model.to(self.device)
-        for parameter in model.parameters():
-            if parameter.ndim == 4:
-                parameter.data = parameter.data.contiguous(memory_format=self.memory_format)
-
     def loss(
         self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, task: LearnerTask
     ) -> Tensor:
@@ -74,10 +66,7 @@ def compute_mode(task: LearnerTask, device: torch.device) -> ComputeMode:
     """What the device gains from, within what the task allows.
 
     AUTO is bfloat16 autocast on a CUDA device that computes in it, else float32;
-    CPUs differ too much in bfloat16 for one seed to give one soup. The package's
-    own and torchvision's models run channels-last, which measured 1.0 to 1.6 times
-    as fast on a CPU, too; a user's model may call `view` on its activations,
-    which fails on that layout, so it runs on contiguous tensors.
+    CPUs differ too much in bfloat16 for one seed to give one soup.
 
     Raises:
         ConfigError: the task asks for bfloat16 and the CUDA device has none.
@@ -90,11 +79,10 @@ def compute_mode(task: LearnerTask, device: torch.device) -> ComputeMode:
             f"learners.precision is bfloat16, but {torch.cuda.get_device_name(device)} does not "
             "compute in it. Set learners.precision to auto or float32."
         )
-    users_own = is_factory_spec(task.model) and not task.model.startswith(TORCHVISION)
     return ComputeMode(
         device=device,
         bfloat16=precision is Precision.BFLOAT16 or (precision is Precision.AUTO and supported),
-        memory_format=torch.contiguous_format if users_own else torch.channels_last,
+        memory_format=memory_format(task.model),
     )
 
 
@@ -114,7 +102,7 @@ def train_on_shard(
     from the task's seed and the pass's number alone.
 
     Args:
-        model: in training mode, placed by `mode`.
+        model: in training mode, laid out on the mode's device.
         task: how to train.
         images_NCHW: uint8, on the mode's device.
         labels_N: int64, on the mode's device.

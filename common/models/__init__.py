@@ -1,6 +1,14 @@
 """Classifiers by name, and the last layer that the selection signals look at."""
 
 from lipt.common.models.head import find_head, forward_with_features
+from lipt.common.models.layout import lay_out, memory_format
 from lipt.common.models.registry import build_model, known_models
 
-__all__ = ["build_model", "find_head", "forward_with_features", "known_models"]
+__all__ = [
+    "build_model",
+    "find_head",
+    "forward_with_features",
+    "known_models",
+    "lay_out",
+    "memory_format",
+]

@@ -13,12 +13,13 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.devices import resolve_device
-from lipt.common.models import build_model
+from lipt.common.models import build_model, lay_out
 from lipt.common.run_config import RunConfig
 from lipt.common.seeding import derive_seed
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import TensorSpec, Weights, specs_of
 from lipt.coordinator.compute.settings import ComputeSettings
+from lipt.coordinator.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import Split, split_validation
 
 Report = Callable[[str, int, int], None]
@@ -70,15 +71,22 @@ class Context:
             seed=config.seed,
         )
 
+    @property
+    def batch_size(self) -> int:
+        """Images per forward pass."""
+        _, height, width = self.dataset.image_shape
+        return batch_size_for(height, width, self.device)
+
     def new_model(self, config: RunConfig) -> torch.nn.Module:
-        """The run's model with the random weights of its seed, on the CPU."""
-        return build_model(
+        """The run's model with the random weights of its seed, on the device."""
+        model = build_model(
             config.model,
             num_classes=len(self.dataset.class_names),
             image_shape=self.dataset.image_shape,
             seed=derive_seed(config.seed, "model"),
             allowed_modules=self.settings.allowed_modules,
         )
+        return lay_out(model, config.model, self.device)
 
     def specs(self, config: RunConfig) -> dict[str, TensorSpec]:
         """Names, shapes and dtypes of the run's model."""
@@ -96,4 +104,4 @@ class Context:
         """The run's model with weights from a blob, on the device, in evaluation mode."""
         model = self.new_model(config)
         model.load_state_dict(self.read_weights(config, weights))
-        return model.to(self.device).eval()
+        return model.eval()

@@ -15,6 +15,7 @@ import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.data import normalization, pack_shard
+from lipt.common.determinism import pinned_kernels
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import RunConfig, SoupMethod
 from lipt.common.seeding import derive_generator, derive_seed
@@ -161,6 +162,10 @@ class MakeSoup:
 
     def run(self, context: Context) -> SoupResult:
         """Evaluate every learner, merge, and store theta_p."""
+        with pinned_kernels(self.config.evaluation_threads):
+            return self._merge(context)
+
+    def _merge(self, context: Context) -> SoupResult:
         config, soup = self.config, self.config.soup
         evaluator = self._evaluator(context)
         initial = context.read_weights(config, self.initial_weights)
@@ -194,10 +199,11 @@ class MakeSoup:
             )[: config.soup.batch_norm_examples]
             batch_norm_images = dataset.images(split.train_ids[drawn])
         return Evaluator(
-            model=context.new_model(config).to(context.device),
+            model=context.new_model(config),
             image=self.image,
             device=context.device,
             images_NCHW=dataset.images(split.validation_ids),
             labels_N=dataset.labels_N[split.validation_ids],
             batch_norm_images_MCHW=batch_norm_images,
+            batch_size=context.batch_size,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.determinism import pinned_kernels
 from lipt.common.devices import device_name
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import RunConfig
@@ -76,8 +78,7 @@ class SelectSubset:
         self, context: Context, kind: str, compute: Callable[[Context], Signals]
     ) -> Signals:
         folder = context.signals_dir
-        data = context.dataset.fingerprint[:16]
-        path = folder / f"{kind}-{self.weights.sha256[:16]}-{data}.safetensors"
+        path = folder / f"{kind}-{self._signals_key(context)}.safetensors"
         if path.is_file():
             os.utime(path)
             return Signals.load(path)
@@ -89,14 +90,28 @@ class SelectSubset:
         _forget_oldest(folder)
         return signals
 
-    def _compute_signals(self, context: Context) -> Signals:
-        return compute_signals(
-            context.loaded_model(self.config, self.weights),
-            context.dataset,
+    def _signals_key(self, context: Context) -> str:
+        """Everything that the signals depend on, and nothing else."""
+        depends_on = (
+            self.weights.sha256,
+            context.dataset.fingerprint,
+            self.config.model,
             self.image,
-            device=context.device,
-            on_progress=context.progress("computing signals"),
+            self.config.evaluation_threads,
+            str(context.device),
         )
+        return hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]
+
+    def _compute_signals(self, context: Context) -> Signals:
+        with pinned_kernels(self.config.evaluation_threads):
+            return compute_signals(
+                context.loaded_model(self.config, self.weights),
+                context.dataset,
+                self.image,
+                device=context.device,
+                on_progress=context.progress("computing signals"),
+                batch_size=context.batch_size,
+            )
 
     def _compute_norms(self, context: Context) -> Signals:
         labels = labels_only(context.dataset.labels_N)
@@ -106,7 +121,7 @@ class SelectSubset:
             self.image,
             device=context.device,
             on_progress=context.progress("computing per-example gradients"),
-            cpu_threads=self.config.learners.cpu_threads,
+            cpu_threads=self.config.evaluation_threads,
         )
         return replace(labels, gradient_norms_N=norms_N)
 

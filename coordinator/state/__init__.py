@@ -3,6 +3,6 @@
 lipt.db, lipt.db-wal, lipt.db-shm   runs, learners and subsets (SQLite, WAL)
 blobs/ab/<sha256>                   weights, shards, learners, subsets
 uploads/<sha256>.part               uploads that were cut
-signals/<weights>-<data>.safetensors    per-example signals, a cache
+signals/<key>.safetensors           per-example signals, a cache
 coordinator.lock                    held by the one process that serves it
 """

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
 from lipt.common.learner_task import ImageFormat
-from lipt.coordinator.evaluation import Evaluator, accuracy
+from lipt.coordinator.evaluation import Evaluator, accuracy, batch_size_for
 
 # Pixels reach the model as value / 255.
 IMAGE = ImageFormat(3, 1, 1, mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -144,3 +144,9 @@ def test_a_model_without_batch_norm_has_nothing_to_mend() -> None:
     )
     scored = evaluator({})
     assert (scored.accuracy, scored.mended) == (1.0, {})
+
+
+@pytest.mark.parametrize(("pixels", "size"), [(32, 64), (8, 1024), (4, 1024), (64, 16), (224, 16)])
+def test_batches_hold_as_many_pixels_as_a_cpu_caches(pixels: int, size: int) -> None:
+    assert batch_size_for(pixels, pixels, torch.device("cpu")) == size
+    assert batch_size_for(pixels, pixels, torch.device("cuda", 0)) == 256

@@ -58,7 +58,7 @@ SOUP_METHOD_GREEDY: SoupMethod
 SOUP_METHOD_UNIFORM: SoupMethod
 
 class RunConfig(_message.Message):
-    __slots__ = ("model", "seed", "validation", "initialization", "learners", "augmentation", "pruning", "soup")
+    __slots__ = ("model", "seed", "validation", "initialization", "learners", "augmentation", "pruning", "soup", "evaluation_threads")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class RunConfig(_message.Message):
     AUGMENTATION_FIELD_NUMBER: _ClassVar[int]
     PRUNING_FIELD_NUMBER: _ClassVar[int]
     SOUP_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_THREADS_FIELD_NUMBER: _ClassVar[int]
     model: str
     seed: int
     validation: ValidationConfig
@@ -75,7 +76,8 @@ class RunConfig(_message.Message):
     augmentation: AugmentationConfig
     pruning: PruningConfig
     soup: SoupConfig
-    def __init__(self, model: _Optional[str] = ..., seed: _Optional[int] = ..., validation: _Optional[_Union[ValidationConfig, _Mapping]] = ..., initialization: _Optional[_Union[InitializationConfig, _Mapping]] = ..., learners: _Optional[_Union[LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[AugmentationConfig, _Mapping]] = ..., pruning: _Optional[_Union[PruningConfig, _Mapping]] = ..., soup: _Optional[_Union[SoupConfig, _Mapping]] = ...) -> None: ...
+    evaluation_threads: int
+    def __init__(self, model: _Optional[str] = ..., seed: _Optional[int] = ..., validation: _Optional[_Union[ValidationConfig, _Mapping]] = ..., initialization: _Optional[_Union[InitializationConfig, _Mapping]] = ..., learners: _Optional[_Union[LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[AugmentationConfig, _Mapping]] = ..., pruning: _Optional[_Union[PruningConfig, _Mapping]] = ..., soup: _Optional[_Union[SoupConfig, _Mapping]] = ..., evaluation_threads: _Optional[int] = ...) -> None: ...
 
 class ValidationConfig(_message.Message):
     __slots__ = ("fraction", "min_per_class")
