@@ -12,7 +12,7 @@ import torch
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
 from lipt.common.data.shard import Shard, unpack_shard
-from lipt.common.errors import UnreachableError
+from lipt.common.errors import LiptError, StateError, UnreachableError
 from lipt.common.models import build_model
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.sparse import encode_sparse
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 _RETRY_SECONDS = 1.0
+# Away, or its disk is full: a learner that is trained is worth waiting for either.
+_COORDINATOR_IN_TROUBLE = (UnreachableError, StateError)
 
 
 class AssignmentRunner:
@@ -80,10 +82,15 @@ class AssignmentRunner:
             worker_pb2.LEARNER_PHASE_SUBMITTING, task.learners.num_steps, learner.loss
         )
         content = encode_sparse(learner.weights)
-        name = self._insist(lambda: upload(self._coordinator.blobs, content))
+        name = self._insist(
+            lambda: upload(self._coordinator.blobs, content), patient_with=_COORDINATOR_IN_TROUBLE
+        )
         seconds = perf_counter() - started
         report = Report(learner.loss, learner.train_seconds, seconds, self._bytes_received)
-        self._insist(lambda: self._coordinator.commit(worker_id, assignment, name, report))
+        self._insist(
+            lambda: self._coordinator.commit(worker_id, assignment, name, report),
+            patient_with=_COORDINATOR_IN_TROUBLE,
+        )
         logger.info(
             "learner %s is in: loss %.3f, %.1f s, %.2f MB sent",
             assignment.assignment_id,
@@ -124,13 +131,17 @@ class AssignmentRunner:
             content, task.image, num_examples=num_examples, num_classes=task.num_classes
         )
 
-    def _insist(self, action: Callable[[], ResultT]) -> ResultT:
+    def _insist(
+        self,
+        action: Callable[[], ResultT],
+        patient_with: tuple[type[LiptError], ...] = (UnreachableError,),
+    ) -> ResultT:
         """Repeat an action while the coordinator is away and the lease may still hold."""
         while True:
             if self._should_stop():
                 raise LearnerStoppedError("stopped before the learner was handed in.")
             try:
                 return action()
-            except UnreachableError as error:
+            except patient_with as error:
                 logger.warning("%s Trying again.", error)
                 sleep(_RETRY_SECONDS)

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.errors import LiptError
 from lipt.common.learner_task import LearnerTask
 from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.rpc.status import from_rpc_error
@@ -79,7 +80,11 @@ class Coordinator:
         return str(_call(self._stub.Register, request, _CALL_SECONDS).worker_id)
 
     def acquire(self, worker_id: str) -> Assignment | None:
-        """The next learner, or None when there was none for a while or `interrupt` was called."""
+        """The next learner, or None when there was none for a while or `interrupt` was called.
+
+        Raises:
+            ConfigError: this version cannot train it; it was given back with that reason.
+        """
         request = worker_pb2.AcquireAssignmentRequest(
             worker_id=worker_id, wait_seconds=_POLL_SECONDS
         )
@@ -98,7 +103,15 @@ class Coordinator:
             raise from_rpc_error(error) from None
         finally:
             self._polling = None
-        return _assignment(response.assignment) if response.HasField("assignment") else None
+        if not response.HasField("assignment"):
+            return None
+        message = response.assignment
+        try:
+            return _assignment(message)
+        except LiptError as error:
+            # A newer coordinator may ask for what this version does not know.
+            self._release(worker_id, message.assignment_id, message.lease.epoch, str(error))
+            raise
 
     def interrupt(self) -> None:
         """End a long poll now, and every later one; may be called in a signal handler."""
@@ -151,11 +164,11 @@ class Coordinator:
 
     def release(self, worker_id: str, assignment: Assignment, error: str = "") -> None:
         """Give a learner back: undone without an error, failed with one."""
+        self._release(worker_id, assignment.assignment_id, assignment.epoch, error)
+
+    def _release(self, worker_id: str, assignment_id: str, epoch: int, error: str) -> None:
         request = worker_pb2.ReleaseAssignmentRequest(
-            worker_id=worker_id,
-            assignment_id=assignment.assignment_id,
-            epoch=assignment.epoch,
-            error=error,
+            worker_id=worker_id, assignment_id=assignment_id, epoch=epoch, error=error
         )
         _call(self._stub.ReleaseAssignment, request, _RELEASE_SECONDS)
 
