@@ -149,9 +149,3 @@ class RunConfig(_Section):
     # Of the coordinator's CPU. Part of the run, because some kernels' sums depend on it:
     # batch statistics of channels-last activations, and MobileNet's forward pass.
     evaluation_threads: int = Field(default=2, ge=1)
-
-    @property
-    def num_shard_examples(self) -> int:
-        """How many examples all shards hold together: n x M x B."""
-        learners = self.learners
-        return learners.num_learners * learners.num_minibatches * learners.batch_size

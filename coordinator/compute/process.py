@@ -24,6 +24,7 @@ from lipt.coordinator.compute.settings import ComputeSettings
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
+MessageT = TypeVar("MessageT")
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -50,20 +51,34 @@ class ComputeProcess:
         """
         async with self._turn:
             pipe = self._started()
-            loop = asyncio.get_running_loop()
             try:
-                await loop.run_in_executor(None, pipe.send, job)
+                await self._in_thread(lambda: pipe.send(job))
                 while True:
-                    message = await loop.run_in_executor(None, _receive, pipe)
+                    message = await self._in_thread(lambda: _receive(pipe))
                     if isinstance(message, Progressed):
                         on_progress(message.activity, message.done, message.total)
                     else:
                         return _outcome(message, job)
-            except asyncio.CancelledError:
-                self.stop()
-                raise
             except (EOFError, OSError):
                 raise self._died(job) from None
+
+    async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
+        """Do something with the pipe; when that is cancelled, end the child first.
+
+        The thread sees the end of the pipe then, and is waited for: were the pipe closed
+        under it, it could read from whatever gets the pipe's number next.
+        """
+        acting = asyncio.get_running_loop().run_in_executor(None, action)
+        try:
+            return await asyncio.shield(acting)
+        except asyncio.CancelledError:
+            if self._child is not None:
+                self._child.kill()
+            await asyncio.wait({acting})
+            if not acting.cancelled():
+                acting.exception()  # the end of the pipe, as it should be
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """End the child now; whatever it was doing is lost."""
@@ -106,9 +121,6 @@ class ComputeProcess:
 
 
 def _receive(pipe: Connection) -> Progressed | Finished | Failed:
-    # Wakes up now and then, so that a cancelled job's thread sees the closed pipe.
-    while not pipe.poll(0.5):
-        pass
     message = pipe.recv()
     if not isinstance(message, Progressed | Finished | Failed):
         raise TypeError(f"the compute process sent {message!r}")

@@ -100,11 +100,15 @@ async def test_killed_child_is_an_error_and_the_next_job_has_a_new_one(
 
 
 async def test_cancelled_job_gives_way_to_the_next(compute: ComputeProcess, tmp_path: Path) -> None:
-    hanging = asyncio.Event()
-    task = asyncio.create_task(compute.run(HangAfterSaying(tmp_path), lambda *_: hanging.set()))
-    await hanging.wait()
-    waiting = asyncio.create_task(compute.run(Square(6)))
-    task.cancel()
-    assert (await waiting)[0] == 36
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    for value in (6, 7, 8):
+        hanging = asyncio.Event()
+        said = hanging.set
+        task = asyncio.create_task(
+            compute.run(HangAfterSaying(tmp_path), lambda *_, said=said: said())
+        )
+        await hanging.wait()
+        waiting = asyncio.create_task(compute.run(Square(value)))
+        task.cancel()
+        assert (await waiting)[0] == value**2
+        with pytest.raises(asyncio.CancelledError):
+            await task
