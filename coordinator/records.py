@@ -161,6 +161,16 @@ class RunRecord(_Record):
         """How many learners are in which state."""
         return Counter(learner.state for learner in self.learners)
 
+    @property
+    def bytes_to_workers(self) -> int:
+        """What the workers of learners that are in have fetched for them."""
+        return sum(learner.bytes_received for learner in self.learners)
+
+    @property
+    def bytes_from_workers(self) -> int:
+        """The size of all results that are in."""
+        return sum(learner.result.size_bytes for learner in self.learners if learner.result)
+
     def task(self, learner: LearnerRecord) -> LearnerTask:
         """What a worker is told about one learner; the same for every attempt."""
         if self.image is None:

@@ -214,10 +214,8 @@ class Subsets:
             "versions": versions(),
             "costs": {
                 **run.costs.model_dump(),
-                "bytes_to_workers": sum(learner.bytes_received for learner in run.learners),
-                "bytes_from_workers": sum(
-                    learner.result.size_bytes for learner in run.learners if learner.result
-                ),
+                "bytes_to_workers": run.bytes_to_workers,
+                "bytes_from_workers": run.bytes_from_workers,
                 "selection_seconds": seconds,
             },
         }

@@ -17,7 +17,7 @@ from lipt.common.models import build_model, lay_out
 from lipt.common.run_config import RunConfig
 from lipt.common.seeding import derive_seed
 from lipt.common.weights.files import read_weights
-from lipt.common.weights.specs import TensorSpec, Weights, specs_of
+from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import Split, split_validation
@@ -88,20 +88,16 @@ class Context:
         )
         return lay_out(model, config.model, self.device)
 
-    def specs(self, config: RunConfig) -> dict[str, TensorSpec]:
-        """Names, shapes and dtypes of the run's model."""
-        return specs_of(self.new_model(config).state_dict())
-
-    def read_weights(self, config: RunConfig, name: BlobName) -> Weights:
-        """Dense weights of the run's model from a blob, checked."""
+    def read_weights(self, name: BlobName, model: torch.nn.Module) -> Weights:
+        """Dense weights of a model from a blob, checked."""
         return read_weights(
             self.blobs.path(name),
-            like=self.specs(config),
+            like=specs_of(model.state_dict()),
             max_bytes=self.settings.max_blob_bytes,
         )
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> torch.nn.Module:
         """The run's model with weights from a blob, on the device, in evaluation mode."""
         model = self.new_model(config)
-        model.load_state_dict(self.read_weights(config, weights))
+        model.load_state_dict(self.read_weights(weights, model))
         return model.eval()

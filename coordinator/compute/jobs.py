@@ -21,7 +21,7 @@ from lipt.common.run_config import RunConfig, SoupMethod
 from lipt.common.seeding import derive_generator, derive_seed
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import decode_sparse
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.evaluation import Evaluator
 from lipt.coordinator.pretraining.initialization import initialize
@@ -85,7 +85,7 @@ class InitializeWeights:
         model = context.new_model(config)
         given = config.initialization.weights_sha256
         if given is not None:
-            model.load_state_dict(context.read_weights(config, context.blobs.find(given)))
+            model.load_state_dict(context.read_weights(context.blobs.find(given), model))
         weights = initialize(
             model,
             dataset,
@@ -166,11 +166,11 @@ class MakeSoup:
             return self._merge(context)
 
     def _merge(self, context: Context) -> SoupResult:
-        config, soup = self.config, self.config.soup
+        soup = self.config.soup
         evaluator = self._evaluator(context)
-        initial = context.read_weights(config, self.initial_weights)
+        initial = context.read_weights(self.initial_weights, evaluator.model)
         initial_accuracy = evaluator(initial).accuracy
-        specs = context.specs(config)
+        specs = specs_of(evaluator.model.state_dict())
 
         def loader(name: BlobName) -> Callable[[], Weights]:
             return lambda: decode_sparse(context.blobs.path(name), like=specs)

@@ -69,10 +69,8 @@ def _learner(learner: LearnerRecord, progress: LearnerProgress, run: RunRecord) 
 def _costs(run: RunRecord) -> run_pb2.Costs:
     return run_pb2.Costs(
         **run.costs.model_dump(),
-        bytes_to_workers=sum(learner.bytes_received for learner in run.learners),
-        bytes_from_workers=sum(
-            learner.result.size_bytes for learner in run.learners if learner.result is not None
-        ),
+        bytes_to_workers=run.bytes_to_workers,
+        bytes_from_workers=run.bytes_from_workers,
     )
 
 
