@@ -62,8 +62,10 @@ class Silence:
     stopping: threading.Event
 
     def abort(self, context: grpc.ServicerContext) -> None:
-        context.add_callback(self.stopping.set)
-        self.stopping.wait()
+        if context.add_callback(self.stopping.set):  # False: the call has ended before
+            self.stopping.wait()
+        else:
+            self.stopping.set()
 
 
 Step = Any  # a message, or one of the three above
