@@ -14,7 +14,7 @@ Shapes: N examples, B of a batch, C classes, D features, K chosen rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -30,6 +30,7 @@ from lipt.common.evaluation_mode import evaluation_mode
 from lipt.common.learner_task import ImageFormat
 from lipt.common.models import find_head, forward_with_features
 from lipt.common.preprocess import to_model_input
+from lipt.coordinator.dynamics import Dynamics
 
 OnProgress = Callable[[int, int], None]
 
@@ -41,13 +42,19 @@ _TENSORS = ("errors_NC", "features_ND", "labels_N", "gradient_norms_N")
 
 @dataclass(frozen=True)
 class Signals:
-    """What is known of N examples, on the CPU; row i of every tensor is the same example.
+    """What is known of N examples; row i of every tensor is the same example.
 
-    errors_NC: softmax - onehot, float32; N x 0 where the strategy does not look at them.
-    features_ND: what enters the last layer, float32; N x 0 likewise.
+    errors_NC: softmax - onehot; N x 0 where the strategy does not look at them. float32,
+        or float16 where all examples together would be too large: read it in blocks.
+    features_ND: what enters the last layer, likewise.
     labels_N: int64.
     gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
+    dynamics: how the learners came to see the examples, where that was asked for.
+    paired_features_NP: the other half of each example (a caption's features, say), float32,
+        for strategies on pairs.
+    validation: what is known of the run's validation examples, for strategies that look
+        at the loss there. Not one of the rows' own values: it stays whole in `take`.
     """
 
     errors_NC: Tensor
@@ -55,20 +62,36 @@ class Signals:
     labels_N: Tensor
     gradient_norms_N: Tensor | None = None
     has_bias: bool = True
+    dynamics: Dynamics | None = None
+    paired_features_NP: Tensor | None = None
+    validation: Signals | None = None
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
     def take(self, positions_K: Tensor) -> Signals:
-        """The signals of some of the examples, in the order given."""
-        norms_N = self.gradient_norms_N
+        """The signals of some of the examples, in the order given, in float32."""
+        norms_N, pairs_NP = self.gradient_norms_N, self.paired_features_NP
         return Signals(
-            errors_NC=self.errors_NC[positions_K],
-            features_ND=self.features_ND[positions_K],
+            errors_NC=self.errors_NC[positions_K].float(),
+            features_ND=self.features_ND[positions_K].float(),
             labels_N=self.labels_N[positions_K],
             gradient_norms_N=None if norms_N is None else norms_N[positions_K],
             has_bias=self.has_bias,
+            dynamics=None if self.dynamics is None else self.dynamics.take(positions_K),
+            paired_features_NP=None if pairs_NP is None else pairs_NP[positions_K],
+            validation=self.validation,
         )
+
+    def of_class(self, label: int) -> Signals:
+        """The signals of one class, validated on its own validation examples.
+
+        A class that has none keeps those of all classes.
+        """
+        taken = self.take(torch.nonzero(self.labels_N == label).flatten())
+        if self.validation is None or not bool((self.validation.labels_N == label).any()):
+            return taken
+        return replace(taken, validation=self.validation.of_class(label))
 
     def save(self, path: Path) -> None:
         """Write a safetensors file; readers see all of it or nothing."""

@@ -18,8 +18,9 @@ from lipt.common.run_config import RunConfig
 from lipt.common.seeding import derive_seed
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.gradient_norms import full_gradient_norms
-from lipt.coordinator.selection.registry import Need, find_strategy
+from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
+from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.signals import Signals, compute_signals, labels_only
 
 # The newest ones stay: a user tries several strategies on the same weights.

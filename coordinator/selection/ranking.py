@@ -5,10 +5,9 @@ Shapes: N examples, K budget.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.selection import Selection
+from lipt.coordinator.selection.selection import Selection, unweighted
 
 
 def keep_largest(scores_N: Tensor, budget: int) -> Selection:
@@ -16,5 +15,4 @@ def keep_largest(scores_N: Tensor, budget: int) -> Selection:
 
     Ties keep data set order, so equal scores resolve the same way every time.
     """
-    indices_K = scores_N.argsort(descending=True, stable=True)[:budget]
-    return Selection(indices_K=indices_K, weights_K=torch.ones(len(indices_K)))
+    return unweighted(scores_N.argsort(descending=True, stable=True)[:budget])

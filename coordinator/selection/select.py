@@ -5,17 +5,19 @@ Shapes: N examples, C classes, D features, K budget.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lipt.common.errors import SignalsError
 from lipt.common.seeding import derive_seed
+from lipt.coordinator.selection.blocks import row_blocks
 from lipt.coordinator.selection.budget import require_budget, resolve_budget
 from lipt.coordinator.selection.quotas import class_quotas
-from lipt.coordinator.selection.registry import Need, Strategy
 from lipt.coordinator.selection.selection import Selection
+from lipt.coordinator.selection.strategy import Need, Strategy
 from lipt.coordinator.signals import Signals, require_finite_rows
 
 __all__ = ["resolve_budget", "select"]
@@ -30,7 +32,7 @@ def select(
     seed: int,
     options: Mapping[str, Any],
 ) -> Selection:
-    """Choose exactly `budget` examples.
+    """Choose exactly `budget` examples, or fewer and say why.
 
     Balanced, the strategy sees one class at a time, with the class's own seed and
     the quota of `class_quotas`.
@@ -44,7 +46,7 @@ def select(
         options: from `strategy.parse_options`: all of them, by name.
 
     Returns:
-        K distinct row numbers, ascending, and their weights.
+        K distinct row numbers, ascending, and their weights, on the CPU.
 
     Raises:
         BudgetError: the budget is outside 1..N.
@@ -52,61 +54,108 @@ def select(
     """
     require_budget(budget, len(signals))
     _require_signals(strategy, signals, options)
+    signals = strategy.prepared(signals, seed=seed, options=options)
     if balanced:
-        parts = _select_per_class(strategy, signals, budget, seed=seed, options=options)
+        parts = list(_select_per_class(strategy, signals, budget, seed=seed, options=options))
     else:
         parts = [_apply(strategy, signals, budget, seed=seed, options=options)]
     indices_K = torch.cat([part.indices_K for part in parts])
     weights_K = torch.cat([part.weights_K for part in parts])
+    reasons = [part.stopped_early for part in parts if part.stopped_early]
     order_K = indices_K.argsort()
-    return Selection(indices_K=indices_K[order_K], weights_K=weights_K[order_K])
+    return Selection(indices_K[order_K], weights_K[order_K], stopped_early=" ".join(reasons))
 
 
 def _select_per_class(
     strategy: Strategy, signals: Signals, budget: int, *, seed: int, options: Mapping[str, Any]
-) -> list[Selection]:
-    parts = []
-    for label, quota in enumerate(class_quotas(torch.bincount(signals.labels_N).tolist(), budget)):
+) -> Iterator[Selection]:
+    counts_C = torch.bincount(signals.labels_N).tolist()
+    for label, quota in enumerate(class_quotas(counts_C, budget)):
         if not quota:
             continue
-        rows = torch.nonzero(signals.labels_N == label).flatten()
+        rows = torch.nonzero(signals.labels_N == label).flatten().cpu()
         class_seed = derive_seed(seed, "selection-class", label)
-        part = _apply(strategy, signals.take(rows), quota, seed=class_seed, options=options)
-        parts.append(Selection(indices_K=rows[part.indices_K], weights_K=part.weights_K))
-    return parts
+        part = _apply(strategy, signals.of_class(label), quota, seed=class_seed, options=options)
+        reason = f"class {label}: {part.stopped_early}" if part.stopped_early else ""
+        yield Selection(rows[part.indices_K], part.weights_K, stopped_early=reason)
 
 
 def _apply(
     strategy: Strategy, signals: Signals, budget: int, *, seed: int, options: Mapping[str, Any]
 ) -> Selection:
-    seeded = {"seed": seed} if strategy.takes_seed else {}
-    selection = strategy.function(signals, budget, **options, **seeded)
-    indices_K = selection.indices_K
+    selection = strategy.apply(signals, budget, seed=seed, options=options)
+    indices_K, weights_K = selection.indices_K.cpu(), selection.weights_K.float().cpu()
     num_distinct = len(torch.unique(indices_K))
     in_range = bool(((indices_K >= 0) & (indices_K < len(signals))).all())
-    if not (len(indices_K) == num_distinct == len(selection.weights_K) == budget and in_range):
+    weighted = bool((weights_K.isfinite() & (weights_K >= 0)).all())
+    enough = len(indices_K) == budget or (len(indices_K) < budget and selection.stopped_early)
+    if not (len(indices_K) == num_distinct == len(weights_K) and enough and in_range and weighted):
         raise RuntimeError(
             f"strategy {strategy.name!r} answered with {len(indices_K)} indices, {num_distinct} of "
-            f"them distinct, and {len(selection.weights_K)} weights, for a budget of {budget} "
+            f"them distinct, and {len(weights_K)} weights, for a budget of {budget} "
             f"among {len(signals)} examples. This is a defect of the strategy: please report it."
         )
-    return selection
+    return Selection(indices_K, weights_K, selection.stopped_early)
 
 
 def _require_signals(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:
-    rows_N = torch.arange(len(signals))
     for need in sorted(strategy.needs(options)):
         for name, values in _values(signals, need).items():
             if values is None or not values.numel():
-                raise SignalsError(
-                    f"strategy {strategy.name!r} needs {name}, which were not computed. "
-                    "Compute the signals with the run's weights first."
-                )
-            finite_N = values.reshape(len(values), -1).isfinite().all(dim=-1)
-            require_finite_rows(finite_N, rows_N, name)
+                raise SignalsError(f"strategy {strategy.name!r} needs {name}. {_REMEDIES[need]}")
+            _require_finite(values, name)
 
 
-def _values(signals: Signals, need: Need) -> dict[str, torch.Tensor | None]:
-    if need is Need.SIGNALS:
-        return {"errors": signals.errors_NC, "features": signals.features_ND}
-    return {"gradient norms": signals.gradient_norms_N}
+def _require_finite(values: Tensor, name: str) -> None:
+    row_bytes = values[0].numel() * values.element_size()
+    finite_N = torch.cat(
+        [
+            values[rows].reshape(rows.stop - rows.start, -1).isfinite().all(dim=-1)
+            for rows in row_blocks(len(values), row_bytes)
+        ]
+    )
+    require_finite_rows(finite_N, torch.arange(len(values)), name)
+
+
+_REMEDIES = {
+    Need.SIGNALS: "They were not computed: compute them with the run's weights first.",
+    Need.GRADIENT_NORMS: "They were not computed: compute them with the run's weights first.",
+    Need.VALIDATION: "The run has none: set validation.fraction above 0.",
+    Need.DYNAMICS: (
+        "They are known only to a run with learners, on its own weights: leave `weights` unset."
+    ),
+    Need.PAIRED_FEATURES: (
+        "Give a safetensors file with the two tensors `features` and `paired_features`, "
+        "one row per example each."
+    ),
+}
+
+
+def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
+    """What a need stands for, by the words of a message."""
+    match need:
+        case Need.SIGNALS:
+            return {"errors": signals.errors_NC, "features": signals.features_ND}
+        case Need.GRADIENT_NORMS:
+            return {"gradient norms": signals.gradient_norms_N}
+        case Need.VALIDATION:
+            if signals.validation is None:
+                return {"a validation split": None}
+            return {
+                "errors of validation examples": signals.validation.errors_NC,
+                "features of validation examples": signals.validation.features_ND,
+            }
+        case Need.DYNAMICS:
+            if signals.dynamics is None:
+                return {"the learners' view of the examples": None}
+            return {
+                "the learners' probabilities": signals.dynamics.probabilities_NLT,
+                "the learners' margins": signals.dynamics.margins_NLT,
+                "the learners' error norms": signals.dynamics.error_norms_NL,
+                "the learners' disagreement": signals.dynamics.disagreement_N,
+            }
+        case Need.PAIRED_FEATURES:
+            return {
+                "features of pairs": signals.features_ND,
+                "paired features": signals.paired_features_NP,
+            }

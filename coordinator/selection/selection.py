@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -13,7 +14,15 @@ class Selection:
 
     indices_K: int64, distinct, in the order of choice.
     weights_K: float32, one per index; ones where the strategy has no weights.
+    stopped_early: why there are fewer than the budget, as a sentence; empty where there
+        are not. A strategy that has nothing left to gain says so, and never pads.
     """
 
     indices_K: Tensor
     weights_K: Tensor
+    stopped_early: str = ""
+
+
+def unweighted(indices_K: Tensor) -> Selection:
+    """A selection in which every example counts the same."""
+    return Selection(indices_K, torch.ones(len(indices_K), device=indices_K.device))

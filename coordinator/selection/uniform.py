@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 
 from lipt.common.seeding import derive_generator
-from lipt.coordinator.selection.selection import Selection
+from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.signals import Signals
 
 
 def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw `budget` examples without replacement, all equally likely."""
     order_N = torch.randperm(len(signals), generator=derive_generator(seed, "uniform"))
-    return Selection(indices_K=order_N[:budget], weights_K=torch.ones(budget))
+    return unweighted(order_N[:budget])

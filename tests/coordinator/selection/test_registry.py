@@ -5,7 +5,8 @@ import inspect
 import pytest
 
 from lipt.common.errors import StrategyOptionError, UnknownNameError
-from lipt.coordinator.selection.registry import STRATEGIES, Balance, Need, Strategy, find_strategy
+from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
+from lipt.coordinator.selection.strategy import Balance, Need, Strategy
 
 ALL = [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
 from lipt.coordinator.selection.quotas import class_quotas
-from lipt.coordinator.selection.registry import STRATEGIES, Balance, Need, Strategy, find_strategy
+from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.selection import Selection
+from lipt.coordinator.selection.strategy import Balance, Need, Strategy
 from lipt.coordinator.signals import Signals, labels_only
 
 # Every strategy with every balance and, for grand, both kinds of norm.
@@ -175,6 +176,7 @@ def test_weights_stay_with_their_indices() -> None:
         function=backwards,
         summary="",
         paper="",
+        cost="N",
         balance=Balance.BY_DEFAULT,
         returns_weights=True,
         needs=lambda _: frozenset({Need.SIGNALS}),
@@ -192,6 +194,7 @@ def test_a_strategy_that_breaks_its_promise_is_found_out(rows: list[int]) -> Non
         function=lambda signals, budget: Selection(torch.tensor(rows), torch.ones(len(rows))),
         summary="",
         paper="",
+        cost="N",
         balance=Balance.NEVER,
         returns_weights=False,
         needs=lambda _: frozenset(),
@@ -219,7 +222,7 @@ def test_a_budget_outside_the_set_is_refused(
     ],
 )
 def test_missing_signals_are_named(name: str, options: dict[str, str], missing: str) -> None:
-    with pytest.raises(SignalsError, match=rf"'{name}' needs {missing}, which were not computed"):
+    with pytest.raises(SignalsError, match=rf"'{name}' needs {missing}. They were not computed"):
         choose(
             find_strategy(name),
             labels_only(torch.zeros(3, dtype=torch.int64)),

@@ -1,0 +1,120 @@
+"""What a strategy is, and what the service has to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from lipt.common.errors import StrategyOptionError
+from lipt.coordinator.selection.options import Option, options_of, parse_options, takes_seed
+from lipt.coordinator.selection.selection import Selection
+from lipt.coordinator.signals import Signals
+
+
+class Balance(StrEnum):
+    """Whether a strategy is applied to one class after another, each with an equal share."""
+
+    BY_DEFAULT = "by_default"
+    NEVER = "never"
+    ALWAYS = "always"
+
+
+class Need(StrEnum):
+    """What has to be computed for a strategy besides the labels."""
+
+    # Errors and features: one forward pass over the data.
+    SIGNALS = "signals"
+    # Of all parameters: one backward pass per example.
+    GRADIENT_NORMS = "gradient norms"
+    # The signals of the run's validation split.
+    VALIDATION = "validation split"
+    # One forward pass over the data for every snapshot of every learner.
+    DYNAMICS = "learners"
+    # Two feature matrices that the user supplies.
+    PAIRED_FEATURES = "paired features"
+
+
+NOTHING: frozenset[Need] = frozenset()
+SIGNALS = frozenset({Need.SIGNALS})
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A selection algorithm and what the service has to know of it.
+
+    function: `f(signals, budget, *, options..., seed) -> Selection`, `seed` where it draws.
+        Balanced, it sees one class at a time.
+    cost: in the letters of the field: N examples, C classes, d features, k budget.
+    needs: from the values of all options.
+    prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples
+        before they are split by class, for what a class alone cannot know.
+    """
+
+    name: str
+    function: Callable[..., Selection]
+    summary: str
+    paper: str
+    cost: str
+    balance: Balance = Balance.BY_DEFAULT
+    returns_weights: bool = False
+    needs: Callable[[Mapping[str, Any]], frozenset[Need]] = lambda _: SIGNALS
+    prepare: Callable[..., Signals] | None = None
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """Its options, as the functions' signatures have them."""
+        options = options_of(self.function)
+        return options if self.prepare is None else options + options_of(self.prepare)
+
+    def parse_options(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Every option's value, by name: the given text's, or the default.
+
+        Raises:
+            StrategyOptionError: an option does not exist, or its value is not allowed.
+        """
+        return parse_options(self.name, self.options, given)
+
+    def prepared(self, signals: Signals, *, seed: int, options: Mapping[str, Any]) -> Signals:
+        """The signals of all examples, as `function` wants them."""
+        if self.prepare is None:
+            return signals
+        return self.prepare(signals, **_arguments(self.prepare, seed, options))
+
+    def apply(
+        self, signals: Signals, budget: int, *, seed: int, options: Mapping[str, Any]
+    ) -> Selection:
+        """The function's answer, unchecked."""
+        return self.function(signals, budget, **_arguments(self.function, seed, options))
+
+    def default_needs(self) -> frozenset[Need]:
+        """What it needs when no option is given."""
+        return self.needs(self.parse_options({}))
+
+    def resolve_balance(self, balanced: bool | None) -> bool:  # noqa: FBT001 - the only argument
+        """Whether the classes get equal shares; None asks for the default.
+
+        Raises:
+            StrategyOptionError: the strategy is always balanced, or never, and the
+                opposite is asked for.
+        """
+        if balanced and self.balance is Balance.NEVER:
+            raise StrategyOptionError(
+                f"strategy {self.name!r} is never balanced per class. Use uniform_per_class, or "
+                "leave `balanced` unset."
+            )
+        if balanced is False and self.balance is Balance.ALWAYS:
+            raise StrategyOptionError(
+                f"strategy {self.name!r} is always balanced per class. Use uniform, or leave "
+                "`balanced` unset."
+            )
+        return self.balance is not Balance.NEVER if balanced is None else balanced
+
+
+def _arguments(
+    function: Callable[..., Any], seed: int, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    taken = {option.name: options[option.name] for option in options_of(function)}
+    return taken | ({"seed": seed} if takes_seed(function) else {})
