@@ -12,10 +12,10 @@ PROTOS := $(wildcard proto/lipt/v1/*.proto)
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format stubs bench clean
+.PHONY: help env demo test lint format stubs bench bench-selection clean
 
 help:  ## Show these targets.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 env: $(VENV)/.installed  ## Make the environment in .venv.
 
@@ -54,6 +54,10 @@ stubs: env  ## Generate the contract's stubs.
 
 bench: env  ## Measure, as ratios in one run.
 	$(BIN)/python -m benchmarks
+
+# DEEPCORE=PATH and CORDS=PATH are checkouts; ARGUMENTS as in `python -m benchmarks.selection -h`.
+bench-selection: env  ## Selection against the field's libraries. Takes hours; ARGUMENTS='--sizes 5000'.
+	$(BIN)/python -m benchmarks.selection --deepcore '$(DEEPCORE)' --cords '$(CORDS)' $(ARGUMENTS)
 
 clean:  ## Remove the environment and everything generated.
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis lipt-demo

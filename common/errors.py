@@ -93,6 +93,13 @@ class WeightsError(LiptError):
     reason = "INVALID_WEIGHTS"
 
 
+class FeaturesError(LiptError):
+    """A user's own features do not fit the data set, or are no such file."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+    reason = "INVALID_FEATURES"
+
+
 class LearnerRejectedError(LiptError):
     """A committed learner that the soup must not see."""
 

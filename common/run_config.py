@@ -79,6 +79,8 @@ class LearnersConfig(_Section):
     num_learners: int = Field(default=10, ge=1, le=10_000)
     num_minibatches: int = Field(default=1, ge=1)
     num_steps: int = Field(default=10, ge=1)
+    # States on the way that are sent in beside the result, for strategies that watch training.
+    num_snapshots: int = Field(default=0, ge=0, le=1000)
     batch_size: int = Field(default=256, ge=1)
     # Measured from a random theta*: 0.1 leaves ResNet-18 at chance; a small net takes 0.2.
     learning_rate: float = Field(default=0.05, gt=0.0)
@@ -99,6 +101,25 @@ class LearnersConfig(_Section):
                 f"{self.num_learners}: such a run could never close. Lower min_learners."
             )
         return self
+
+    @model_validator(mode="after")
+    def _snapshots_have_steps_between(self) -> Self:
+        if self.num_snapshots > self.num_steps - 1:
+            raise ValueError(
+                f"num_snapshots {self.num_snapshots} is more than the {self.num_steps - 1} states "
+                f"between the first and the last of {self.num_steps} steps. Lower num_snapshots, "
+                "or raise num_steps."
+            )
+        return self
+
+    @property
+    def snapshot_steps(self) -> tuple[int, ...]:
+        """The steps after which a learner is copied: K s / (S + 1) for s = 1..S, rounded.
+
+        Halves round up. All S of them are different, and lie in 1..K - 1.
+        """
+        parts = self.num_snapshots + 1
+        return tuple((2 * self.num_steps * part + parts) // (2 * parts) for part in range(1, parts))
 
 
 class AugmentationConfig(_Section):

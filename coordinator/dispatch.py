@@ -45,6 +45,7 @@ class LearnerResult:
     loss: float
     train_seconds: float
     bytes_received: int
+    snapshots: tuple[BlobName, ...] = ()
 
 
 class Dispatcher:
@@ -156,6 +157,7 @@ class Dispatcher:
                 learner.changed(
                     state=LearnerState.DONE,
                     result=result.blob,
+                    snapshots=result.snapshots,
                     loss=result.loss,
                     train_seconds=result.train_seconds,
                     bytes_received=result.bytes_received,

@@ -170,11 +170,7 @@ class RunDriver:
         started = monotonic()
         if run.image is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
-        arrived = tuple(
-            (learner.index, learner.result)
-            for learner in run.learners
-            if learner.state is LearnerState.DONE and learner.result is not None
-        )
+        arrived = tuple((learner.index, learner.result) for learner in run.committed)
         made = await self._compute.run(
             MakeSoup(run.config, run.image, run.initial_weights, arrived),
             self._report(run.run_id),

@@ -9,9 +9,15 @@ Shapes: N examples, L learners, T snapshots of each learner, K chosen rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Self
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
+
+from lipt.common.errors import StateError
 
 
 @dataclass(frozen=True)
@@ -45,3 +51,29 @@ class Dynamics:
             error_norms_NL=self.error_norms_NL[positions_K],
             disagreement_N=self.disagreement_N[positions_K],
         )
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file; readers see all of it or nothing."""
+        partial = path.with_name(f"{path.name}.part")
+        save_file({name: getattr(self, name).contiguous() for name in _names()}, partial)
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            StateError: the file cannot be read, or is not one of `save`.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                return cls(**{name: file.get_tensor(name) for name in _names()})
+        except (OSError, SafetensorError) as error:
+            raise StateError(
+                f"{path} does not hold training dynamics ({error}). Delete it: they are computed "
+                "again."
+            ) from error
+
+
+def _names() -> tuple[str, ...]:
+    return tuple(field.name for field in fields(Dynamics))

@@ -94,6 +94,23 @@ def _num_correct(logits_BC: Tensor, labels_B: Tensor) -> int:
     return int((right_B & logits_BC.isfinite().all(dim=-1)).sum())
 
 
+def batch_norm_inputs(
+    images_MCHW: Tensor, image: ImageFormat, device: torch.device | str, *, batch_size: int
+) -> Iterator[Tensor]:
+    """Model inputs to estimate batch-norm statistics on, in parts of at most `batch_size`.
+
+    Args:
+        images_MCHW: uint8, at least one.
+        image: how they are normalized.
+        device: where the inputs go.
+        batch_size: images per part; the parts are even, because a last one of a single
+            image would have no variance.
+    """
+    num_batches = -(-len(images_MCHW) // batch_size)
+    for images_BCHW in images_MCHW.tensor_split(num_batches):
+        yield to_model_input(images_BCHW, image, device)
+
+
 @dataclass(frozen=True)
 class Evaluator:
     """Scores weights on the validation split, their batch-norm statistics mended first."""
@@ -114,9 +131,13 @@ class Evaluator:
         mended: Weights = {}
         if self.batch_norm_images_MCHW is not None and has_batch_norm(self.model):
             with pinned_kernels():
-                reestimate_batch_norm(
-                    self.model, self._batch_norm_inputs(self.batch_norm_images_MCHW)
+                inputs = batch_norm_inputs(
+                    self.batch_norm_images_MCHW,
+                    self.image,
+                    self.device,
+                    batch_size=self.batch_size,
                 )
+                reestimate_batch_norm(self.model, inputs)
             mended = batch_norm_statistics(self.model)
         score = accuracy(
             self.model,
@@ -127,9 +148,3 @@ class Evaluator:
             batch_size=self.batch_size,
         )
         return Scored(accuracy=score, mended=mended)
-
-    def _batch_norm_inputs(self, images_MCHW: Tensor) -> Iterator[Tensor]:
-        # Even parts: a last batch of one image has no variance.
-        num_batches = -(-len(images_MCHW) // self.batch_size)
-        for images_BCHW in images_MCHW.tensor_split(num_batches):
-            yield to_model_input(images_BCHW, self.image, self.device)

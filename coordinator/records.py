@@ -7,6 +7,7 @@ live in memory only (`lipt.coordinator.leases`), for a restart renews them.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
@@ -76,6 +77,15 @@ class _Record(BaseModel):
         return self.model_copy(update=values)
 
 
+@dataclass(frozen=True)
+class CommittedLearner:
+    """What a learner handed in: its states on the way, in order, and its result."""
+
+    index: int
+    snapshots: tuple[BlobName, ...]
+    result: BlobName
+
+
 class IngredientRecord(_Record):
     """A learner's part in the soup."""
 
@@ -102,6 +112,8 @@ class LearnerRecord(_Record):
     # Workers on which it failed: others are asked first.
     failed_on: tuple[str, ...] = ()
     result: Blob | None = None
+    # States on the way to the result, in the order of training.
+    snapshots: tuple[Blob, ...] = ()
     loss: float = 0.0
     train_seconds: float = 0.0
     bytes_received: int = 0
@@ -168,8 +180,22 @@ class RunRecord(_Record):
 
     @property
     def bytes_from_workers(self) -> int:
-        """The size of all results that are in."""
-        return sum(learner.result.size_bytes for learner in self.learners if learner.result)
+        """The size of all results and snapshots that are in."""
+        return sum(
+            blob.size_bytes
+            for learner in self.learners
+            if learner.result
+            for blob in (*learner.snapshots, learner.result)
+        )
+
+    @property
+    def committed(self) -> tuple[CommittedLearner, ...]:
+        """The learners that are in, ascending by index."""
+        return tuple(
+            CommittedLearner(learner.index, learner.snapshots, learner.result)
+            for learner in self.learners
+            if learner.state is LearnerState.DONE and learner.result is not None
+        )
 
     def task(self, learner: LearnerRecord) -> LearnerTask:
         """What a worker is told about one learner; the same for every attempt."""

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from time import monotonic
 
 import numpy as np
@@ -15,19 +16,23 @@ import numpy as np
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.devices import versions
-from lipt.common.errors import DataError
+from lipt.common.errors import DataError, SignalsError, UnknownBlobError
+from lipt.coordinator.computations import Computations
+from lipt.coordinator.compute.dynamics import Trajectories
 from lipt.coordinator.compute.jobs import DataDescription
-from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.compute.rechecking import RecheckSubset
 from lipt.coordinator.compute.selecting import Selected, SelectSubset
 from lipt.coordinator.records import RunRecord, SubsetRecord
 from lipt.coordinator.run_book import Activity, RunBook
 from lipt.coordinator.runs import require_ready
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import resolve_budget
+from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.state.database import Database
 
-# A client that waits hears something at least this often.
-_SIGN_OF_LIFE_SECONDS = 5.0
+logger = logging.getLogger(__name__)
+
 # 12 bytes each, so a message stays below 200 KiB.
 _EXAMPLES_PER_PART = 16_384
 
@@ -44,6 +49,18 @@ class SubsetQuery:
     options: Mapping[str, str]
     # Other weights of the run's model in place of theta_p.
     weights: BlobName | None
+    # The user's own features in place of the model's.
+    features: BlobName | None = None
+    # The digest of the subset that the trainer has; empty where it has none.
+    previous: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A subset, and whether it is the query's previous one, which still serves."""
+
+    subset: SubsetRecord
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,13 +69,6 @@ class SubsetPart:
 
     indices: np.ndarray
     weights: np.ndarray
-
-
-@dataclass
-class _Computation:
-    task: asyncio.Task[SubsetRecord]
-    activity: Activity = field(default_factory=Activity)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Subsets:
@@ -80,10 +90,10 @@ class Subsets:
         self._compute = compute
         self._data = data
         self._wall_clock = wall_clock
-        self._computations: dict[str, _Computation] = {}
+        self._computations = Computations()
 
-    async def get(self, query: SubsetQuery) -> AsyncIterator[Activity | SubsetRecord]:
-        """Progress while the subset is computed, and at last its record.
+    async def get(self, query: SubsetQuery) -> AsyncIterator[Activity | Answer]:
+        """Progress while the subset is computed, and at last the answer.
 
         Whoever asks for the same subset meanwhile waits for the same computation,
         which goes on when they leave.
@@ -102,21 +112,26 @@ class Subsets:
                 "Start the coordinator with the run's own data."
             )
         job = self._job(run, query)
+        previous = await self._find_previous(run, query, job)
+        if previous is not None:
+            kept = False
+            async for part in self._recheck(job, *previous):
+                if isinstance(part, Activity):
+                    yield part
+                else:
+                    kept = part
+            if kept:
+                yield Answer(previous[0], kept=True)
+                return
         key = _key(run, job)
         stored = await self._database.find_subset(key)
         if stored is not None:
-            yield stored
+            yield Answer(stored)
             return
-        computation = self._computations.get(key)
-        if computation is None:
-            computation = self._begin(key, run, job)
-        while not computation.task.done():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
-                    await computation.changed.wait()
-            if not computation.task.done():
-                yield computation.activity
-        yield await asyncio.shield(computation.task)
+        async for state in self._computations.follow(
+            key, lambda report: self._compute_subset(key, run, job, report)
+        ):
+            yield state if isinstance(state, Activity) else Answer(state)
 
     async def parts(self, subset: SubsetRecord) -> AsyncIterator[SubsetPart]:
         """A stored subset's examples."""
@@ -129,17 +144,53 @@ class Subsets:
 
     async def stop(self) -> None:
         """Give up what is being computed; nobody can be waiting any more."""
-        tasks = [computation.task for computation in self._computations.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._computations.stop()
+
+    async def _find_previous(
+        self, run: RunRecord, query: SubsetQuery, job: SelectSubset
+    ) -> tuple[SubsetRecord, BlobName] | None:
+        """The query's previous subset and its weights, where it may be kept.
+
+        That is: it answers the same question on other weights, which are still here.
+        """
+        asked = query.previous and query.weights is not None
+        if not asked or not find_strategy(job.strategy).rechecks:
+            return None
+        for subset in await self._database.find_subsets(run.run_id, query.previous):
+            if _asked_the_same(subset, job):
+                with contextlib.suppress(UnknownBlobError):
+                    weights = await asyncio.to_thread(self._blobs.find, subset.weights_sha256)
+                    return subset, weights
+        return None
+
+    async def _recheck(
+        self, job: SelectSubset, previous: SubsetRecord, anchor: BlobName
+    ) -> AsyncIterator[Activity | bool]:
+        """Progress, and at last whether the previous subset still serves."""
+        recheck = RecheckSubset(job.config, job.image, anchor=anchor, weights=job.weights)
+        key = f"recheck {previous.key} {job.weights.sha256}"
+        async for part in self._computations.follow(
+            key, lambda report: self._compute.run(recheck, report)
+        ):
+            if isinstance(part, Activity):
+                yield part
+                continue
+            logger.info(
+                "subset %s %s: its weights foretold a loss of %.4g, which is %.4g",
+                previous.digest[:12],
+                "is kept" if part.still_serves else "is selected anew",
+                part.predicted_loss,
+                part.actual_loss,
+            )
+            yield part.still_serves
 
     def _job(self, run: RunRecord, query: SubsetQuery) -> SelectSubset:
         weights = query.weights or run.pretrained_weights
         if run.image is None or weights is None:
             raise ValueError(f"run {run.run_id} is ready without weights")
         strategy = find_strategy(query.strategy)
-        strategy.parse_options(query.options)
+        options = strategy.parse_options(query.options)
+        watches = Need.DYNAMICS in strategy.needs(options)
         return SelectSubset(
             config=run.config,
             image=run.image,
@@ -152,35 +203,20 @@ class Subsets:
             ),
             balanced=strategy.resolve_balance(query.balanced),
             options=tuple(sorted(query.options.items())),
+            features=query.features,
+            trajectories=_trajectories(run, weights, strategy.name) if watches else None,
         )
 
-    def _begin(self, key: str, run: RunRecord, job: SelectSubset) -> _Computation:
-        task = asyncio.create_task(self._compute_subset(key, run, job), name=f"subset {key[:12]}")
-        computation = self._computations[key] = _Computation(task)
-
-        def forget(_: asyncio.Task[SubsetRecord]) -> None:
-            self._computations.pop(key, None)
-            computation.changed.set()
-
-        task.add_done_callback(forget)
-        return computation
-
-    async def _compute_subset(self, key: str, run: RunRecord, job: SelectSubset) -> SubsetRecord:
+    async def _compute_subset(
+        self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress
+    ) -> SubsetRecord:
         started = monotonic()
-
-        def report(text: str, done: int, total: int) -> None:
-            computation = self._computations[key]
-            computation.activity = Activity(text, done, total)
-            # Whoever waits now is woken; whoever comes later waits for the next one.
-            computation.changed.set()
-            computation.changed = asyncio.Event()
-
         selected = await self._compute.run(job, report)
         subset = SubsetRecord(
             key=key,
             run_id=run.run_id,
             strategy=job.strategy,
-            num_examples=job.budget,
+            num_examples=selected.num_examples,
             balanced=job.balanced,
             fingerprint=run.fingerprint,
             # The blob is the very bytes that the digest is defined over.
@@ -209,7 +245,9 @@ class Subsets:
             "options": dict(job.options),
             "budget": job.budget,
             "balanced": job.balanced,
+            "stopped_early": selected.stopped_early,
             "weights_sha256": job.weights.sha256,
+            "features_sha256": job.features and job.features.sha256,
             "device": selected.device,
             "versions": versions(),
             "costs": {
@@ -221,7 +259,41 @@ class Subsets:
         }
 
 
+def _trajectories(run: RunRecord, weights: BlobName, strategy: str) -> Trajectories:
+    """What the run's learners were on their way; they led to no other weights than theta_p.
+
+    Raises:
+        SignalsError: the subset is asked for on other weights.
+    """
+    if weights != run.pretrained_weights:
+        raise SignalsError(
+            f"strategy {strategy!r} looks at how the learners of run {run.name} came to see the "
+            f"data, and the weights {weights.sha256[:12]} are not what they became. Leave "
+            "`weights` unset, or choose a strategy that does not need learners: lipt strategies "
+            "lists what each one needs."
+        )
+    if run.initial_weights is None:
+        raise ValueError(f"run {run.run_id} is ready without initial weights")
+    return Trajectories(run.initial_weights, run.committed)
+
+
+def _asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
+    """Whether a stored subset was selected as the job would, whatever the weights."""
+    manifest = subset.manifest
+    return (
+        subset.strategy == job.strategy
+        and subset.balanced == job.balanced
+        and manifest.get("options") == dict(job.options)
+        and manifest.get("budget") == job.budget
+        and manifest.get("features_sha256") == (job.features and job.features.sha256)
+    )
+
+
 def _key(run: RunRecord, job: SelectSubset) -> str:
-    # Everything that the result depends on, and nothing else.
-    asked = asdict(job) | {"config": run.config.model_dump(mode="json"), "run": run.run_id}
+    # Everything that the result depends on, and nothing else. What a job does without
+    # is left out, so that an older version's subsets keep their keys.
+    given = {name: value for name, value in asdict(job).items() if value is not None}
+    # So is the number of snapshots: what it led to stands in the job's trajectories.
+    config = run.config.model_dump(mode="json", exclude={"learners": {"num_snapshots"}})
+    asked = given | {"config": config, "run": run.run_id}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

@@ -79,6 +79,11 @@ class WorkerRegistry:
         worker = self._workers.get(worker_id)
         return worker.name if worker else worker_id
 
+    def version(self, worker_id: str) -> str:
+        """The lipt that a worker runs; empty where it is not known."""
+        worker = self._workers.get(worker_id)
+        return worker.versions.get("lipt", "")[:_MAX_CHARACTERS] if worker else ""
+
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
         """The workers that are there now.
 

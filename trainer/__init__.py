@@ -16,20 +16,45 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lipt.trainer.client import Client
+    from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
+    from lipt.trainer.reselection import Reselection
+    from lipt.trainer.samplers import ReselectingSampler, SubsetSampler
     from lipt.trainer.subset import Subset
     from lipt.trainer.views import InfoView, LearnerView, RunState, RunView, StrategyView
+    from lipt.trainer.weighted_loss import normalized_weights, weighted_cross_entropy
 
 __all__ = [
     "Client",
     "InfoView",
     "LearnerView",
+    "Recipe",
+    "ReselectingSampler",
+    "Reselection",
     "RunState",
     "RunView",
+    "Schedule",
     "StrategyView",
     "Subset",
+    "SubsetSampler",
+    "Trained",
+    "fit",
+    "normalized_weights",
+    "weighted_cross_entropy",
 ]
 
-_MODULES = {"Client": "lipt.trainer.client", "Subset": "lipt.trainer.subset"}
+_MODULES = {
+    "Client": "lipt.trainer.client",
+    "Recipe": "lipt.trainer.main_training",
+    "ReselectingSampler": "lipt.trainer.samplers",
+    "Reselection": "lipt.trainer.reselection",
+    "Schedule": "lipt.trainer.main_training",
+    "Subset": "lipt.trainer.subset",
+    "SubsetSampler": "lipt.trainer.samplers",
+    "Trained": "lipt.trainer.main_training",
+    "fit": "lipt.trainer.main_training",
+    "normalized_weights": "lipt.trainer.weighted_loss",
+    "weighted_cross_entropy": "lipt.trainer.weighted_loss",
+}
 
 
 def __getattr__(name: str) -> Any:

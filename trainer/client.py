@@ -13,6 +13,7 @@ from lipt.common.rpc.tls import TlsFiles
 from lipt.common.rpc.wire import overrides_to_proto
 from lipt.trainer.connection import CREATE_SECONDS, Connection, Patience
 from lipt.trainer.conversion import blob_view, info_view, run_view, strategy_view
+from lipt.trainer.features_file import Features, features_content
 from lipt.trainer.subset import Subset
 from lipt.trainer.subset_stream import receive_subset, subset_request
 from lipt.trainer.transfers import OnBytes, read_blob, save_blob, upload_blob
@@ -197,6 +198,8 @@ class Client:
         balanced: bool | None = None,
         options: Mapping[str, object] | None = None,
         weights: str | Path | bytes | None = None,
+        features: Features | None = None,
+        previous: Subset | str | None = None,
         on_progress: Callable[[ProgressView], None] | None = None,
     ) -> Subset:
         """The examples that a strategy chooses on a run's model.
@@ -211,6 +214,11 @@ class Client:
             balanced: equal shares per class; the strategy's default where None.
             options: the strategy's own, by name.
             weights: a safetensors file, or its content, to select on in place of theta_p.
+            features: to select on in place of the model's: a safetensors file, its content,
+                or tensors by name: {"features": N x d}, for strategies on pairs with
+                "paired_features" besides. Row i is example i.
+            previous: the subset that training uses now, or its digest, when the weights
+                have changed: `crest` answers with that very one, `kept`, as long as it serves.
             on_progress: called as the computation goes on.
 
         Raises:
@@ -219,15 +227,23 @@ class Client:
             RunNotReadyError: the run has no weights to select on yet.
             SubsetError: what arrived is not what was announced.
             WeightsError: `weights` is not safetensors, or another model's.
+            FeaturesError: `features` is not safetensors, or does not fit the data set.
         """
         request = subset_request(
-            run, strategy, fraction=fraction, budget=budget, balanced=balanced, options=options
+            run,
+            strategy,
+            fraction=fraction,
+            budget=budget,
+            balanced=balanced,
+            options=options,
+            previous=previous,
         )
         if weights is not None:
-            blob = self.upload_weights(weights)
-            request.weights.CopyFrom(
-                blob_pb2.BlobRef(sha256=blob.sha256, size_bytes=blob.size_bytes)
-            )
+            request.weights.CopyFrom(_reference(self.upload_weights(weights)))
+        if features is not None:
+            content = features_content(features)
+            self.info()  # as in upload_weights
+            request.features.CopyFrom(_reference(upload_blob(self._connection, content)))
         patience = Patience(self._reconnect_seconds)
         while True:
             responses = self._connection.stream(
@@ -312,3 +328,7 @@ class Client:
         request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
         answer = self._connection.unary(self._connection.runs.GetWeights, request)
         return blob_view(answer.weights)
+
+
+def _reference(blob: BlobView) -> blob_pb2.BlobRef:
+    return blob_pb2.BlobRef(sha256=blob.sha256, size_bytes=blob.size_bytes)

@@ -76,6 +76,8 @@ def strategy_view(strategy: subset_pb2.Strategy) -> StrategyView:
             StrategyOptionView(option.name, option.default_value, tuple(option.allowed_values))
             for option in strategy.options
         ),
+        needs=tuple(strategy.needs),
+        cost=strategy.cost,
     )
 
 

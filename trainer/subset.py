@@ -26,7 +26,10 @@ class Subset:
         digest: SHA-256 of the indices as little-endian int64 followed by the
             weights as little-endian float32.
         strategy: the algorithm that chose them.
-        manifest: how it came about: configuration, versions, seconds.
+        manifest: how it came about: configuration, versions, seconds; `stopped_early` says
+            why there are fewer examples than the budget, where there are.
+        kept: whether this is the `previous` subset of the request, which still serves. Of
+            the answer, not of the subset: it is neither compared nor written to a file.
 
     Raises:
         SubsetError: the columns do not fit each other, or not the digest.
@@ -38,6 +41,7 @@ class Subset:
     digest: str
     strategy: str
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    kept: bool = False
 
     def __post_init__(self) -> None:
         """Take copies that nobody can change, and check them."""
@@ -56,6 +60,11 @@ class Subset:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    @property
+    def stopped_early(self) -> str:
+        """Why there are fewer examples than the budget, as a sentence; or empty."""
+        return str(self.manifest.get("stopped_early") or "")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Subset):

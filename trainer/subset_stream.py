@@ -22,6 +22,7 @@ def subset_request(
     budget: int | None,
     balanced: bool | None,
     options: Mapping[str, object] | None,
+    previous: Subset | str | None = None,
 ) -> subset_pb2.GetSubsetRequest:
     """The request for a subset; None leaves the choice to the strategy.
 
@@ -39,6 +40,7 @@ def subset_request(
         fraction=fraction,
         budget=budget,
         options={name: _option_text(value) for name, value in (options or {}).items()},
+        previous=previous.digest if isinstance(previous, Subset) else previous,
     )
     if balanced is not None:
         request.balanced = balanced
@@ -85,6 +87,7 @@ def receive_subset(
         digest=description.digest,
         strategy=description.strategy,
         manifest=_manifest(description.manifest_json),
+        kept=description.kept,
     )
 
 

@@ -168,7 +168,12 @@ class StrategyOptionView:
 
 @dataclass(frozen=True)
 class StrategyView:
-    """A selection strategy that the coordinator offers."""
+    """A selection strategy that the coordinator offers.
+
+    needs: what has to be there for it: "labels" alone, "signals", "features",
+        "validation split", "learners", "paired features", ...; empty at an older coordinator.
+    cost: how its work grows: N examples, C classes, d features, k budget.
+    """
 
     name: str
     summary: str
@@ -176,6 +181,8 @@ class StrategyView:
     returns_weights: bool
     balanced_by_default: bool
     options: tuple[StrategyOptionView, ...]
+    needs: tuple[str, ...] = ()
+    cost: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import torch
 
+from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
 from lipt.common.data.shard import Shard, unpack_shard
@@ -81,14 +82,14 @@ class AssignmentRunner:
         self._lease.report(
             worker_pb2.LEARNER_PHASE_SUBMITTING, task.learners.num_steps, learner.loss
         )
-        content = encode_sparse(learner.weights)
-        name = self._insist(
-            lambda: upload(self._coordinator.blobs, content), patient_with=_COORDINATOR_IN_TROUBLE
-        )
+        # The snapshots before the result, so that a learner that is in has all of them.
+        *snapshots, result = [
+            self._upload(weights) for weights in (*learner.snapshots, learner.weights)
+        ]
         seconds = perf_counter() - started
         report = Report(learner.loss, learner.train_seconds, seconds, self._bytes_received)
         self._insist(
-            lambda: self._coordinator.commit(worker_id, assignment, name, report),
+            lambda: self._coordinator.commit(worker_id, assignment, result, report, snapshots),
             patient_with=_COORDINATOR_IN_TROUBLE,
         )
         logger.info(
@@ -96,7 +97,13 @@ class AssignmentRunner:
             assignment.assignment_id,
             learner.loss,
             seconds,
-            len(content) / 1e6,
+            sum(blob.size_bytes for blob in (*snapshots, result)) / 1e6,
+        )
+
+    def _upload(self, weights: Weights) -> BlobName:
+        content = encode_sparse(weights)
+        return self._insist(
+            lambda: upload(self._coordinator.blobs, content), patient_with=_COORDINATOR_IN_TROUBLE
         )
 
     def _initial_weights(self, assignment: Assignment) -> Weights:

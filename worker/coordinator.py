@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,9 +140,14 @@ class Coordinator:
         return bool(_call(self._stub.Heartbeat, request, assignment.heartbeat_seconds).stop)
 
     def commit(
-        self, worker_id: str, assignment: Assignment, result: BlobName, report: Report
+        self,
+        worker_id: str,
+        assignment: Assignment,
+        result: BlobName,
+        report: Report,
+        snapshots: Sequence[BlobName] = (),
     ) -> None:
-        """Hand in a learner that is uploaded.
+        """Hand in a learner that is uploaded, and its snapshots in the order of training.
 
         Raises:
             StaleLeaseError: too late.
@@ -159,6 +164,7 @@ class Coordinator:
                 total_seconds=report.total_seconds,
                 bytes_received=report.bytes_received,
             ),
+            snapshots=map(blob_to_proto, snapshots),
         )
         _call(self._stub.CommitResult, request, _COMMIT_SECONDS)
 

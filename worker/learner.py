@@ -33,11 +33,13 @@ class LearnerResult:
     weights: the whole state_dict after pruning, contiguous, on the CPU.
     loss: mean cross-entropy of the last pass's augmented images, before pruning.
     train_seconds: wall-clock time of training and pruning.
+    snapshots: the state_dict after each of the task's `snapshot_steps`, not pruned.
     """
 
     weights: Weights
     loss: float
     train_seconds: float
+    snapshots: tuple[Weights, ...] = ()
 
 
 def train_learner(
@@ -88,6 +90,14 @@ def train_learner(
     check_specs(specs_of(initial), specs_of(model.state_dict()))
     model.load_state_dict(initial)
     mode = compute_mode(task, device)
+    snapshots: list[Weights] = []
+
+    def after_step(step: int, loss: float) -> None:
+        if step in task.learners.snapshot_steps:
+            _require_finite(task, model.state_dict(), "weights", step)
+            snapshots.append(_copied_state(model))
+        on_step(step, loss)
+
     started = time.perf_counter()
     with (
         seeded_generators(derive_seed(task.seed, "learner-layers"), device),
@@ -96,10 +106,11 @@ def train_learner(
         lay_out(model, task.model, device)
         images_NCHW, labels_N = shard.images.to(device), shard.labels_N.to(device)
         loss = train_on_shard(
-            model, task, images_NCHW, labels_N, mode, on_step=on_step, should_stop=should_stop
+            model, task, images_NCHW, labels_N, mode, on_step=after_step, should_stop=should_stop
         )
         weights = _pruned(model, task, images_NCHW, labels_N, mode)
-    return LearnerResult(weights, loss, train_seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return LearnerResult(weights, loss, train_seconds=seconds, snapshots=tuple(snapshots))
 
 
 def _check_shard(task: LearnerTask, shard: Shard) -> None:
@@ -129,14 +140,15 @@ def _pruned(
 ) -> Weights:
     """The model's state on the CPU after pruning it in place, all of it finite."""
     parameters = prunable_parameters(model)
+    num_steps = task.learners.num_steps
 
     def gradients() -> Weights:
         batch = slice(task.learners.batch_size)
         loss_gradients = _gradients(model, task, images_NCHW[batch], labels_N[batch], mode)
-        _require_finite(task, loss_gradients, "gradient")
+        _require_finite(task, loss_gradients, "gradient", num_steps)
         return loss_gradients
 
-    _require_finite(task, model.state_dict(), "weights")
+    _require_finite(task, model.state_dict(), "weights", num_steps)
     inputs = PruningInputs(
         weights={name: parameter.detach().cpu() for name, parameter in parameters.items()},
         gradients=gradients,
@@ -147,6 +159,10 @@ def _pruned(
         # In the model, so that a tensor with two names in its state is pruned under both.
         for name, parameter in parameters.items():
             parameter.copy_(pruned[name])
+    return _copied_state(model)
+
+
+def _copied_state(model: nn.Module) -> Weights:
     return {
         name: tensor.detach().to("cpu", copy=True).contiguous()
         for name, tensor in model.state_dict().items()
@@ -169,9 +185,9 @@ def _gradients(
     return {name: part.cpu() for name, part in zip(parameters, gradients, strict=True)}
 
 
-def _require_finite(task: LearnerTask, tensors: Weights, what: str) -> None:
+def _require_finite(task: LearnerTask, tensors: Weights, what: str, step: int) -> None:
     try:
         require_finite(tensors)
     except LearnerRejectedError as error:
-        where = f"{what} not finite after step {task.learners.num_steps}"
+        where = f"{what} not finite after step {step}"
         raise diverged(task, where) from error

@@ -16,10 +16,11 @@ from lipt.common.errors import DataError
 
 
 def cifar10_rows(source: str, path: Path) -> ArrayRows:
-    """The 50,000 training images of CIFAR-10, 3 x 32 x 32, in their files' order.
+    """CIFAR-10's images, 3 x 32 x 32, in their files' order.
 
     Args:
-        source: the name under which the user opens them.
+        source: the name under which the user opens them: the 10,000 test images where it
+            begins with "cifar10-test", else the 50,000 training images.
         path: the directory that holds `cifar-10-batches-py`, or that directory itself.
 
     Raises:
@@ -44,7 +45,7 @@ def _cifar_rows(source: str, path: Path, name: str) -> ArrayRows:
         with warnings.catch_warnings():
             # The published pickles predate NumPy 2.4, which says so for each array.
             warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
-            data = reader(root, train=True, download=False)
+            data = reader(root, train="-test:" not in source, download=False)
     except (RuntimeError, OSError) as error:
         raise DataError(
             f"{source}: {root / reader.base_folder} is missing, or its files are not the "

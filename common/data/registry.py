@@ -18,12 +18,16 @@ from lipt.common.data.rows import Rows
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.factory import is_factory_spec
 
-_WITHOUT_PATH: Mapping[str, Callable[[str], Rows]] = MappingProxyType({"digits": digits_rows})
+_WITHOUT_PATH: Mapping[str, Callable[[str], Rows]] = MappingProxyType(
+    dict.fromkeys(("digits", "digits-train", "digits-test"), digits_rows)
+)
 
 _WITH_PATH: Mapping[str, Callable[[str, Path], Rows]] = MappingProxyType(
     {
         "cifar10": cifar10_rows,
+        "cifar10-test": cifar10_rows,
         "cifar100": cifar100_rows,
+        "cifar100-test": cifar100_rows,
         "imagefolder": imagefolder_rows,
         "parquet": parquet_rows,
     }

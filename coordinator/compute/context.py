@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -15,7 +16,7 @@ from lipt.common.data import Dataset, open_dataset
 from lipt.common.devices import resolve_device
 from lipt.common.models import build_model, lay_out
 from lipt.common.run_config import RunConfig
-from lipt.common.seeding import derive_seed
+from lipt.common.seeding import derive_generator, derive_seed
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.settings import ComputeSettings
@@ -70,6 +71,19 @@ class Context:
             min_per_class=config.validation.min_per_class,
             seed=config.seed,
         )
+
+    def batch_norm_images(self, config: RunConfig) -> Tensor | None:
+        """The run's training images (uint8) that batch-norm statistics are estimated on.
+
+        The same at every call; None where the run leaves the statistics as they are.
+        """
+        if not config.soup.reestimate_batch_norm:
+            return None
+        train_ids = self.split(config).train_ids
+        drawn = torch.randperm(
+            len(train_ids), generator=derive_generator(config.seed, "batch norm")
+        )[: config.soup.batch_norm_examples]
+        return self.dataset.images(train_ids[drawn])
 
     @property
     def batch_size(self) -> int:

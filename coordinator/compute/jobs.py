@@ -18,7 +18,7 @@ from lipt.common.data import normalization, pack_shard
 from lipt.common.determinism import pinned_kernels
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import RunConfig, SoupMethod
-from lipt.common.seeding import derive_generator, derive_seed
+from lipt.common.seeding import derive_seed
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import decode_sparse
 from lipt.common.weights.specs import Weights, specs_of
@@ -192,18 +192,12 @@ class MakeSoup:
     def _evaluator(self, context: Context) -> Evaluator:
         config, dataset = self.config, context.dataset
         split = context.split(config)
-        batch_norm_images = None
-        if config.soup.reestimate_batch_norm:
-            drawn = torch.randperm(
-                len(split.train_ids), generator=derive_generator(config.seed, "batch norm")
-            )[: config.soup.batch_norm_examples]
-            batch_norm_images = dataset.images(split.train_ids[drawn])
         return Evaluator(
             model=context.new_model(config),
             image=self.image,
             device=context.device,
             images_NCHW=dataset.images(split.validation_ids),
             labels_N=dataset.labels_N[split.validation_ids],
-            batch_norm_images_MCHW=batch_norm_images,
+            batch_norm_images_MCHW=context.batch_norm_images(config),
             batch_size=context.batch_size,
         )

@@ -48,6 +48,10 @@ def last_layer_norms(signals: Signals) -> Tensor:
 
     A layer without a bias has no 1.
     """
-    error_norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1)
-    squares_N = signals.features_ND.square().sum(dim=-1) + float(signals.has_bias)
-    return error_norms_N * squares_N.sqrt()
+    # The dtype is the sum's: half-precision signals are widened on the way, not copied.
+    error_norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float32)
+    feature_norms_N: Tensor = torch.linalg.vector_norm(
+        signals.features_ND, dim=-1, dtype=torch.float32
+    )
+    extended_N = (feature_norms_N.square() + float(signals.has_bias)).sqrt()
+    return error_norms_N * extended_N

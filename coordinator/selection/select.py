@@ -119,14 +119,16 @@ def _require_finite(values: Tensor, name: str) -> None:
 
 _REMEDIES = {
     Need.SIGNALS: "They were not computed: compute them with the run's weights first.",
+    Need.FEATURES: "They were not computed: compute them first, or give your own.",
     Need.GRADIENT_NORMS: "They were not computed: compute them with the run's weights first.",
     Need.VALIDATION: "The run has none: set validation.fraction above 0.",
     Need.DYNAMICS: (
         "They are known only to a run with learners, on its own weights: leave `weights` unset."
     ),
     Need.PAIRED_FEATURES: (
-        "Give a safetensors file with the two tensors `features` and `paired_features`, "
-        "one row per example each."
+        "Give a safetensors file with the two tensors `features` (N x d) and `paired_features` "
+        "(N x p), one row per example each: `lipt subset get --features FILE.safetensors`, or "
+        'client.subset(..., features={"features": ..., "paired_features": ...}).'
     ),
 }
 
@@ -136,6 +138,8 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
     match need:
         case Need.SIGNALS:
             return {"errors": signals.errors_NC, "features": signals.features_ND}
+        case Need.FEATURES:
+            return {"features": signals.features_ND}
         case Need.GRADIENT_NORMS:
             return {"gradient norms": signals.gradient_norms_N}
         case Need.VALIDATION:

@@ -27,6 +27,8 @@ class Need(StrEnum):
 
     # Errors and features: one forward pass over the data.
     SIGNALS = "signals"
+    # Features alone, whoever they are from: the user, or the model as with SIGNALS.
+    FEATURES = "features"
     # Of all parameters: one backward pass per example.
     GRADIENT_NORMS = "gradient norms"
     # The signals of the run's validation split.
@@ -39,6 +41,7 @@ class Need(StrEnum):
 
 NOTHING: frozenset[Need] = frozenset()
 SIGNALS = frozenset({Need.SIGNALS})
+FEATURES = frozenset({Need.FEATURES})
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Strategy:
     needs: from the values of all options.
     prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples
         before they are split by class, for what a class alone cannot know.
+    rechecks: whether a subset of it stays in use, when the weights have changed, as long as
+        a quadratic model of the loss around the old ones holds.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Strategy:
     returns_weights: bool = False
     needs: Callable[[Mapping[str, Any]], frozenset[Need]] = lambda _: SIGNALS
     prepare: Callable[..., Signals] | None = None
+    rechecks: bool = False
 
     @cached_property
     def options(self) -> tuple[Option, ...]:

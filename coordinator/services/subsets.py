@@ -11,7 +11,7 @@ import grpc.aio
 from lipt.common.rpc.wire import blob_from_proto
 from lipt.coordinator.records import SubsetRecord
 from lipt.coordinator.selection.registry import STRATEGIES
-from lipt.coordinator.subsets import SubsetQuery, Subsets
+from lipt.coordinator.subsets import Answer, SubsetQuery, Subsets
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 
@@ -29,12 +29,12 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
     ) -> AsyncIterator[pb.GetSubsetResponse]:
         """Compute or read a subset, and stream it."""
         async for part in self._subsets.get(_query(request)):
-            if not isinstance(part, SubsetRecord):
+            if not isinstance(part, Answer):
                 progress = pb.SubsetProgress(activity=part.text, done=part.done, total=part.total)
                 yield pb.GetSubsetResponse(progress=progress)
                 continue
-            yield pb.GetSubsetResponse(subset=_description(part))
-            async for examples in self._subsets.parts(part):
+            yield pb.GetSubsetResponse(subset=_description(part.subset, kept=part.kept))
+            async for examples in self._subsets.parts(part.subset):
                 yield pb.GetSubsetResponse(
                     examples=pb.SubsetExamples(indices=examples.indices, weights=examples.weights)
                 )
@@ -59,6 +59,8 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
                         )
                         for option in strategy.options
                     ],
+                    needs=sorted(strategy.default_needs()) or ["labels"],
+                    cost=strategy.cost,
                 )
                 for strategy in STRATEGIES.values()
             ]
@@ -74,10 +76,12 @@ def _query(request: pb.GetSubsetRequest) -> SubsetQuery:
         balanced=request.balanced if request.HasField("balanced") else None,
         options=dict(request.options),
         weights=blob_from_proto(request.weights) if request.HasField("weights") else None,
+        features=blob_from_proto(request.features) if request.HasField("features") else None,
+        previous=request.previous,
     )
 
 
-def _description(subset: SubsetRecord) -> pb.Subset:
+def _description(subset: SubsetRecord, *, kept: bool) -> pb.Subset:
     return pb.Subset(
         run_id=subset.run_id,
         strategy=subset.strategy,
@@ -87,4 +91,5 @@ def _description(subset: SubsetRecord) -> pb.Subset:
         digest=subset.digest,
         weights_sha256=subset.weights_sha256,
         manifest_json=json.dumps(subset.manifest, sort_keys=True),
+        kept=kept,
     )

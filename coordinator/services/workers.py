@@ -16,7 +16,7 @@ from lipt.common.errors import (
 from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.rpc.wire import blob_from_proto, blob_to_proto, enum_value, task_to_proto
 from lipt.coordinator.dispatch import Dispatcher, LearnerResult, parse_assignment_id
-from lipt.coordinator.learner_check import check_learner
+from lipt.coordinator.learner_check import check_learner, require_snapshots
 from lipt.coordinator.records import LearnerRecord, RunRecord
 from lipt.coordinator.run_book import LearnerProgress
 from lipt.coordinator.services.views import protocol_version
@@ -103,10 +103,17 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         held = (request.worker_id, key, request.epoch)
         run, already = self._dispatcher.check_commit(*held, blob)
         if not already:
+            snapshots = tuple(map(blob_from_proto, request.snapshots))
             try:
-                await asyncio.to_thread(
-                    check_learner, self._specs.path(blob), await self._specs.of_run(run)
+                require_snapshots(
+                    len(snapshots),
+                    run.config.learners.num_snapshots,
+                    worker=self._dispatcher.workers.name(request.worker_id),
+                    version=self._dispatcher.workers.version(request.worker_id),
                 )
+                specs = await self._specs.of_run(run)
+                for name in (*snapshots, blob):
+                    await asyncio.to_thread(check_learner, self._specs.path(name), specs)
             except LearnerRejectedError as error:
                 await self._dispatcher.fail(*held, str(error))
                 raise
@@ -116,6 +123,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 loss=report.loss,
                 train_seconds=report.train_seconds,
                 bytes_received=report.bytes_received,
+                snapshots=snapshots,
             )
             await self._dispatcher.commit(*held, result)
         return pb.CommitResultResponse()

@@ -66,6 +66,17 @@ class Database:
         )
         return SubsetRecord.model_validate_json(rows[0][0]) if rows else None
 
+    async def find_subsets(self, run_id: str, digest: str) -> tuple[SubsetRecord, ...]:
+        """A run's subsets of these very examples and weights, newest first."""
+        rows = await self._do(
+            lambda: self._connection.execute(
+                "SELECT body FROM subsets WHERE run_id = ? AND json_extract(body, '$.digest') = ?",
+                (run_id, digest),
+            ).fetchall()
+        )
+        found = [SubsetRecord.model_validate_json(row[0]) for row in rows]
+        return tuple(sorted(found, key=lambda subset: (-subset.created_at, subset.key)))
+
     async def save_subset(self, subset: SubsetRecord) -> None:
         """Write a subset."""
         await self._do(lambda: _save_subset(self._connection, subset))

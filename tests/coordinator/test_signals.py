@@ -13,7 +13,14 @@ from lipt.common.learner_task import ImageFormat
 from lipt.common.preprocess import to_model_input
 from lipt.coordinator.selection.el2n import el2n
 from lipt.coordinator.selection.grand import grand, last_layer_norms
-from lipt.coordinator.signals import Signals, compute_signals, errors_of, labels_only
+from lipt.coordinator.signals import (
+    STORAGE_LIMITS,
+    Signals,
+    StorageLimits,
+    compute_signals,
+    errors_of,
+    labels_only,
+)
 
 CPU = torch.device("cpu")
 IMAGE = ImageFormat(3, 6, 6, mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -45,7 +52,12 @@ def make_model(*, bias: bool = True, num_classes: int = 3) -> nn.Module:
 
 
 def signals_of(
-    model: nn.Module, dataset: MemoryDataset, *, batch_size: int = 16, ids: Tensor | None = None
+    model: nn.Module,
+    dataset: MemoryDataset,
+    *,
+    batch_size: int = 16,
+    ids: Tensor | None = None,
+    limits: StorageLimits = STORAGE_LIMITS,
 ) -> Signals:
     return compute_signals(
         model,
@@ -55,6 +67,7 @@ def signals_of(
         on_progress=lambda _done, _total: None,
         batch_size=batch_size,
         ids=ids,
+        limits=limits,
     )
 
 
@@ -226,3 +239,46 @@ def test_a_file_that_holds_no_signals_is_named(tmp_path: Path, content: bytes | 
         path.write_bytes(content)
     with pytest.raises(StateError, match=r"signals does not hold signals.*Delete it"):
         Signals.load(path)
+
+
+def test_what_is_over_a_limit_is_kept_in_half_precision(tmp_path: Path) -> None:
+    model, dataset = make_model(), make_dataset()
+    exact = signals_of(model, dataset)
+    # 40 examples of 3 errors and 64 features take 480 and 10,240 bytes in float32.
+    for error_bytes, feature_bytes in ((479, 10_240), (480, 10_239), (1, 1)):
+        signals = signals_of(model, dataset, limits=StorageLimits(error_bytes, feature_bytes))
+        assert signals.errors_NC.dtype == (torch.float32 if error_bytes == 480 else torch.float16)
+        wide = feature_bytes == 10_240
+        assert signals.features_ND.dtype == (torch.float32 if wide else torch.float16)
+        assert torch.equal(signals.errors_NC, exact.errors_NC.to(signals.errors_NC.dtype))
+        assert torch.equal(signals.features_ND, exact.features_ND.to(signals.features_ND.dtype))
+    signals.save(tmp_path / "signals")
+    loaded = Signals.load(tmp_path / "signals")
+    assert loaded.errors_NC.dtype == loaded.features_ND.dtype == torch.float16
+    taken = loaded.take(torch.tensor([3, 1]))
+    assert taken.errors_NC.dtype == taken.features_ND.dtype == torch.float32
+
+
+def test_half_precision_of_imagenet_is_what_its_limits_are_for() -> None:
+    # 1.28 million examples: 1,000 errors take 5.1 GB in float32, 512 features 2.6 GB.
+    assert STORAGE_LIMITS.error_dtype(1_281_167 * 1000) == torch.float16
+    assert STORAGE_LIMITS.feature_dtype(1_281_167 * 512) == torch.float32
+    assert STORAGE_LIMITS.feature_dtype(1_281_167 * 2048) == torch.float16
+    assert STORAGE_LIMITS.error_dtype(50_000 * 100) == torch.float32
+
+
+def test_features_too_large_for_half_precision_name_their_ids() -> None:
+    model, dataset = nn.Sequential(nn.Flatten(), Scaled(), nn.Linear(108, 3)), make_dataset(20)
+    nn.init.zeros_(next(model.parameters()))
+    dataset.images_NCHW[:] = 128
+    dataset.images_NCHW[[3, 5]] = 255
+    assert signals_of(model, dataset).features_ND.isfinite().all()
+    with pytest.raises(SignalsError, match=r"kept in float16, are not finite .* ids 3, 5\."):
+        signals_of(model, dataset, batch_size=20, limits=StorageLimits(feature_bytes=1))
+
+
+class Scaled(nn.Module):
+    """Features of up to 2 become ones that float16 has no room for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 50_000

@@ -3,12 +3,22 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+import safetensors.torch
+import torch
 
-from lipt.common.errors import BudgetError, InvalidRequestError, SubsetError, WeightsError
+from lipt.common.errors import (
+    BudgetError,
+    FeaturesError,
+    InvalidRequestError,
+    SubsetError,
+    WeightsError,
+)
 from lipt.trainer.client import Client
 from lipt.trainer.views import ProgressView
 from lipt.v1 import blob_pb2, subset_pb2
@@ -139,4 +149,82 @@ def test_weights_to_select_on_are_uploaded_before(fake: Any, client: Client) -> 
 def test_a_pickle_to_select_on_is_never_sent(fake: Any, client: Client) -> None:
     with pytest.raises(WeightsError, match="pickle"):
         client.subset(fraction=0.1, weights=b"\x80\x02}q\x00.")
+    assert fake.requests == []
+
+
+def test_a_plain_request_has_no_features_and_no_previous_subset(fake: Any, client: Client) -> None:
+    fake.subset_scripts = [whole()]
+    subset = client.subset(fraction=0.1)
+    (request,) = fake.requests
+    assert not request.HasField("features")
+    assert request.previous == ""
+    assert not subset.kept
+    assert subset.stopped_early == ""
+
+
+def test_the_previous_subset_is_named_by_its_digest(fake: Any, client: Client) -> None:
+    kept = [description(kept=True), examples(INDICES, WEIGHTS)]
+    fake.subset_scripts = [whole(), kept, kept]
+    first = client.subset(fraction=0.1)
+    again = client.subset(fraction=0.1, previous=first)
+    assert again.kept
+    assert again == first  # the very same examples
+    assert client.subset(fraction=0.1, previous=first.digest).kept
+    assert [request.previous for request in fake.requests] == ["", DIGEST, DIGEST]
+
+
+def test_an_early_stop_is_read_from_the_manifest(fake: Any, client: Client) -> None:
+    manifest = json.dumps({"stopped_early": "nothing is left to gain."})
+    fake.subset_scripts = [[description(manifest_json=manifest), examples(INDICES, WEIGHTS)]]
+    assert client.subset(fraction=0.1).stopped_early == "nothing is left to gain."
+
+
+@pytest.mark.parametrize("form", ["path", "text", "bytes"])
+def test_features_to_select_on_are_uploaded_before(
+    fake: Any, client: Client, tmp_path: Path, form: str
+) -> None:
+    path = tmp_path / "features.safetensors"
+    safetensors.torch.save_file({"features": torch.ones(3, 2)}, path)
+    content = path.read_bytes()
+    fake.subset_scripts = [whole()]
+    given = {"path": path, "text": str(path), "bytes": content}[form]
+    client.subset(fraction=0.1, features=given)
+    name = hashlib.sha256(content).hexdigest()
+    assert fake.blobs[name] == content
+    (request,) = fake.requests_of(subset_pb2.GetSubsetRequest)
+    assert request.features == blob_pb2.BlobRef(sha256=name, size_bytes=len(content))
+
+
+def test_features_may_be_tensors_arrays_or_lists(fake: Any, client: Client) -> None:
+    fake.subset_scripts = [whole()]
+    features = {
+        "features": torch.ones(2, 2, dtype=torch.bfloat16, requires_grad=True),
+        "paired_features": np.array([[1.0], [2.0]], np.float32),
+    }
+    client.subset(fraction=0.1, features=features)
+    (request,) = fake.requests_of(subset_pb2.GetSubsetRequest)
+    sent = safetensors.torch.load(fake.blobs[request.features.sha256])
+    assert sent["features"].dtype == torch.bfloat16
+    assert sent["features"].tolist() == [[1.0, 1.0]] * 2
+    assert sent["paired_features"].tolist() == [[1.0], [2.0]]
+    fake.subset_scripts = [whole()]
+    client.subset(fraction=0.1, features={"features": [[0.5], [1.5]]})
+    request = fake.requests_of(subset_pb2.GetSubsetRequest)[-1]
+    assert safetensors.torch.load(fake.blobs[request.features.sha256])["features"].shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        (b"\x80\x02}q\x00.", r"the content is a pickle, .* so it is not\. Give \{'features'"),
+        (b"nothing of the kind", r"not a safetensors file.*'features': N x d"),
+        ({"features": [[1.0], [2.0, 3.0]]}, r"are no tensors \(.*'features': N x d"),
+        ({"features": "many"}, "are no tensors"),
+    ],
+)
+def test_what_is_no_features_is_never_sent(
+    fake: Any, client: Client, features: Any, words: str
+) -> None:
+    with pytest.raises(FeaturesError, match=words):
+        client.subset(fraction=0.1, features=features)
     assert fake.requests == []

@@ -11,10 +11,10 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ConfigError
 from lipt.common.learner_task import ImageFormat, LearnerTask
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.wire import blob_to_proto, task_to_proto
+from lipt.common.rpc.wire import blob_from_proto, blob_to_proto, task_to_proto
 from lipt.common.run_config import AugmentationConfig, LearnersConfig, PruningMethod
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.coordinator import Coordinator
+from lipt.worker.coordinator import Coordinator, Report
 
 TASK = LearnerTask(
     model="resnet8",
@@ -41,9 +41,14 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
             task=task_to_proto(TASK),
         )
         self.released: list[worker_pb2.ReleaseAssignmentRequest] = []
+        self.committed: list[worker_pb2.CommitResultRequest] = []
 
     def AcquireAssignment(self, request: Any, context: Any) -> Any:
         return worker_pb2.AcquireAssignmentResponse(assignment=self.assignment)
+
+    def CommitResult(self, request: Any, context: Any) -> Any:
+        self.committed.append(request)
+        return worker_pb2.CommitResultResponse()
 
     def ReleaseAssignment(self, request: Any, context: Any) -> Any:
         self.released.append(request)
@@ -85,3 +90,14 @@ def test_interrupted_worker_asks_no_more(served: tuple[Fake, Coordinator]) -> No
     coordinator = served[1]
     coordinator.interrupt()
     assert coordinator.acquire("w") is None
+
+
+def test_result_goes_out_with_its_snapshots_in_order(served: tuple[Fake, Coordinator]) -> None:
+    fake, coordinator = served
+    assignment = coordinator.acquire("w")
+    assert assignment is not None
+    early, late, result = (BlobName.of(content) for content in (b"1", b"2", b"3"))
+    coordinator.commit("w", assignment, result, Report(1.0, 2.0, 3.0, 4), [early, late])
+    (committed,) = fake.committed
+    assert blob_from_proto(committed.result) == result
+    assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]

@@ -189,6 +189,26 @@ def test_learner_is_the_same_in_another_thread() -> None:
     assert same(results[0], train(task))
 
 
+def test_snapshots_are_the_states_after_their_steps_and_change_nothing() -> None:
+    learners = LearnersConfig(num_minibatches=2, num_steps=4, batch_size=8, num_snapshots=2)
+    task = make_task(learners=learners)
+    watched = train(task)
+    # 4/3 and 8/3: after steps 1 and 3, of 2 minibatches each.
+    seen = [int(state["bn1.num_batches_tracked"]) for state in watched.snapshots]
+    assert seen == [2, 6]
+    without = LearnersConfig(num_minibatches=2, num_steps=4, batch_size=8)
+    assert same(watched, train(make_task(learners=without)))
+    for num_steps, snapshot in zip((1, 3), watched.snapshots, strict=True):
+        shorter = LearnersConfig(num_minibatches=2, num_steps=num_steps, batch_size=8)
+        expected = train(make_task(learners=shorter, pruning_method=PruningMethod.NONE)).weights
+        assert specs_of(snapshot) == specs_of(expected)
+        assert all(torch.equal(snapshot[name], expected[name]) for name in expected)
+
+
+def test_learner_without_snapshots_has_none() -> None:
+    assert train(make_task()).snapshots == ()
+
+
 def test_learner_depends_on_its_seed() -> None:
     assert not same(train(make_task(seed=1)), train(make_task(seed=2)))
 
@@ -253,6 +273,19 @@ def test_weights_that_diverge_in_the_last_update_are_reported() -> None:
         num_minibatches=1, num_steps=1, batch_size=16, learning_rate=3e38, weight_decay=1e3
     )
     with pytest.raises(LearnerDivergedError, match="weights not finite after step 1 of 1"):
+        train(make_task(learners=learners))
+
+
+def test_weights_that_diverge_before_a_snapshot_are_reported_with_its_step() -> None:
+    learners = LearnersConfig(
+        num_minibatches=1,
+        num_steps=2,
+        num_snapshots=1,
+        batch_size=16,
+        learning_rate=3e38,
+        weight_decay=1e3,
+    )
+    with pytest.raises(LearnerDivergedError, match="weights not finite after step 1 of 2"):
         train(make_task(learners=learners))
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
-from lipt.trainer.cli import demo, doctor, run, strategies, subset, weights
+from lipt.trainer.cli import compare, demo, doctor, report, run, strategies, subset, train, weights
 
 
 class _OneSentenceErrors(TyperGroup):
@@ -55,6 +55,9 @@ main = typer.Typer(
 main.add_typer(run.app, name="run")
 main.add_typer(subset.app, name="subset")
 main.add_typer(weights.app, name="weights")
+main.command("train")(train.train)
+main.command("compare")(compare.compare)
+main.command("report")(report.report)
 main.command("strategies")(strategies.list_strategies)
 main.command("doctor")(doctor.examine)
 main.command("demo")(demo.demonstrate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -28,28 +29,48 @@ def list_strategies(
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
 ) -> None:
-    """List the selection strategies and their options."""
+    """List the selection strategies: papers, needs, costs and options."""
     from lipt.trainer.cli.output import print_json
 
     with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
         strategies = client.strategies()
     if json:
         print_json(strategies)
-        return
-    for strategy in strategies:
-        for line in strategy_lines(strategy):
-            typer.echo(line)
+    elif sys.stdout.isatty():
+        from lipt.trainer.cli.strategy_table import print_strategies
+
+        print_strategies(strategies)
+    else:
+        for strategy in strategies:
+            for line in strategy_lines(strategy):
+                typer.echo(line)
 
 
 def strategy_lines(strategy: StrategyView) -> list[str]:
     """A strategy as a few lines of text."""
-    facts = [
-        "balanced per class" if strategy.balanced_by_default else "not balanced per class",
+    lines = [f"{strategy.name}: {strategy.summary}", f"    {', '.join(facts(strategy))}"]
+    if strategy.paper:
+        lines.append(f"    {strategy.paper}")
+    return lines + [f"    --option {text}" for text in option_texts(strategy)]
+
+
+def facts(strategy: StrategyView) -> list[str]:
+    """What there is to know before one chooses it, in a few words each."""
+    return [
+        *([f"needs {' and '.join(strategy.needs)}"] if strategy.needs else []),
         "with weights" if strategy.returns_weights else "without weights",
-        *([strategy.paper] if strategy.paper else []),
+        "balanced per class" if strategy.balanced_by_default else "not balanced per class",
+        *([f"cost {strategy.cost}"] if strategy.cost else []),
     ]
-    lines = [f"{strategy.name}: {strategy.summary}", f"    {', '.join(facts)}"]
+
+
+def option_texts(strategy: StrategyView) -> list[str]:
+    """Each option as NAME=DEFAULT, with what else it takes: some values, or numbers in a range."""
+    texts = []
     for option in strategy.options:
-        allowed = f" (one of {', '.join(option.allowed_values)})" if option.allowed_values else ""
-        lines.append(f"    --option {option.name}={option.default_value}{allowed}")
-    return lines
+        text = f"{option.name}={option.default_value}"
+        if option.allowed_values:
+            choice = "one of " if len(option.allowed_values) > 1 else ""
+            text += f" ({choice}{', '.join(option.allowed_values)})"
+        texts.append(text)
+    return texts

@@ -59,6 +59,14 @@ def get(
         Path | None,
         typer.Option("--weights", help="Select on this safetensors file, not on theta_p."),
     ] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(
+            "--features",
+            help="Your own features, in place of the model's: a safetensors file with the tensor "
+            "features (N x d) and, for pairs, paired_features (N x p).",
+        ),
+    ] = None,
     json: Json = False,
     coordinator: Coordinator = DEFAULT_COORDINATOR,
     tls_cert: TlsCert = None,
@@ -92,6 +100,7 @@ def get(
                 balanced=balanced,
                 options=parsed,
                 weights=weights,
+                features=features,
                 on_progress=lambda progress: report(_progress_text(progress)),
             )
 
@@ -110,6 +119,8 @@ def get(
         )
     else:
         typer.echo(f"{out}: {len(subset)} examples by {subset.strategy}, digest {subset.digest}")
+        if subset.stopped_early:
+            typer.echo(f"{subset.strategy} stopped early: {subset.stopped_early}")
 
 
 def _progress_text(progress: ProgressView) -> str:

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetSubsetRequest(_message.Message):
-    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights")
+    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,8 @@ class GetSubsetRequest(_message.Message):
     BALANCED_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     fraction: float
@@ -30,7 +32,9 @@ class GetSubsetRequest(_message.Message):
     balanced: bool
     options: _containers.ScalarMap[str, str]
     weights: _blob_pb2.BlobRef
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    features: _blob_pb2.BlobRef
+    previous: str
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ...) -> None: ...
 
 class GetSubsetResponse(_message.Message):
     __slots__ = ("progress", "subset", "examples")
@@ -53,7 +57,7 @@ class SubsetProgress(_message.Message):
     def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
 
 class Subset(_message.Message):
-    __slots__ = ("run_id", "strategy", "num_examples", "balanced", "fingerprint", "digest", "weights_sha256", "manifest_json")
+    __slots__ = ("run_id", "strategy", "num_examples", "balanced", "fingerprint", "digest", "weights_sha256", "manifest_json", "kept")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +66,7 @@ class Subset(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     num_examples: int
@@ -70,7 +75,8 @@ class Subset(_message.Message):
     digest: str
     weights_sha256: str
     manifest_json: str
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., num_examples: _Optional[int] = ..., balanced: bool = ..., fingerprint: _Optional[str] = ..., digest: _Optional[str] = ..., weights_sha256: _Optional[str] = ..., manifest_json: _Optional[str] = ...) -> None: ...
+    kept: bool
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., num_examples: _Optional[int] = ..., balanced: bool = ..., fingerprint: _Optional[str] = ..., digest: _Optional[str] = ..., weights_sha256: _Optional[str] = ..., manifest_json: _Optional[str] = ..., kept: bool = ...) -> None: ...
 
 class SubsetExamples(_message.Message):
     __slots__ = ("indices", "weights")
@@ -91,20 +97,24 @@ class ListStrategiesResponse(_message.Message):
     def __init__(self, strategies: _Optional[_Iterable[_Union[Strategy, _Mapping]]] = ...) -> None: ...
 
 class Strategy(_message.Message):
-    __slots__ = ("name", "summary", "paper", "returns_weights", "balanced_by_default", "options")
+    __slots__ = ("name", "summary", "paper", "returns_weights", "balanced_by_default", "options", "needs", "cost")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     PAPER_FIELD_NUMBER: _ClassVar[int]
     RETURNS_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     BALANCED_BY_DEFAULT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     name: str
     summary: str
     paper: str
     returns_weights: bool
     balanced_by_default: bool
     options: _containers.RepeatedCompositeFieldContainer[StrategyOption]
-    def __init__(self, name: _Optional[str] = ..., summary: _Optional[str] = ..., paper: _Optional[str] = ..., returns_weights: bool = ..., balanced_by_default: bool = ..., options: _Optional[_Iterable[_Union[StrategyOption, _Mapping]]] = ...) -> None: ...
+    needs: _containers.RepeatedScalarFieldContainer[str]
+    cost: str
+    def __init__(self, name: _Optional[str] = ..., summary: _Optional[str] = ..., paper: _Optional[str] = ..., returns_weights: bool = ..., balanced_by_default: bool = ..., options: _Optional[_Iterable[_Union[StrategyOption, _Mapping]]] = ..., needs: _Optional[_Iterable[str]] = ..., cost: _Optional[str] = ...) -> None: ...
 
 class StrategyOption(_message.Message):
     __slots__ = ("name", "default_value", "allowed_values")

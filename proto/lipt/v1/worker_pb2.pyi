@@ -166,18 +166,20 @@ class HeartbeatResponse(_message.Message):
     def __init__(self, stop: bool = ...) -> None: ...
 
 class CommitResultRequest(_message.Message):
-    __slots__ = ("worker_id", "assignment_id", "epoch", "result", "report")
+    __slots__ = ("worker_id", "assignment_id", "epoch", "result", "report", "snapshots")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     assignment_id: str
     epoch: int
     result: _blob_pb2.BlobRef
     report: LearnerReport
-    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., result: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., report: _Optional[_Union[LearnerReport, _Mapping]] = ...) -> None: ...
+    snapshots: _containers.RepeatedCompositeFieldContainer[_blob_pb2.BlobRef]
+    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., result: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., report: _Optional[_Union[LearnerReport, _Mapping]] = ..., snapshots: _Optional[_Iterable[_Union[_blob_pb2.BlobRef, _Mapping]]] = ...) -> None: ...
 
 class LearnerReport(_message.Message):
     __slots__ = ("loss", "train_seconds", "total_seconds", "bytes_received")

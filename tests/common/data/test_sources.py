@@ -20,8 +20,12 @@ Encode = Callable[..., bytes]
 def test_lists_the_sources() -> None:
     assert known_sources() == (
         "digits",
+        "digits-train",
+        "digits-test",
         "cifar10:PATH",
+        "cifar10-test:PATH",
         "cifar100:PATH",
+        "cifar100-test:PATH",
         "imagefolder:PATH",
         "parquet:PATH",
         "package.module:factory",
@@ -33,8 +37,7 @@ def test_unknown_source_is_answered_with_the_list(source: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         open_dataset(source)
     assert str(caught.value) == (
-        f"there is no data set {source!r}. There are: digits, cifar10:PATH, cifar100:PATH, "
-        "imagefolder:PATH, parquet:PATH, package.module:factory."
+        f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
     )
 
 
@@ -43,6 +46,24 @@ def test_a_source_without_its_path_is_told_how_to_name_it(source: str) -> None:
     name = source.rstrip(":")
     with pytest.raises(ConfigError, match=rf"Write {name}:PATH"):
         open_dataset(source)
+
+
+def test_the_parts_of_digits_are_disjoint_and_of_every_class() -> None:
+    everything, train, test = (
+        open_dataset(name) for name in ("digits", "digits-train", "digits-test")
+    )
+    assert (len(train), len(test)) == (1442, 355)
+    assert set(test.labels_N.tolist()) == set(range(10))
+    rows = sorted(
+        part.images(torch.tensor([row])).numpy().tobytes()
+        for part in (train, test)
+        for row in range(len(part))
+    )
+    whole = sorted(
+        everything.images(torch.tensor([row])).numpy().tobytes() for row in range(len(everything))
+    )
+    assert rows == whole
+    assert len({train.fingerprint, test.fingerprint, everything.fingerprint}) == 3
 
 
 def test_digits_take_no_path() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
+from lipt.coordinator.dynamics import Dynamics
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.selection.select import select
@@ -16,14 +19,15 @@ from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Balance, Need, Strategy
 from lipt.coordinator.signals import Signals, labels_only
 
-# Every strategy with every balance and, for grand, both kinds of norm.
+# Every strategy with every balance; for grand both kinds of norm, for el2n both of models.
+VARIANTS = {"grand": [{}, {"parameters": "all"}], "el2n": [{}, {"models": "learners"}]}
 CASES = [
     pytest.param(strategy, balanced, options, id=f"{name}-{balanced}-{'-'.join(options.values())}")
     for name, strategy in STRATEGIES.items()
     for balanced in (False, True)
     if strategy.balance is (Balance.ALWAYS if balanced else Balance.NEVER)
     or strategy.balance is Balance.BY_DEFAULT
-    for options in ([{}, {"parameters": "all"}] if name == "grand" else [{}])
+    for options in VARIANTS.get(name, [{}])
 ]
 cases = pytest.mark.parametrize(("strategy", "balanced", "options"), CASES)
 
@@ -34,12 +38,20 @@ def make_signals(labels: list[int], seed: int = 0) -> Signals:
     labels_N = torch.tensor(labels)
     errors_NC = torch.randn(num_examples, num_classes, generator=generator).softmax(dim=-1)
     errors_NC[torch.arange(num_examples), labels_N] -= 1
-    return Signals(
+    signals = Signals(
         errors_NC=errors_NC,
         features_ND=torch.randn(num_examples, 5, generator=generator),
         labels_N=labels_N,
         gradient_norms_N=torch.rand(num_examples, generator=generator),
+        dynamics=Dynamics(
+            probabilities_NLT=torch.rand(num_examples, 2, 3, generator=generator),
+            margins_NLT=torch.randn(num_examples, 2, 3, generator=generator),
+            error_norms_NL=torch.rand(num_examples, 2, generator=generator),
+            disagreement_N=torch.rand(num_examples, generator=generator),
+        ),
+        paired_features_NP=torch.randn(num_examples, 5, generator=generator),
     )
+    return replace(signals, validation=signals)
 
 
 def choose(
@@ -73,11 +85,14 @@ def test_exactly_the_budget_of_distinct_ids_ascending(
     chosen = choose(strategy, signals, budget, balanced=balanced, options=options)
     indices = chosen.indices_K.tolist()
     assert indices == sorted(set(indices))
-    assert len(indices) == budget == len(chosen.weights_K)
+    assert len(indices) == len(chosen.weights_K) <= budget
+    # Only a pursuit can have nothing left to gain; it says so and does not pad.
+    assert bool(chosen.stopped_early) == (len(indices) < budget)
+    assert not chosen.stopped_early or strategy.name == "gradmatch"
     assert set(indices) <= set(range(len(labels)))
     assert chosen.indices_K.dtype == torch.int64
     assert chosen.weights_K.dtype == torch.float32
-    if balanced:
+    if balanced and not chosen.stopped_early:
         counts = torch.tensor(labels).bincount().tolist()
         found = signals.labels_N[chosen.indices_K].bincount(minlength=len(counts)).tolist()
         assert tuple(found) == class_quotas(counts, budget)
@@ -91,8 +106,8 @@ def test_the_whole_set_and_a_single_example(
     signals = make_signals(labels)
     for budget in (1, len(labels)):
         chosen = choose(strategy, signals, budget, balanced=balanced, options=options)
-        assert len(chosen.indices_K) == budget
-    assert chosen.indices_K.tolist() == list(range(len(labels)))
+        assert len(chosen.indices_K) == budget or chosen.stopped_early
+    assert chosen.stopped_early or chosen.indices_K.tolist() == list(range(len(labels)))
 
 
 @cases

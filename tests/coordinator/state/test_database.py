@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,21 @@ async def test_only_the_learners_given_are_written(tmp_path: Path, make_run: Mak
     await database.close()
 
 
+async def test_state_from_before_snapshots_opens(tmp_path: Path, make_run: MakeRun) -> None:
+    run = make_run(num_learners=1)
+    database = Database.open(tmp_path / "lipt.db")
+    await database.save_run(run, run.learners)
+    await database.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "lipt.db")) as connection, connection:
+        connection.execute("UPDATE learners SET body = json_remove(body, '$.snapshots')")
+        connection.execute(
+            "UPDATE runs SET body = json_remove(body, '$.config.learners.num_snapshots')"
+        )
+    reopened = Database.open(tmp_path / "lipt.db")
+    assert await reopened.load_runs() == (run,)
+    await reopened.close()
+
+
 async def test_subset_is_found_under_its_key(tmp_path: Path, make_run: MakeRun) -> None:
     run = make_run()
     subset = SubsetRecord(
@@ -65,6 +81,34 @@ async def test_subset_is_found_under_its_key(tmp_path: Path, make_run: MakeRun) 
     await database.save_subset(subset)
     assert await database.find_subset("k") == subset
     assert await database.find_subset("other") is None
+    await database.close()
+
+
+async def test_subsets_of_a_digest_come_newest_first(tmp_path: Path, make_run: MakeRun) -> None:
+    database = Database.open(tmp_path / "lipt.db")
+    for run_id in ("r", "s"):
+        run = make_run(run_id)
+        await database.save_run(run, run.learners)
+    asked = [("a", "r", "d", 1.0), ("b", "r", "d", 2.0), ("c", "r", "e", 3.0), ("x", "s", "d", 4.0)]
+    for key, run_id, digest, created_at in asked:
+        await database.save_subset(
+            SubsetRecord(
+                key=key,
+                run_id=run_id,
+                strategy="crest",
+                num_examples=2,
+                balanced=True,
+                fingerprint="f",
+                digest=digest,
+                weights_sha256="w",
+                manifest={},
+                blob=BlobName.of(b"subset"),
+                created_at=created_at,
+            )
+        )
+    found = await database.find_subsets("r", "d")
+    assert [subset.key for subset in found] == ["b", "a"]
+    assert await database.find_subsets("r", "other") == ()
     await database.close()
 
 

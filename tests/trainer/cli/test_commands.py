@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import struct
 from pathlib import Path
@@ -8,7 +9,11 @@ from typing import Any
 
 import grpc
 import pytest
+from rich.console import Console
+from rich.text import Text
 
+from lipt.trainer.cli.strategy_table import print_strategies
+from lipt.trainer.conversion import strategy_view
 from lipt.trainer.subset import Subset
 from lipt.v1 import config_pb2, run_pb2, subset_pb2
 
@@ -232,25 +237,103 @@ def test_a_subset_in_json_has_stable_keys(fake: Any, lipt: Any, tmp_path: Path) 
     }
 
 
-def test_strategies_are_listed_with_their_options(fake: Any, lipt: Any) -> None:
+def crest_strategy() -> subset_pb2.Strategy:
     option = subset_pb2.StrategyOption(
         name="norm", default_value="last_layer", allowed_values=["last_layer", "full"]
     )
+    share = subset_pb2.StrategyOption(
+        name="share", default_value="0.01", allowed_values=["number > 0"]
+    )
+    return subset_pb2.Strategy(
+        name="crest",
+        summary="coresets of [random] sets",
+        paper="Yang et al. 2023",
+        balanced_by_default=True,
+        returns_weights=True,
+        options=[option, share],
+        needs=["signals", "validation split"],
+        cost="N + k C",
+    )
+
+
+def test_strategies_are_listed_with_what_they_need_and_their_options(fake: Any, lipt: Any) -> None:
     fake.strategies = [
-        subset_pb2.Strategy(
-            name="grand",
-            summary="The largest gradients.",
-            paper="Paul et al. 2021",
-            balanced_by_default=True,
-            options=[option],
-        )
+        crest_strategy(),
+        subset_pb2.Strategy(name="uniform", summary="random examples", needs=["labels"], cost="N"),
     ]
     assert lipt("strategies").stdout.splitlines() == [
-        "grand: The largest gradients.",
-        "    balanced per class, without weights, Paul et al. 2021",
+        "crest: coresets of [random] sets",
+        "    needs signals and validation split, with weights, balanced per class, cost N + k C",
+        "    Yang et al. 2023",
         "    --option norm=last_layer (one of last_layer, full)",
+        "    --option share=0.01 (number > 0)",
+        "uniform: random examples",
+        "    needs labels, without weights, not balanced per class, cost N",
     ]
-    assert json.loads(lipt("strategies", "--json").stdout)[0]["options"][0]["name"] == "norm"
+    first = json.loads(lipt("strategies", "--json").stdout)[0]
+    assert first["options"][0]["name"] == "norm"
+    assert first["needs"] == ["signals", "validation split"]
+    assert first["cost"] == "N + k C"
+
+
+def test_strategies_of_an_older_coordinator_are_listed_without_needs(fake: Any, lipt: Any) -> None:
+    fake.strategies = [subset_pb2.Strategy(name="uniform", summary="random examples")]
+    assert lipt("strategies").stdout.splitlines() == [
+        "uniform: random examples",
+        "    without weights, not balanced per class",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_strategies_fit_a_terminal(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
+    print_strategies([strategy_view(crest_strategy())] * 26, console)
+    assert isinstance(console.file, io.StringIO)
+    text = Text.from_ansi(console.file.getvalue()).plain
+    lines = text.splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert lines[0].split() == [
+        *("strategy", "what", "it", "keeps", "needs", "weights", "per", "class", "cost")
+    ]
+    assert text.count("crest") == 26
+    for words in (
+        "[random]",
+        "validation",
+        "Yang et al. 2023",
+        "N + k C",
+        "yes",
+        "norm=last_layer",
+    ):
+        assert words in text
+    assert "N examples" in text
+
+
+def test_an_early_stop_is_a_line_of_its_own(fake: Any, lipt: Any, tmp_path: Path) -> None:
+    script = subset_script()
+    script[0].subset.manifest_json = '{"stopped_early": "nothing is left to gain."}'
+    fake.subset_scripts = [script]
+    out = tmp_path / "subset.npy"
+    result = lipt("subset", "get", "--budget", "3", "--out", str(out))
+    assert result.stdout.splitlines() == [
+        f"{out}: 2 examples by grand, digest {DIGEST}",
+        "grand stopped early: nothing is left to gain.",
+    ]
+
+
+def test_own_features_are_uploaded(fake: Any, lipt: Any, tmp_path: Path) -> None:
+    content = struct.pack("<Q", 2) + b"{}"
+    path = tmp_path / "features.safetensors"
+    path.write_bytes(content)
+    fake.subset_scripts = [subset_script()]
+    out = str(tmp_path / "s.npy")
+    result = lipt("subset", "get", "--budget", "2", "--features", str(path), "--out", out)
+    assert result.exit_code == 0, result.stderr
+    (request,) = fake.requests_of(subset_pb2.GetSubsetRequest)
+    assert fake.blobs[request.features.sha256] == content
+    path.write_bytes(b"\x80\x04}\x94.")
+    result = lipt("subset", "get", "--budget", "2", "--features", str(path), "--out", out)
+    assert result.exit_code == 1
+    assert "'features': N x d" in result.stderr
 
 
 def test_weights_are_written(fake: Any, lipt: Any, tmp_path: Path) -> None:

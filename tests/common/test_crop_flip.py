@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lipt.worker.augmentation.crop_flip import crop_flip
+from lipt.common.crop_flip import crop_flip
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -14,30 +14,35 @@ from torch.nn import functional
 PADDING = 4
 
 
-def crop_flip(images_BCHW: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Crop each image at random from itself padded with 4 black pixels, and flip half of them.
+def crop_flip(
+    images_BCHW: Tensor, *, generator: torch.Generator, padding: int = PADDING, flip: bool = True
+) -> Tensor:
+    """Crop each image at random from itself padded with black pixels, and flip half of them.
 
     Args:
         images_BCHW: any dtype, on any device. Not modified.
-        generator: a CPU generator, so that the draws are the same on every device.
+        generator: a CPU generator, so that the draws are the same on every device; what
+            it draws does not depend on `flip`.
+        padding: pixels on every side.
+        flip: whether any are flipped.
 
     Returns:
         New images of the same shape, on the same device: image b shows rows
         top..top+H and columns left..left+W of its padded self, with top and left
-        uniform in 0..8, mirrored left to right with probability 1/2.
+        uniform in 0..2 padding, mirrored left to right with probability 1/2.
     """
     num_images, num_channels, height, width = images_BCHW.shape
     offsets = (num_images, 1)
-    top_B1 = torch.randint(2 * PADDING + 1, offsets, generator=generator)
-    left_B1 = torch.randint(2 * PADDING + 1, offsets, generator=generator)
-    flipped_B1 = torch.randint(2, offsets, generator=generator).to(torch.bool)
+    top_B1 = torch.randint(2 * padding + 1, offsets, generator=generator)
+    left_B1 = torch.randint(2 * padding + 1, offsets, generator=generator)
+    flipped_B1 = torch.randint(2, offsets, generator=generator).to(torch.bool) & flip
 
     rows_BH = top_B1 + torch.arange(height)
     columns_W = torch.arange(width)
     columns_BW = left_B1 + torch.where(flipped_B1, columns_W.flip(0), columns_W)
-    padded_width = width + 2 * PADDING
+    padded_width = width + 2 * padding
     pixels_BHW = rows_BH.unsqueeze(2) * padded_width + columns_BW.unsqueeze(1)
 
-    padded_BCP = functional.pad(images_BCHW, [PADDING] * 4).flatten(2)
+    padded_BCP = functional.pad(images_BCHW, [padding] * 4).flatten(2)
     pixels_B1P = pixels_BHW.flatten(1).unsqueeze(1).to(images_BCHW.device)
     return padded_BCP.gather(-1, pixels_B1P.expand(-1, num_channels, -1)).view_as(images_BCHW)

@@ -1,0 +1,185 @@
+"""Which sides are compared at what, and by which objective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from benchmarks.selection import checkout_peers, objectives, registry_peers
+from benchmarks.selection.our_side import ours
+from benchmarks.selection.side import LEARNING_RATE, ROUNDS, Chosen, Side, Task
+
+Score = Callable[[Task, Chosen], float]
+
+
+@dataclass(frozen=True)
+class Group:
+    """One table.
+
+    score: of a choice, by a function that knows no side.
+    balanced: whether what is drawn at random for comparison is per class.
+    exact: sides that are exact greedy. Where there are any, the value is shown as
+        Q = (F - F_random) / (F_exact - F_random) with the first of them that was measured.
+    """
+
+    title: str
+    objective: str
+    sides: tuple[Side, ...]
+    score: Score
+    balanced: bool = True
+    exact: tuple[str, ...] = ()
+    validated: bool = False
+
+
+def _glister(name: str, solver: dict[str, str]) -> Side:
+    return ours(name, "glister", {"learning_rate": str(LEARNING_RATE), **solver})
+
+
+OURS = "ours"
+APRICOT = "apricot (given our kernel)"
+SUBMODLIB = "submodlib (given our kernel)"
+OURS_EXACT = "ours, exact"
+OURS_ROUNDS = f"ours, r={ROUNDS}"
+OURS_16_BIT = "ours, 16-bit"
+
+
+def _indices(score: Callable[..., float]) -> Score:
+    return lambda task, chosen: score(task.signals, chosen.indices_K)
+
+
+def _one_step_loss(task: Task, chosen: Chosen) -> float:
+    return objectives.glister(task.signals, chosen.indices_K, LEARNING_RATE)
+
+
+def _residual(task: Task, chosen: Chosen) -> float:
+    return objectives.gradmatch(task.signals, chosen.indices_K, chosen.weights_K)
+
+
+def random_choice(task: Task, seed: int, *, balanced: bool) -> Tensor:
+    return objectives.random_chosen(task.signals, task.budget, seed, balanced=balanced)
+
+
+GROUPS = {
+    "craig": Group(
+        title="CRAIG per class",
+        objective="sum of distances to the nearest chosen, lower is better",
+        score=_indices(objectives.craig),
+        sides=(
+            ours(OURS, "craig", {}),
+            Side("DeepCore", checkout_peers.deepcore_craig, against=OURS),
+            Side(
+                APRICOT,
+                registry_peers.per_class(registry_peers.apricot),
+                against=OURS,
+            ),
+            Side(
+                SUBMODLIB,
+                registry_peers.per_class(registry_peers.submodlib),
+                against=OURS,
+            ),
+        ),
+    ),
+    "facility_location": Group(
+        title="Facility location over all",
+        objective="Q = (F - F random) / (F exact greedy - F random), higher is better",
+        score=_indices(objectives.facility_location),
+        balanced=False,
+        exact=(SUBMODLIB, APRICOT, "ours, 24-bit", OURS_16_BIT),
+        sides=(
+            *(
+                ours(
+                    f"ours, {precision}",
+                    "facility_location",
+                    {"precision": precision},
+                    balanced=False,
+                )
+                for precision in ("24-bit", "16-bit", "8-bit")
+            ),
+            Side(
+                "DeepCore, lazy",
+                partial(checkout_peers.deepcore_facility_location, optimizer="LazyGreedy"),
+                against=OURS_16_BIT,
+            ),
+            Side(
+                "DeepCore, approximately lazy",
+                partial(
+                    checkout_peers.deepcore_facility_location, optimizer="ApproximateLazyGreedy"
+                ),
+                against=OURS_16_BIT,
+            ),
+            Side(
+                APRICOT,
+                registry_peers.over_all(registry_peers.apricot),
+                against=OURS_16_BIT,
+            ),
+            Side(
+                SUBMODLIB,
+                registry_peers.over_all(registry_peers.submodlib),
+                against=OURS_16_BIT,
+            ),
+        ),
+    ),
+    "gradmatch": Group(
+        title="GradMatch per class",
+        objective="relative residual, mean over classes, lower is better",
+        score=_residual,
+        sides=(
+            ours(OURS, "gradmatch", {}),
+            Side("DeepCore", checkout_peers.deepcore_gradmatch, against=OURS),
+            Side(
+                "CORDS, CPU path",
+                partial(checkout_peers.cords_gradmatch, path="cpu"),
+                against=OURS,
+            ),
+            Side(
+                "CORDS, torch solver",
+                partial(checkout_peers.cords_gradmatch, path="torch"),
+                against=OURS,
+            ),
+        ),
+    ),
+    "glister": Group(
+        title="GLISTER per class",
+        objective="validation loss after one step on the chosen, lower is better",
+        score=_one_step_loss,
+        validated=True,
+        sides=(
+            _glister(OURS_EXACT, {"solver": "exact"}),
+            _glister(OURS_ROUNDS, {"solver": "rounds", "rounds": str(ROUNDS)}),
+            Side(
+                "DeepCore, repaired",
+                checkout_peers.deepcore_glister,
+                against=OURS_EXACT,
+            ),
+            Side(
+                f"CORDS RGreedy, r={ROUNDS}",
+                partial(checkout_peers.cords_glister, greedy="RGreedy"),
+                against=OURS_ROUNDS,
+            ),
+            Side(
+                "CORDS stochastic",
+                partial(checkout_peers.cords_glister, greedy="Stochastic"),
+                against=OURS_EXACT,
+            ),
+        ),
+    ),
+}
+
+# What one class of ImageNet costs, alone.
+CLASS_SIDES = (
+    ours("CRAIG", "craig", {}),
+    ours("GradMatch", "gradmatch", {}),
+    _glister("GLISTER, exact", {"solver": "exact"}),
+    _glister(f"GLISTER, r={ROUNDS}", {"solver": "rounds", "rounds": str(ROUNDS)}),
+)
+
+# What can select from all of ImageNet at once.
+IMAGENET_SIDES = (
+    ours("grand", "grand", {}),
+    ours("ccs", "ccs", {}),
+    ours("craig", "craig", {}),
+    _glister("glister", {"solver": "rounds", "rounds": str(ROUNDS)}),
+)

@@ -1,0 +1,91 @@
+"""What a side of a comparison is: a library's or our way to the same selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lipt.coordinator.selection.quotas import class_quotas
+from lipt.coordinator.signals import Signals
+
+# GLISTER's step, for all sides, on the mean loss of a class's chosen examples: one that
+# changes the validation loss by a good part of itself.
+LEARNING_RATE = 0.02
+ROUNDS = 15
+
+
+class PeerMissingError(Exception):
+    """A library or checkout is not there; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class Checkouts:
+    """Where peers that are in no registry lie."""
+
+    deepcore: Path | None
+    cords: Path | None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every side is given."""
+
+    signals: Signals
+    budget: int
+    checkouts: Checkouts
+
+    @property
+    def eta(self) -> float:
+        """GLISTER's step per chosen example: libraries that sum over them call this eta."""
+        num_classes = len(self.signals.labels_N.unique())
+        return LEARNING_RATE * num_classes / self.budget
+
+    def classes(self) -> list[tuple[Tensor, int]]:
+        """The row numbers of every class, with its quota."""
+        counts_C = torch.bincount(self.signals.labels_N).tolist()
+        return [
+            (torch.nonzero(self.signals.labels_N == label).flatten(), quota)
+            for label, quota in enumerate(class_quotas(counts_C, self.budget))
+            if quota
+        ]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A side's answer: row numbers of the signals, and weights where it has them."""
+
+    indices_K: Tensor
+    weights_K: Tensor
+
+
+Run = Callable[[], Chosen]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One row of a table.
+
+    prepare: imports, compiles what is compiled at first use on a small task, and returns
+        the call that is measured. Raises PeerMissingError where the peer is not there.
+    against: which of our rows its ratio is taken to.
+    """
+
+    name: str
+    prepare: Callable[[Task], Run]
+    against: str = ""
+    ours: bool = False
+
+
+def unweighted(indices_K: Tensor) -> Chosen:
+    return Chosen(indices_K, torch.ones(len(indices_K)))
+
+
+def joined(parts: list[Chosen]) -> Chosen:
+    return Chosen(
+        torch.cat([part.indices_K for part in parts]),
+        torch.cat([part.weights_K for part in parts]),
+    )

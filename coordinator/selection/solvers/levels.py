@@ -1,0 +1,191 @@
+"""Similarities as whole numbers, so that sums of them are exact.
+
+A similarity becomes one of 2^b evenly spaced levels. With b = 24 that is all that float32
+resolves; with fewer the matrix of all pairs takes half or a quarter of the memory, and of
+the time to read it. Whole numbers add up to the same sum in any order: gains do not
+depend on blocks, threads or devices, and ties are ties.
+
+Shapes: N examples, n and m of them, T targets (all examples, but for the second round of
+the partition greedy).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from lipt.coordinator.selection.blocks import row_blocks
+from lipt.coordinator.selection.pairwise import PairwiseSimilarity
+
+Precision = Literal["24-bit", "16-bit", "8-bit"]
+
+# Signed where torch has no arithmetic on unsigned ones: of 16 bits 15 are used.
+_DTYPES: dict[Precision, torch.dtype] = {
+    "24-bit": torch.int32,
+    "16-bit": torch.int16,
+    "8-bit": torch.uint8,
+}
+_HIGHEST: dict[Precision, int] = {"24-bit": 2**24 - 1, "16-bit": 2**15 - 1, "8-bit": 2**8 - 1}
+# What one level takes, finest first.
+LEVEL_BYTES: dict[Precision, int] = {
+    precision: dtype.itemsize for precision, dtype in _DTYPES.items()
+}
+# How many examples' similarities with all others show the range.
+_NUM_OBSERVED = 256
+# A tile of products and what is made of it stay in a CPU's cache; a GPU wants more at a time.
+_CPU_TILE = 512
+_GPU_TILE = 4096
+
+
+class LevelRows(Protocol):
+    """Where the levels of some examples with all others come from."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, ids_n: Tensor) -> Tensor:
+        """The levels of some examples with all; n x N of an integer type."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The levels: 0 for `lowest` and less, `num_levels - 1` for `highest`."""
+
+    lowest: float
+    highest: float
+    precision: Precision
+
+    def levels(self, similarities_nm: Tensor) -> Tensor:
+        """The nearest level of each similarity; the argument is overwritten."""
+        top = _HIGHEST[self.precision]
+        reach = self.highest - self.lowest
+        # All similarities are the same where there is no range: any level will do.
+        factor = top / reach if reach > 0 else 0.0
+        similarities_nm.sub_(self.lowest).mul_(factor).round_().clamp_(0, top)
+        return similarities_nm.to(_DTYPES[self.precision])
+
+
+@dataclass(frozen=True)
+class StoredLevels:
+    """The levels of N examples with T others, or with each other.
+
+    matrix_NT: row i, contiguous, is what example i is to the others.
+    sums_N: of its rows, int64.
+    """
+
+    matrix_NT: Tensor
+    sums_N: Tensor
+
+    def __len__(self) -> int:
+        return len(self.matrix_NT)
+
+    def rows(self, ids_n: Tensor) -> Tensor:
+        """The levels of some examples with all; n x N."""
+        return self.matrix_NT[ids_n]
+
+
+@dataclass(frozen=True)
+class ComputedLevels:
+    """The levels of pairs, computed each time: no more than the rows asked for is held."""
+
+    similarity: PairwiseSimilarity
+    scale: Scale
+
+    def __len__(self) -> int:
+        return len(self.similarity)
+
+    def rows(self, ids_n: Tensor) -> Tensor:
+        """The levels of some examples with all; n x N."""
+        row_bytes = 8 * max(len(ids_n), self.similarity.row_width)
+        return torch.cat(
+            [
+                self.scale.levels(self.similarity.block(ids_n, columns))
+                for columns in row_blocks(len(self), row_bytes)
+            ],
+            dim=1,
+        )
+
+
+def fit_scale(similarity: PairwiseSimilarity, precision: Precision) -> Scale:
+    """Levels between the similarity's bounds.
+
+    Few levels must not be spent on what does not occur: 8-bit ones start at the lowest
+    similarity that some evenly spaced examples have with all others. A pair below it counts
+    as that low; it is the high similarities that decide who represents whom.
+    """
+    lowest = similarity.lowest
+    if precision == "8-bit":
+        step = max(1, len(similarity) // _NUM_OBSERVED)
+        observed_n = torch.arange(0, len(similarity), step, device=similarity.device)
+        blocks = row_blocks(len(similarity), 4 * similarity.row_width)
+        lowest = min(float(similarity.block(observed_n, columns).min()) for columns in blocks)
+    return Scale(min(lowest, similarity.highest), similarity.highest, precision)
+
+
+def store_levels(
+    similarity: PairwiseSimilarity, scale: Scale, *, tile_size: int | None = None
+) -> StoredLevels:
+    """The levels of all pairs; each pair of examples is compared once.
+
+    Args:
+        similarity: of N examples.
+        scale: its levels.
+        tile_size: about how many rows and columns are computed at a time.
+    """
+    num_examples, device = len(similarity), similarity.device
+    matrix_NN = torch.empty(
+        num_examples, num_examples, dtype=_DTYPES[scale.precision], device=device
+    )
+    sums_N = torch.zeros(num_examples, dtype=torch.int64, device=device)
+    tiles = _even_tiles(num_examples, tile_size or _tile_size(device))
+    for number, rows in enumerate(tiles):
+        for columns in tiles[number:]:
+            levels_nm = scale.levels(similarity.block(rows, columns))
+            if rows == columns:
+                # Products round differently below the diagonal, and two examples that tie
+                # because each is the other's nearest would not.
+                levels_nm = levels_nm.triu() + levels_nm.triu(diagonal=1).T
+            matrix_NN[rows, columns] = levels_nm
+            sums_N[rows] += levels_nm.sum(dim=1, dtype=torch.int64)
+            if rows != columns:
+                matrix_NN[columns, rows] = levels_nm.T.contiguous()
+                sums_N[columns] += levels_nm.sum(dim=0, dtype=torch.int64)
+    return StoredLevels(matrix_NN, sums_N)
+
+
+def store_levels_between(
+    similarity: PairwiseSimilarity, scale: Scale, candidates_N: Tensor, targets_T: Tensor
+) -> StoredLevels:
+    """The levels of some examples with others; row i is that of candidates_N[i].
+
+    Args:
+        similarity: of all examples.
+        scale: its levels.
+        candidates_N: ids of those to choose from.
+        targets_T: ids of those to be represented.
+    """
+    device = similarity.device
+    shape = (len(candidates_N), len(targets_T))
+    matrix_NT = torch.empty(shape, dtype=_DTYPES[scale.precision], device=device)
+    sums_N = torch.zeros(len(candidates_N), dtype=torch.int64, device=device)
+    for rows in _even_tiles(len(candidates_N), _tile_size(device)):
+        for columns in _even_tiles(len(targets_T), _tile_size(device)):
+            levels_nm = scale.levels(similarity.block(candidates_N[rows], targets_T[columns]))
+            matrix_NT[rows, columns] = levels_nm
+            sums_N[rows] += levels_nm.sum(dim=1, dtype=torch.int64)
+    return StoredLevels(matrix_NT, sums_N)
+
+
+def _tile_size(device: torch.device) -> int:
+    return _CPU_TILE if device.type == "cpu" else _GPU_TILE
+
+
+def _even_tiles(num_rows: int, tile_size: int) -> list[slice]:
+    """Consecutive slices of nearly equal length: products of a few rows round differently."""
+    count = -(-num_rows // tile_size)
+    edges = [num_rows * number // count for number in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]

@@ -1,0 +1,89 @@
+"""Facility location: choose examples that are together as similar to all others as can be.
+
+The sum over all examples of the similarity with their most similar chosen one is monotone
+and submodular: greedy reaches 1 - 1/e of the optimum. This file decides how it is
+maximized in the memory there is.
+
+Shapes: N examples, K budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from lipt.common.seeding import derive_generator
+from lipt.coordinator.selection.pairwise import PairwiseSimilarity
+from lipt.coordinator.selection.solvers.lazy import lazy_greedy
+from lipt.coordinator.selection.solvers.levels import (
+    ComputedLevels,
+    LevelRows,
+    Precision,
+    fit_scale,
+    store_levels,
+)
+from lipt.coordinator.selection.solvers.memory import MATRIX_BYTES, affordable_precision
+from lipt.coordinator.selection.solvers.partition import partition_greedy
+from lipt.coordinator.selection.solvers.stochastic import stochastic_facility_location
+
+# auto: lazy where all pairs fit, else partition.
+SolverName = Literal["auto", "lazy", "stochastic", "partition"]
+# auto: the finest that is fast.
+PrecisionName = Literal["auto", "24-bit", "16-bit", "8-bit"]
+
+
+@dataclass(frozen=True)
+class Representatives:
+    """Chosen examples, in the order of choice, and how similar they are to all."""
+
+    chosen_K: Tensor
+    levels: LevelRows
+
+
+def choose_representatives(
+    similarity: PairwiseSimilarity,
+    budget: int,
+    *,
+    solver: SolverName,
+    precision: PrecisionName,
+    epsilon: float,
+    seed: int,
+    matrix_bytes: int = MATRIX_BYTES,
+) -> Representatives:
+    """Choose `budget` of N examples by greedy facility location.
+
+    Args:
+        similarity: of N examples.
+        budget: K, in 1..N.
+        solver: lazy is exact and holds all pairs, whatever they take; stochastic holds them
+            where they fit and else computes rows as it looks at them; partition holds those
+            of a part at a time.
+        precision: how many levels similarities are held with; partition decides for itself.
+        epsilon: of the stochastic solver, in (0, 1).
+        seed: of what the stochastic and the partition solver draw.
+        matrix_bytes: what the similarities of all pairs may take.
+    """
+    affordable = affordable_precision(len(similarity), len(similarity), matrix_bytes)
+    if solver == "auto":
+        solver = "lazy" if affordable else "partition"
+    computed = ComputedLevels(similarity, fit_scale(similarity, "24-bit"))
+    if solver == "partition":
+        generator = derive_generator(seed, "facility-location-parts")
+        chosen_K = partition_greedy(
+            similarity, budget, generator=generator, matrix_bytes=matrix_bytes
+        )
+        return Representatives(chosen_K, computed)
+    chosen_precision: Precision = (affordable or "8-bit") if precision == "auto" else precision
+    levels: LevelRows = computed
+    if solver == "lazy" or affordable:
+        stored = store_levels(similarity, fit_scale(similarity, chosen_precision))
+        if solver == "lazy":
+            return Representatives(lazy_greedy(stored, budget), stored)
+        levels = stored
+    generator = derive_generator(seed, "facility-location-samples")
+    chosen_K = stochastic_facility_location(
+        levels, budget, epsilon=epsilon, generator=generator
+    ).to(similarity.device)
+    return Representatives(chosen_K, levels)

@@ -1,0 +1,104 @@
+"""What the selection benchmark scores by, on cases that can be worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.selection import objectives
+from benchmarks.selection.meter import Cost
+from benchmarks.selection.tables import Row, cost_table, number
+from benchmarks.selection.workload import Shape, make_signals, materialized
+from lipt.coordinator.signals import Signals
+
+
+def on_a_line(*errors: float, labels: list[int] | None = None) -> Signals:
+    """Without features a gradient is the error: distances are sqrt(2) |a - b|."""
+    column = torch.tensor(errors)
+    return Signals(
+        errors_NC=torch.stack([-column, column], dim=1),
+        features_ND=torch.zeros(len(errors), 1),
+        labels_N=torch.tensor(labels or [0] * len(errors)),
+    )
+
+
+def test_craig_sums_distances_to_the_nearest_of_the_class() -> None:
+    signals = on_a_line(0.0, 1.0, 4.0, 0.0, labels=[0, 0, 0, 1])
+    # Class 0: 0 -> 1 and 4 -> 1; class 1 is chosen whole, though 0.0 stands in both.
+    assert objectives.craig(signals, torch.tensor([1, 3])) == pytest.approx(4 * 2**0.5)
+
+
+def test_facility_location_sums_the_greatest_scaled_cosines() -> None:
+    # Two directions: cosine 1 with the own one, -1 with the other.
+    signals = on_a_line(1.0, 3.0, -2.0)
+    assert objectives.facility_location(signals, torch.tensor([0])) == pytest.approx(2.0)
+    assert objectives.facility_location(signals, torch.tensor([0, 2])) == pytest.approx(3.0)
+
+
+def test_gradmatch_takes_the_best_scale_of_the_weights() -> None:
+    signals = on_a_line(1.0, 3.0, 5.0)
+    one = torch.tensor([7.0])
+    assert objectives.gradmatch(signals, torch.tensor([2]), one) == pytest.approx(0.0)
+    signals = replace(signals, features_ND=torch.tensor([[1.0], [0.0], [0.0]]))
+    # Column of the class: bias entries 1, 3, 5, weight entries 1, 0, 0; the mean is (3, 1/3).
+    # Of that, (0, 1) alone leaves 1/3 out.
+    expected = (1 / 3) / (9 + 1 / 9) ** 0.5
+    assert objectives.gradmatch(signals, torch.tensor([1]), one) == pytest.approx(expected)
+
+
+def test_glister_steps_on_the_mean_of_the_chosen() -> None:
+    signals = on_a_line(0.5, 0.5, 0.25)
+    held = on_a_line(0.5)
+    signals = replace(signals, validation=held)
+    # Logits start equal; a step of 1 on the mean error (-0.5, 0.5) makes them differ by 1.
+    expected = float(torch.log1p(torch.exp(torch.tensor(-1.0))))
+    for chosen in ([0], [0, 1]):
+        found = objectives.glister(signals, torch.tensor(chosen), 1.0)
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_objectives_agree_with_gradients_written_out() -> None:
+    signals = make_signals(Shape(60, 3, 4), "test", 60)
+    rows = materialized(signals).double()
+    chosen = torch.arange(0, 60, 7)
+    total = 0.0
+    for label in range(3):
+        mine = torch.nonzero(signals.labels_N == label).flatten()
+        near = chosen[signals.labels_N[chosen] == label]
+        total += float(torch.cdist(rows[mine], rows[near]).min(dim=1).values.sum())
+    assert objectives.craig(signals, chosen) == pytest.approx(total, rel=1e-5)
+    unit = torch.nn.functional.normalize(rows, dim=1)
+    similar = (0.5 + 0.5 * unit @ unit[chosen].T).max(dim=1).values.sum()
+    assert objectives.facility_location(signals, chosen) == pytest.approx(float(similar), rel=1e-5)
+
+
+def test_random_choices_have_equal_shares() -> None:
+    signals = make_signals(Shape(60, 3, 4), "test", 60)
+    chosen = objectives.random_chosen(signals, 12, 0, balanced=True)
+    assert signals.labels_N[chosen].bincount().tolist() == [4, 4, 4]
+
+
+def test_signals_are_the_same_every_time_with_equal_classes() -> None:
+    first, again = (make_signals(Shape(60, 3, 4), "test", 60) for _ in range(2))
+    assert torch.equal(first.features_ND, again.features_ND)
+    assert first.labels_N.bincount().tolist() == [20, 20, 20]
+
+
+def test_tables_are_padded_markdown() -> None:
+    rows = [
+        Row(5000, "ours", Cost(1.0, 2.0, 3.0, 4.0)),
+        Row(5000, "other", problem="not installed: pip install other"),
+    ]
+    lines = cost_table(rows, "RAM").splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert lines[1].startswith("|----")
+    assert "not installed: pip install other" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234.5, "1,234"), (12.345, "12.3"), (0.0123, "0.0123"), (0.001, "0.001")]
+)
+def test_numbers_show_three_digits(value: float, text: str) -> None:
+    assert number(value) == text

@@ -1,0 +1,169 @@
+"""Facility location by every solver, and where memory decides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from lipt.common.seeding import derive_generator
+from lipt.coordinator.selection.pairwise import PairwiseSimilarity, scaled_cosine
+from lipt.coordinator.selection.solvers import partition
+from lipt.coordinator.selection.solvers.lazy import lazy_greedy
+from lipt.coordinator.selection.solvers.levels import ComputedLevels, StoredLevels
+from lipt.coordinator.selection.solvers.partition import partition_greedy
+from lipt.coordinator.selection.solvers.representatives import (
+    PrecisionName,
+    Representatives,
+    SolverName,
+    choose_representatives,
+)
+from lipt.coordinator.signals import Signals
+
+solvers = pytest.mark.parametrize("solver", ["auto", "lazy", "stochastic", "partition"])
+
+
+def make_similarity(num_examples: int, seed: int = 0) -> PairwiseSimilarity:
+    generator = torch.Generator().manual_seed(seed)
+    return scaled_cosine(
+        Signals(
+            errors_NC=torch.randn(num_examples, 3, generator=generator),
+            features_ND=torch.randn(num_examples, 8, generator=generator),
+            labels_N=torch.zeros(num_examples, dtype=torch.int64),
+        )
+    )
+
+
+def choose(
+    similarity: PairwiseSimilarity,
+    budget: int,
+    solver: SolverName = "auto",
+    *,
+    precision: PrecisionName = "auto",
+    matrix_bytes: int = 10**6,
+) -> Representatives:
+    return choose_representatives(
+        similarity,
+        budget,
+        solver=solver,
+        precision=precision,
+        epsilon=0.1,
+        seed=0,
+        matrix_bytes=matrix_bytes,
+    )
+
+
+def value(similarity: PairwiseSimilarity, chosen_K: Tensor) -> float:
+    return float(similarity.block(chosen_K, slice(None)).max(dim=0).values.double().sum())
+
+
+def share_of_greedy(similarity: PairwiseSimilarity, chosen_K: Tensor) -> float:
+    """(F - F random) / (F greedy - F random): 0.99 of F is what random subsets have."""
+    order = torch.randperm(len(similarity), generator=torch.Generator().manual_seed(3))
+    drawn = value(similarity, order[: len(chosen_K)])
+    greedy = value(similarity, plain_greedy(similarity, len(chosen_K)))
+    return (value(similarity, chosen_K) - drawn) / (greedy - drawn)
+
+
+def plain_greedy(similarity: PairwiseSimilarity, budget: int) -> Tensor:
+    matrix_NN = similarity.block(slice(None), slice(None)).double()
+    best_N, chosen = torch.zeros(len(similarity), dtype=torch.float64), []
+    for _ in range(budget):
+        gains_N = (matrix_NN - best_N).clamp(min=0).sum(dim=1)
+        gains_N[chosen] = -1
+        chosen.append(int(gains_N.argmax()))
+        best_N = torch.maximum(best_N, matrix_NN[chosen[-1]])
+    return torch.tensor(chosen)
+
+
+@pytest.mark.parametrize("precision", ["auto", "24-bit"])
+def test_lazy_is_plain_greedy(precision: PrecisionName) -> None:
+    similarity = make_similarity(80)
+    chosen_K = choose(similarity, 20, precision=precision).chosen_K
+    assert chosen_K.tolist() == plain_greedy(similarity, 20).tolist()
+
+
+@pytest.mark.parametrize(
+    ("solver", "precision", "least"),
+    [
+        ("lazy", "16-bit", 0.999),
+        ("lazy", "8-bit", 0.99),
+        ("stochastic", "auto", 0.8),
+        ("partition", "auto", 0.8),
+    ],
+)
+def test_quality_above_random(solver: SolverName, precision: PrecisionName, least: float) -> None:
+    similarity = make_similarity(300)
+    chosen_K = choose(similarity, 30, solver, precision=precision).chosen_K
+    assert share_of_greedy(similarity, chosen_K) > least
+
+
+@solvers
+@pytest.mark.parametrize(("num_examples", "budget"), [(1, 1), (2, 1), (25, 25), (25, 3)])
+@pytest.mark.parametrize("matrix_bytes", [1, 100, 10**6])
+def test_distinct_ids_whatever_memory_there_is(
+    solver: SolverName, num_examples: int, budget: int, matrix_bytes: int
+) -> None:
+    similarity = make_similarity(num_examples)
+    chosen = choose(similarity, budget, solver, matrix_bytes=matrix_bytes).chosen_K.tolist()
+    assert len(set(chosen)) == budget
+    assert set(chosen) <= set(range(num_examples))
+
+
+@solvers
+def test_equal_examples_are_all_the_same_and_end(solver: SolverName) -> None:
+    same = Signals(torch.ones(30, 2), torch.ones(30, 3), torch.zeros(30, dtype=torch.int64))
+    chosen = choose(scaled_cosine(same), 20, solver, matrix_bytes=400).chosen_K.tolist()
+    assert len(set(chosen)) == 20
+
+
+def test_memory_decides_between_all_pairs_and_parts() -> None:
+    similarity = make_similarity(40)
+    assert isinstance(choose(similarity, 5).levels, StoredLevels)
+    assert isinstance(choose(similarity, 5, matrix_bytes=1599).levels, ComputedLevels)
+    eight_bits = choose(similarity, 5, matrix_bytes=1600).levels
+    assert eight_bits.rows(torch.tensor([0])).dtype == torch.uint8
+
+
+def test_stochastic_rows_are_the_same_stored_or_computed() -> None:
+    similarity = make_similarity(60)
+    stored = choose(similarity, 12, "stochastic")
+    computed = choose(similarity, 12, "stochastic", matrix_bytes=10)
+    assert isinstance(stored.levels, StoredLevels)
+    assert isinstance(computed.levels, ComputedLevels)
+    assert torch.equal(stored.chosen_K, computed.chosen_K)
+
+
+@pytest.mark.parametrize(("num_examples", "budget"), [(60, 6), (100, 30), (100, 90)])
+def test_no_matrix_of_the_partition_greedy_exceeds_its_memory(
+    num_examples: int, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def remembering(levels: StoredLevels, count: int) -> Tensor:
+        sizes.append(levels.matrix_NT.numel() * levels.matrix_NT.element_size())
+        return solve(levels, count)
+
+    solve = lazy_greedy
+    monkeypatch.setattr(partition, "lazy_greedy", remembering)
+    chosen_K = partition_greedy(
+        make_similarity(num_examples),
+        budget,
+        generator=derive_generator(0, "test"),
+        matrix_bytes=900,
+    )
+    assert len(set(chosen_K.tolist())) == budget
+    # Parts of at most 30, and a second round only where it has something to choose from.
+    num_parts = -(-num_examples // 30)
+    assert len(sizes) == num_parts + (budget < 30)
+    assert max(sizes) <= 900
+
+
+def test_one_seed_gives_one_partition() -> None:
+    similarity = make_similarity(50)
+    first, again, other = (
+        partition_greedy(similarity, 10, generator=derive_generator(seed, "test")).tolist()
+        for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other

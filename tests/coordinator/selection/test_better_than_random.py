@@ -1,0 +1,320 @@
+"""Every strategy beats random on what it is for, balanced and not.
+
+What each is for is written down here once more, from its definition, on gradients
+written out and whole matrices: this is what a fast implementation is a shortcut to.
+
+Shapes: N examples, V validation examples, C classes, D features, G gradient entries, K chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipt.coordinator.dynamics import Dynamics
+from lipt.coordinator.selection.quotas import class_quotas
+from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.selection.select import select
+from lipt.coordinator.selection.strategy import Balance
+from lipt.coordinator.signals import Signals
+
+MakeSignals = Callable[..., Signals]
+# (signals of all or of one class, chosen rows, their weights) -> a value, HIGHER is better.
+Value = Callable[[Signals, Tensor, Tensor], float]
+
+BUDGET = 24
+NUM_RANDOM = 20
+LABELS = [0, 1, 2, 3, 1, 2, 3, 2, 3, 3] * 20
+
+
+def gradients(signals: Signals) -> Tensor:
+    """e (x) [h, 1] written out; N x G float64."""
+    ones_N1 = torch.ones(len(signals), 1, dtype=torch.float64)
+    features_ND = torch.cat([signals.features_ND.double(), ones_N1], dim=1)
+    return (signals.errors_NC.double()[:, :, None] * features_ND[:, None, :]).flatten(1)
+
+
+def probabilities(signals: Signals) -> Tensor:
+    num_classes = signals.errors_NC.shape[1]
+    return signals.errors_NC.double() + functional.one_hot(signals.labels_N, num_classes)
+
+
+def learners(signals: Signals) -> Dynamics:
+    assert signals.dynamics is not None
+    return signals.dynamics
+
+
+def over_moments(values_NLT: Tensor) -> Tensor:
+    """The moments of all learners, with the one that they share counted once."""
+    return torch.cat([values_NLT[:, 0, :1], values_NLT[:, :, 1:].flatten(1)], dim=1)
+
+
+def mean_score(score: Callable[[Signals], Tensor]) -> Value:
+    return lambda signals, chosen_K, _: float(score(signals)[chosen_K].double().mean())
+
+
+def entropy(signals: Signals) -> Tensor:
+    return -torch.special.xlogy(probabilities(signals), probabilities(signals)).sum(dim=1)
+
+
+def negative_margin(signals: Signals) -> Tensor:
+    """Minus the largest probability less the second largest."""
+    top_N2 = probabilities(signals).topk(2, dim=1).values
+    return top_N2[:, 1] - top_N2[:, 0]
+
+
+def forgetting_events(signals: Signals) -> Tensor:
+    """Right, then wrong; one that is never right counts more than any number of events."""
+    right_NLT = learners(signals).margins_NLT > 0
+    events_N = (right_NLT[:, :, :-1] & ~right_NLT[:, :, 1:]).sum(dim=(1, 2))
+    return torch.where(right_NLT.any(dim=2).any(dim=1), events_N, 100)
+
+
+def dual_weight(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """The mean of what examples are drawn by: difficulty x deviation x Beta density."""
+    moments_NM = over_moments(learners(signals).probabilities_NLT).double()
+    means_N = moments_NM.mean(dim=1)
+    scores_N = (1 - means_N) * moments_NM.std(dim=1, correction=0)
+    hardest_mean = means_N[scores_N.topk(10).indices].mean()
+    b = 15 * (1 - hardest_mean) * (1 - (1 - len(chosen_K) / len(signals)) ** 5.5)
+    density = torch.distributions.Beta(16 - b, b).log_prob(means_N).exp()
+    return float((scores_N * density)[chosen_K].mean())
+
+
+def contrast(signals: Signals) -> Tensor:
+    """The mean symmetric divergence from the 10 nearest features."""
+    distances_NN = torch.cdist(signals.features_ND.double(), signals.features_ND.double())
+    distances_NN.fill_diagonal_(torch.inf)
+    nearest_NM = distances_NN.topk(min(10, len(signals) - 1), largest=False).indices
+    log_NC = probabilities(signals).clamp_min(1e-8).log()
+    own_N1C, others_NMC = log_NC[:, None], log_NC[nearest_NM]
+    divergence = (own_N1C.exp() - others_NMC.exp()) * (own_N1C - others_NMC)
+    return divergence.sum(dim=2).mean(dim=1)
+
+
+def nearness_to_median(signals: Signals) -> Tensor:
+    scores_N = torch.empty(len(signals), dtype=torch.float64)
+    for label in signals.labels_N.unique():
+        mine_N = signals.labels_N == label
+        features = signals.features_ND[mine_N].double()
+        distances = (features - features.mean(dim=0)).norm(dim=1)
+        scores_N[mine_N] = -(distances - distances.quantile(0.5)).abs()
+    return scores_N
+
+
+def represented(vectors: Callable[[Signals], Tensor]) -> Value:
+    """CRAIG: minus the sum of distances to the nearest chosen example."""
+
+    def value(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+        rows = vectors(signals)
+        return -float(torch.cdist(rows, rows[chosen_K]).min(dim=1).values.sum())
+
+    return value
+
+
+def preconditioned(signals: Signals) -> Tensor:
+    """Gradients divided by class and feature means of the Hessian's exact diagonal."""
+    variances_NC = probabilities(signals) * (1 - probabilities(signals))
+    ones_N1 = torch.ones(len(signals), 1, dtype=torch.float64)
+    features_NF = torch.cat([signals.features_ND.double(), ones_N1], dim=1)
+    diagonal_CF = variances_NC.T @ features_NF.square() / len(signals)
+    by_class, by_feature = diagonal_CF.mean(dim=1), diagonal_CF.mean(dim=0)
+    scale_CF = torch.outer(by_class / by_class.mean(), by_feature / by_feature.mean())
+    return gradients(signals) / (scale_CF.flatten() + 0.01)
+
+
+def unlearned_represented(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """CREST: minus the distances of errors to the nearest chosen one, learned examples left out."""
+    errors_NC = signals.errors_NC.double()
+    own_N = probabilities(signals)[torch.arange(len(signals)), signals.labels_N]
+    unlearned_MC = errors_NC[-own_N.log() >= 0.1]
+    return -float(torch.cdist(unlearned_MC, errors_NC[chosen_K]).min(dim=1).values.sum())
+
+
+def similarities(signals: Signals) -> Tensor:
+    unit = functional.normalize(gradients(signals), dim=1)
+    return 0.5 + 0.5 * unit @ unit.T
+
+
+def facility_location(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    return float(similarities(signals)[:, chosen_K].max(dim=1).values.sum())
+
+
+def graph_cut(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    matrix = similarities(signals)
+    return float(2 * matrix[:, chosen_K].sum() - matrix[chosen_K][:, chosen_K].sum())
+
+
+def log_det(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    matrix = similarities(signals)[chosen_K][:, chosen_K]
+    return float(torch.logdet(matrix + 1e-3 * torch.eye(len(chosen_K))))
+
+
+def gradient_match(signals: Signals, chosen_K: Tensor, weights_K: Tensor) -> float:
+    """Minus the residual, each answer with the one scale that is best for it."""
+    rows = gradients(signals)
+    target, matched = rows.mean(dim=0), weights_K.double() @ rows[chosen_K]
+    scale = (matched @ target) / matched.square().sum()
+    return -float((target - scale * matched).norm())
+
+
+def one_step_loss(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """Minus the validation loss after a step of GLISTER's default size on the chosen."""
+    held = signals.validation
+    assert held is not None
+    step_CF = gradients(signals)[chosen_K].mean(dim=0).view(held.errors_NC.shape[1], -1)
+    features_VF = torch.cat([held.features_ND.double(), torch.ones(len(held), 1)], dim=1)
+    logits_VC = probabilities(held).clamp_min(1e-30).log() - 0.05 * features_VF @ step_CF.T
+    return -float(functional.cross_entropy(logits_VC, held.labels_N))
+
+
+def centre_radius(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    features = signals.features_ND.double()
+    return -float(torch.cdist(features, features[chosen_K]).min(dim=1).values.max())
+
+
+def mean_kept(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    features = signals.features_ND.double()
+    return -float((features[chosen_K].mean(dim=0) - features.mean(dim=0)).norm())
+
+
+def strata_reached(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """How many of 50 intervals of EL2N are reached, less the hardest tenth that is."""
+    scores_N = signals.errors_NC.double().norm(dim=1)
+    cut = scores_N.argsort()[len(scores_N) - round(0.1 * len(scores_N)) :]
+    left_N = torch.ones(len(scores_N), dtype=torch.bool)
+    left_N[cut] = False
+    low, high = scores_N[left_N].aminmax()
+    chosen_low_K = chosen_K[left_N[chosen_K]]
+    strata = ((scores_N[chosen_low_K] - low) / (high - low) * 50).long().clamp(max=49)
+    return len(strata.unique()) - (len(chosen_K) - len(chosen_low_K))
+
+
+def similar_to_others(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """SAS: cosines of the chosen to what is not chosen, within each class."""
+    unit = functional.normalize(signals.features_ND.double(), dim=1)
+    same = signals.labels_N[:, None] == signals.labels_N
+    rest_N = torch.ones(len(signals), dtype=torch.bool)
+    rest_N[chosen_K] = False
+    return float(((unit @ unit.T) * same)[rest_N][:, chosen_K].sum())
+
+
+def cross_covariance(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """ClipCov's cross term, easiness and label term; of one class there are no other centres."""
+    assert signals.paired_features_NP is not None
+    images = functional.normalize(signals.features_ND.double(), dim=1)
+    captions = functional.normalize(signals.paired_features_NP.double(), dim=1)
+    agreement_NN = images @ captions.T
+    agreement_NN = agreement_NN + agreement_NN.T
+    labels = signals.labels_N.unique().tolist()
+    centres = {
+        label: tuple(
+            functional.normalize(rows[signals.labels_N == label].mean(dim=0), dim=0)
+            for rows in (images, captions)
+        )
+        for label in labels
+    }
+    value = 0.0
+    for label in labels:
+        mine_K = chosen_K[signals.labels_N[chosen_K] == label]
+        rest_N = signals.labels_N == label
+        size = int(rest_N.sum())
+        rest_N[mine_K] = False
+        value += float(agreement_NN[mine_K][:, rest_N].sum()) / size
+        value += float(2 * (images[mine_K] * captions[mine_K]).sum())
+        value += float(0.5 * (captions[mine_K] @ centres[label][1]).sum())
+        for other in labels:
+            if other != label:
+                foreign = images[mine_K] @ centres[other][1] + captions[mine_K] @ centres[other][0]
+                value -= float(foreign.sum()) / (len(labels) - 1)
+    return value
+
+
+VALUES: dict[str, Value] = {
+    "el2n": mean_score(lambda signals: signals.errors_NC.norm(dim=1)),
+    "grand": mean_score(lambda signals: gradients(signals).norm(dim=1)),
+    "entropy": mean_score(entropy),
+    "margin": mean_score(negative_margin),
+    "least_confidence": mean_score(lambda signals: -probabilities(signals).max(dim=1).values),
+    "forgetting": mean_score(forgetting_events),
+    "aum": mean_score(lambda signals: -over_moments(learners(signals).margins_NLT).mean(dim=1)),
+    "dual": dual_weight,
+    "disagreement": mean_score(lambda signals: learners(signals).disagreement_N),
+    "cal": mean_score(contrast),
+    "moderate": mean_score(nearness_to_median),
+    "craig": represented(gradients),
+    "adacore": represented(preconditioned),
+    "crest": unlearned_represented,
+    "facility_location": facility_location,
+    "graph_cut": graph_cut,
+    "log_det": log_det,
+    "gradmatch": gradient_match,
+    "glister": one_step_loss,
+    "kcenter": centre_radius,
+    "herding": mean_kept,
+    "ccs": strata_reached,
+    "sas": similar_to_others,
+    "clipcov": cross_covariance,
+}
+# The labels are its latent classes, which get equal shares in any case.
+EQUAL_SHARES = {"sas"}
+BASELINES = {"uniform", "uniform_per_class"}
+
+
+def test_every_strategy_is_for_something() -> None:
+    assert VALUES.keys() == STRATEGIES.keys() - BASELINES
+
+
+def value_of(
+    value: Value, signals: Signals, chosen_K: Tensor, weights_K: Tensor, *, balanced: bool
+) -> float:
+    """Of all examples; balanced, the sum over the classes, each on its own."""
+    if not balanced:
+        return value(signals, chosen_K, weights_K)
+    total = 0.0
+    for label in signals.labels_N.unique().tolist():
+        rows = torch.nonzero(signals.labels_N == label).flatten()
+        mine_K = signals.labels_N[chosen_K] == label
+        positions = torch.searchsorted(rows, chosen_K[mine_K])
+        total += value(signals.of_class(label), positions, weights_K[mine_K])
+    return total
+
+
+def random_rows(signals: Signals, seed: int, *, balanced: bool) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    order_N = torch.randperm(len(signals), generator=generator)
+    if not balanced:
+        return order_N[:BUDGET].sort().values
+    quotas = class_quotas(signals.labels_N.bincount().tolist(), BUDGET)
+    parts = [
+        order_N[signals.labels_N[order_N] == label][:quota] for label, quota in enumerate(quotas)
+    ]
+    return torch.cat(parts).sort().values
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("balanced", [False, True])
+def test_better_than_random(name: str, *, balanced: bool, full_signals: MakeSignals) -> None:
+    strategy = STRATEGIES[name]
+    assert strategy.balance is Balance.BY_DEFAULT
+    signals = full_signals(LABELS)
+    options = strategy.parse_options({})
+    chosen = select(strategy, signals, BUDGET, balanced=balanced, seed=0, options=options)
+    achieved = value_of(
+        VALUES[name], signals, chosen.indices_K, chosen.weights_K, balanced=balanced
+    )
+    baseline = [
+        value_of(
+            VALUES[name],
+            signals,
+            random_rows(signals, seed, balanced=balanced or name in EQUAL_SHARES),
+            torch.ones(BUDGET),
+            balanced=balanced,
+        )
+        for seed in range(NUM_RANDOM)
+    ]
+    assert achieved > sum(baseline) / NUM_RANDOM

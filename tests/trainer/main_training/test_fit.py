@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lipt.common.data import Dataset
+from lipt.common.errors import ConfigError, SubsetError, WeightsError
+from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
+from lipt.trainer.main_training.records import EpochRecord, JsonLines
+from lipt.trainer.subset import Subset
+
+MakeSubset = Callable[..., Subset]
+
+RECIPE = Recipe(steps=12, batch_size=16, augmentation="none", learning_rate=0.05)
+EVERY_EPOCH = Schedule(checkpoint_seconds=0.0)
+
+
+class StoppedError(Exception):
+    """The process is gone."""
+
+
+def stop_after(epoch: int) -> Callable[[EpochRecord], None]:
+    def stop(record: EpochRecord) -> None:
+        if record.epoch == epoch:
+            raise StoppedError
+
+    return stop
+
+
+def equal(one: Trained, other: Trained) -> bool:
+    return all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
+
+
+class Net(nn.Module):
+    """A model with everything that a checkpoint has to carry: statistics and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3)
+        )
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        logits_BC: torch.Tensor = self.head(self.layers(images_BCHW))
+        return logits_BC
+
+
+def net(seed: int = 0) -> Net:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Net()
+
+
+def test_training_learns_the_subset_and_generalizes(
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
+) -> None:
+    subset = subset_of(digits, range(0, 1442, 5))
+    recipe = RECIPE.model_copy(update={"steps": 150, "batch_size": 32})
+    trained = fit(net(), digits, subset=subset, test=digits_test, recipe=recipe)
+    assert trained.num_steps == 150
+    assert trained.subset_accuracies[-1][0] == 150
+    assert trained.subset_accuracies[-1][1] > 0.95
+    assert trained.test_accuracy is not None
+    assert trained.test_accuracy > 0.8
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop_flip"])
+def test_one_seed_gives_one_result(
+    digits: Dataset, subset_of: MakeSubset, augmentation: str
+) -> None:
+    recipe = RECIPE.model_copy(update={"augmentation": augmentation})
+    subset = subset_of(digits, range(40))
+    assert equal(*(fit("resnet8", digits, subset=subset, recipe=recipe) for _ in range(2)))
+
+
+@pytest.mark.parametrize("killed_after", [1, 3])
+def test_training_that_was_killed_goes_on_to_the_same_weights(
+    digits: Dataset, subset_of: MakeSubset, tmp_path: Path, killed_after: int
+) -> None:
+    # 40 examples: two batches of 16 and one of 8 per epoch, four epochs.
+    subset = subset_of(digits, range(40), [1.0, 3.0] * 20)
+    undisturbed = fit(net(), digits, subset=subset, recipe=RECIPE)
+    path = tmp_path / "checkpoint.safetensors"
+    with pytest.raises(StoppedError):
+        # The record comes before the epoch's checkpoint: that epoch is done again.
+        fit(
+            net(),
+            digits,
+            subset=subset,
+            recipe=RECIPE,
+            checkpoint=path,
+            schedule=EVERY_EPOCH,
+            on_epoch=[stop_after(killed_after + 1)],
+        )
+    torch.rand(7)  # the new process's generator stands elsewhere
+    records: list[EpochRecord] = []
+    resumed = fit(
+        net(seed=5),
+        digits,
+        subset=subset,
+        recipe=RECIPE,
+        checkpoint=path,
+        on_epoch=[records.append],
+    )
+    assert records[0].epoch == killed_after + 1
+    assert equal(undisturbed, resumed)
+    assert resumed.subset_accuracies == undisturbed.subset_accuracies
+
+
+def test_a_finished_checkpoint_trains_no_further(
+    digits: Dataset, digits_test: Dataset, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    first = fit(net(), digits, test=digits_test, recipe=RECIPE, checkpoint=path)
+    records: list[EpochRecord] = []
+    again = fit(
+        net(3),
+        digits,
+        test=digits_test,
+        recipe=RECIPE,
+        checkpoint=path,
+        on_epoch=[records.append],
+    )
+    assert not records
+    assert equal(first, again)
+    assert again.test_accuracy == first.test_accuracy
+
+
+def test_another_recipes_checkpoint_is_refused(digits: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    fit(net(), digits, recipe=RECIPE, checkpoint=path)
+    longer = RECIPE.model_copy(update={"steps": 24})
+    with pytest.raises(ConfigError, match=r"its recipe is .*'steps': 12.* Remove the file"):
+        fit(net(), digits, recipe=longer, checkpoint=path)
+
+
+def test_a_damaged_checkpoint_is_refused(digits: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    fit(net(), digits, recipe=RECIPE, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(WeightsError):
+        fit(net(), digits, recipe=RECIPE, checkpoint=path)
+
+
+def test_weights_count_unless_told_otherwise(digits: Dataset, subset_of: MakeSubset) -> None:
+    plain = subset_of(digits, range(40))
+    heavy = subset_of(digits, range(40), [1.0] * 39 + [30.0])
+    unweighted = RECIPE.model_copy(update={"weighted": False})
+    assert not equal(*(fit(net(), digits, subset=s, recipe=RECIPE) for s in (plain, heavy)))
+    assert equal(*(fit(net(), digits, subset=s, recipe=unweighted) for s in (plain, heavy)))
+
+
+def test_the_scale_of_all_weights_does_not_matter(digits: Dataset, subset_of: MakeSubset) -> None:
+    subsets = (subset_of(digits, range(40), [scale] * 40) for scale in (1.0, 64.0))
+    assert equal(*(fit(net(), digits, subset=subset, recipe=RECIPE) for subset in subsets))
+
+
+class Alternating:
+    """Two subsets in turn, as a re-selection would give."""
+
+    def __init__(self, subsets: list[Subset]) -> None:
+        self._subsets = subsets
+        self.subset = subsets[0]
+        self.epochs: list[int] = []
+
+    def before_epoch(self, epoch: int) -> Subset:
+        self.epochs.append(epoch)
+        self.subset = self._subsets[epoch % 2]
+        return self.subset
+
+
+def test_each_epoch_is_trained_on_the_subset_it_was_given(
+    digits: Dataset, subset_of: MakeSubset
+) -> None:
+    subsets = [subset_of(digits, range(40)), subset_of(digits, range(100, 140))]
+    source, records = Alternating(subsets), list[EpochRecord]()
+    fit(net(), digits, subset=subsets[0], recipe=RECIPE, reselect=source, on_epoch=[records.append])
+    assert source.epochs == [0, 1, 2, 3]
+    assert [record.subset_digest for record in records] == [
+        subsets[epoch % 2].digest for epoch in source.epochs
+    ]
+
+
+def test_initial_weights_are_where_it_begins(digits: Dataset) -> None:
+    begun = fit(net(1), digits, recipe=RECIPE, initial=net(2).state_dict())
+    assert equal(begun, fit(net(2), digits, recipe=RECIPE))
+
+
+def test_records_add_up_and_are_written_as_lines(
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset, tmp_path: Path
+) -> None:
+    lines = JsonLines(tmp_path / "log.jsonl")
+    steps: list[tuple[int, int]] = []
+    fit(
+        net(),
+        digits,
+        subset=subset_of(digits, range(40)),
+        test=digits_test,
+        recipe=RECIPE,
+        schedule=Schedule(evaluations=2),
+        on_epoch=[lines],
+        on_step=lambda step, total: steps.append((step, total)),
+    )
+    lines.close()
+    written = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in written] == [3, 6, 9, 12]
+    assert [line["test_accuracy"] is None for line in written] == [True, False, True, False]
+    assert steps == [(step, 12) for step in range(1, 13)]
+
+
+def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
+    subset = subset_of(digits, range(5))
+    other = Subset(subset.indices, subset.weights, "f" * 64, subset.digest, "made-up")
+    with pytest.raises(SubsetError, match=rf"fingerprint f{{64}}.*{digits.fingerprint}"):
+        fit(net(), digits, subset=other, recipe=RECIPE)
+
+
+def test_an_empty_subset_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
+    with pytest.raises(SubsetError, match="empty"):
+        fit(net(), digits, subset=subset_of(digits, []), recipe=RECIPE)
+
+
+def test_a_loss_that_is_no_number_ends_training(digits: Dataset) -> None:
+    wild = RECIPE.model_copy(update={"learning_rate": 1e30, "steps": 200})
+    with pytest.raises(ConfigError, match=r"learning rate 1e\+30.*Lower the learning rate"):
+        fit(net(), digits, recipe=wild)
+
+
+def test_the_generator_is_left_as_it_was(digits: Dataset, subset_of: MakeSubset) -> None:
+    before = torch.get_rng_state()
+    fit(net(), digits, subset=subset_of(digits, range(20)), recipe=RECIPE)
+    assert torch.equal(before, torch.get_rng_state())

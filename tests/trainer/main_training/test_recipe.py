@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from lipt.trainer.main_training import Recipe
+
+
+def test_the_defaults_are_the_papers() -> None:
+    recipe = Recipe()
+    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate) == (200, 256, 0.1)
+    assert (recipe.momentum, recipe.weight_decay, recipe.schedule) == (0.9, 5e-4, "cosine")
+    assert (recipe.augmentation, recipe.padding) == ("crop_flip", 4)
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "sizes"),
+    [(256, [256]), (257, [257]), (258, [256, 2]), (513, [256, 257]), (1, [1])],
+    ids=str,
+)
+def test_a_last_smaller_batch_counts_unless_it_is_one_example(
+    num_examples: int, sizes: list[int]
+) -> None:
+    recipe = Recipe(epochs=3)
+    batches = recipe.batches(torch.arange(num_examples))
+    assert [len(batch) for batch in batches] == sizes
+    assert torch.cat(batches).tolist() == list(range(num_examples))
+    assert recipe.num_steps(num_examples) == 3 * len(sizes)
+
+
+def test_steps_win_over_epochs() -> None:
+    assert Recipe(epochs=3, steps=7).num_steps(10_000) == 7
+
+
+def test_cosine_falls_from_the_whole_to_half_to_nothing() -> None:
+    recipe = Recipe(learning_rate=0.2)
+    assert recipe.learning_rate_at(0, 100) == pytest.approx(0.2)
+    assert recipe.learning_rate_at(50, 100) == pytest.approx(0.1)
+    assert recipe.learning_rate_at(100, 100) == pytest.approx(0.0)
+
+
+def test_warm_up_rises_linearly_before_the_cosine() -> None:
+    recipe = Recipe(learning_rate=0.4, warmup_steps=4)
+    rates = [recipe.learning_rate_at(step, 14) for step in range(5)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+    assert recipe.learning_rate_at(9, 14) == pytest.approx(0.2)  # halfway down
+
+
+def test_constant_stays() -> None:
+    assert Recipe(schedule="constant").learning_rate_at(99, 100) == 0.1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epochs": 0}, {"steps": 0}, {"learning_rate": 0}, {"momentum": 1}, {"lr": 0.1}],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        Recipe.model_validate(wrong)

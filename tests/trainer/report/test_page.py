@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lipt.common.data import open_dataset
+from lipt.common.errors import SubsetError
+from lipt.common.run_config import RunConfig
+from lipt.common.subset_digest import subset_digest
+from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.report.gathering import Report, gather
+from lipt.trainer.report.page import render
+from lipt.trainer.subset import Subset
+from lipt.trainer.views import (
+    CostsView,
+    DatasetView,
+    InfoView,
+    IngredientView,
+    LearnerState,
+    LearnerView,
+    RunState,
+    RunView,
+    SoupView,
+)
+
+DIGITS = open_dataset("digits-test")
+HOSTILE = "<script>alert(1)</script>"
+
+
+def learner(index: int, *, kept: bool, position: int) -> LearnerView:
+    ingredient = IngredientView(
+        position=position, accuracy=0.5 + index / 100, soup_accuracy=0.6, alpha=0.3, kept=kept
+    )
+    return LearnerView(
+        index=index,
+        state=LearnerState.DONE,
+        density=0.9,
+        attempts=1,
+        worker=HOSTILE,
+        device="cpu",
+        step=10,
+        loss=1.25,
+        train_seconds=2.0,
+        message="",
+        result=None,
+        ingredient=ingredient,
+    )
+
+
+RUN = RunView(
+    run_id="r-1",
+    name="demo",
+    state=RunState.READY,
+    revision=9,
+    message="",
+    fingerprint=DIGITS.fingerprint,
+    config=RunConfig(model="resnet8"),
+    learners=(learner(0, kept=False, position=1), learner(1, kept=True, position=0)),
+    progress=None,
+    created_at=None,
+    ended_at=None,
+    soup=SoupView(0.1, 0.5, 0.51, 0.6, 1, 200),
+    costs=CostsView(0.0, 0.1, 2.0, 3.0, 1000, 2_000_000),
+    initial_weights=None,
+    pretrained_weights=None,
+)
+INFO = InfoView(
+    protocol=(1, 0),
+    versions={"torch": "2.15.0"},
+    device="cpu",
+    dataset=DatasetView("digits-test", len(DIGITS), DIGITS.class_names, (), "", (1, 8, 8)),
+    default_run=RunConfig(model="resnet8"),
+    workers=(),
+)
+
+
+class FakeClient:
+    """Chooses the first rows, whatever it is asked."""
+
+    def info(self) -> InfoView:
+        return INFO
+
+    def subset(self, run: str, strategy: str, *, fraction: float = 0.0, budget: int = 0) -> Subset:
+        assert run == "r-1"
+        count = budget or round(fraction * len(DIGITS))
+        indices_N, weights_N = np.arange(count), np.ones(count, np.float32)
+        digest = subset_digest(indices_N, weights_N)
+        return Subset(indices_N, weights_N, DIGITS.fingerprint, digest, strategy)
+
+
+def trial(seed: int, strategy: str, accuracy: float) -> Trial:
+    return Trial(
+        seed=seed,
+        strategy=strategy,
+        fraction=0.1,
+        num_examples=36,
+        num_steps=60,
+        weighted=False,
+        test_accuracy=accuracy,
+        subset_accuracy=1.0,
+        levelled_off=True,
+        pretraining_seconds=5.0 if strategy == "craig" else 0.0,
+        selection_seconds=0.5,
+        training_seconds=10.0,
+        bytes_sent=0,
+        digest="d",
+    )
+
+
+TRIALS = [
+    trial(seed, strategy, accuracy + seed / 1000)
+    for seed in range(3)
+    for strategy, accuracy in (("uniform", 0.9), ("uniform_per_class", 0.91), ("craig", 0.95))
+]
+
+
+@pytest.fixture
+def report() -> Report:
+    comparison = ({"model": "resnet8", "recipe": {"steps": 60}}, TRIALS)
+    return gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], comparison)  # type: ignore[arg-type]
+
+
+class _Page(HTMLParser):
+    """Open tags that were closed in order, and what they load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loaded += [value or "" for name, value in attrs if name in {"src", "href"}]
+        if tag not in {"meta", "link", "img", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
+    page = _Page()
+    page.feed(render(report))
+    assert not page.open
+    assert page.loaded
+    assert all(address.startswith("data:") for address in page.loaded)
+    assert "script" not in page.tags
+
+
+def test_what_comes_from_peers_is_text(report: Report) -> None:
+    assert HOSTILE not in render(report)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in render(report)
+
+
+def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
+    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    assert "At 10% craig beats random by 4.0 points" in text
+    assert "theta* 10.0%" in text
+    assert "1 of 2 learners kept" in text
+    # In the order of the soup: learner 1 was tried first.
+    assert text.index("51.0% 0.3 60.0%") < text.index("50.0% discarded 60.0%")
+    kept = np.bincount(DIGITS.labels_N.numpy()[:36], minlength=10)
+    available = np.bincount(DIGITS.labels_N.numpy())
+    for label in range(10):
+        assert f"{label} {kept[label]} of {available[label]}" in text
+
+
+def test_most_wanted_is_the_choice_of_few_and_least_what_most_leave_out(report: Report) -> None:
+    (story,) = report.stories
+    assert [picture.row for picture in story.most_wanted] == list(range(12))
+    assert [picture.row for picture in story.least_wanted] == list(
+        range(len(DIGITS) - 12, len(DIGITS))
+    )
+
+
+def test_without_a_comparison_it_says_how_to_get_one() -> None:
+    report = gather(FakeClient(), RUN, DIGITS, [])  # type: ignore[arg-type]
+    assert "No main training has been compared yet: lipt compare does that." in render(report)
+
+
+def test_a_run_that_failed_early_has_a_page_too() -> None:
+    bare = replace(RUN, learners=(), soup=None, costs=None, state=RunState.FAILED)
+    page = _Page()
+    page.feed(render(gather(FakeClient(), bare, DIGITS, [])))  # type: ignore[arg-type]
+    assert not page.open
+
+
+def test_other_data_is_refused() -> None:
+    other = replace(RUN, fingerprint="f" * 64)
+    with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
+        gather(FakeClient(), other, DIGITS, [])  # type: ignore[arg-type]
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium browser on the PATH")
+def test_a_browser_shows_it_without_complaint(report: Report, tmp_path: Path) -> None:
+    assert CHROMIUM is not None
+    page = tmp_path / "report.html"
+    page.write_text(render(report), encoding="utf-8")
+    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+    shown = subprocess.run(
+        [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            *quiet,
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--enable-logging=stderr",
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "CONSOLE" not in shown.stderr
+    assert "craig beats random" in shown.stdout
+    assert shown.stdout.count("<img") == 24

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipt.trainer.comparison.verdict import Difference, Outcome
+from lipt.trainer.report.plot import HEIGHT, WIDTH, accuracy_against_cost, nice_ticks
+
+
+def outcome(strategy: str, accuracy: float, seconds: float, fraction: float = 0.1) -> Outcome:
+    random = strategy == "uniform"
+    return Outcome(
+        strategy=strategy,
+        fraction=fraction,
+        num_seeds=3,
+        mean_accuracy=accuracy,
+        std_accuracy=0.01,
+        difference=None if random else Difference(0.0, -0.1, 0.1),
+        subset_accuracy=1.0,
+        levelled_off=True,
+        num_steps=10,
+        total_seconds=seconds,
+        bytes_sent=0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 10, [0, 2, 4, 6, 8, 10]),
+        (0.71, 0.93, [0.7, 0.75, 0.8, 0.85, 0.9, 0.95]),
+        (3, 3, [3, 4]),
+        (0, 0, [0, 0.2]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert nice_ticks(low, high) == pytest.approx(expected)
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6))
+def test_ticks_span_the_values_and_are_few(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    ticks = nice_ticks(low, high)
+    slack = 1e-6 * max(1.0, high)
+    assert ticks[0] <= low + slack
+    assert ticks[-1] >= high - slack
+    assert 2 <= len(ticks) <= 8
+
+
+def test_points_lie_inside_with_higher_accuracy_further_up() -> None:
+    rows = [outcome("uniform", 0.7, 10), outcome("craig", 0.8, 20), outcome("craig", 0.9, 40, 0.3)]
+    plot = accuracy_against_cost(rows)
+    assert [(series.name, series.random) for series in plot.series] == [
+        ("uniform", True),
+        ("craig", False),
+    ]
+    points = [point for series in plot.series for point in series.points]
+    assert [point.y for point in points] == sorted((point.y for point in points), reverse=True)
+    assert [point.x for point in points] == sorted(point.x for point in points)
+    assert all(0 <= point.x <= WIDTH and 0 <= point.y <= HEIGHT for point in points)
+    assert all(point.high < point.y < point.low for point in points)

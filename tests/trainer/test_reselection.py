@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lipt.common.errors import ConfigError, LiptError, UnreachableError, WeightsError
+from lipt.common.subset_digest import subset_digest
+from lipt.common.weights.files import serialize_weights
+from lipt.trainer.reselection import Reselection, ReselectionWarning
+from lipt.trainer.subset import Subset
+
+
+def subset_of(number: int) -> Subset:
+    indices_N = np.array([number], np.int64)
+    weights_N = np.ones(1, np.float32)
+    return Subset(indices_N, weights_N, "f" * 64, subset_digest(indices_N, weights_N), "made-up")
+
+
+class FakeClient:
+    """Answers with subset 0, 1, 2, ..., or with what a test puts in the way."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes | None] = []
+        self.arguments: list[Mapping[str, Any]] = []
+        self.refusals: list[LiptError] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def subset(self, run: str, strategy: str, *, weights: bytes | None, **options: Any) -> Subset:
+        self.gate.wait()
+        self.asked.append(weights)
+        self.arguments.append({"run": run, "strategy": strategy, **options})
+        if self.refusals and weights is not None:
+            raise self.refusals.pop(0)
+        return subset_of(len(self.asked) - 1)
+
+
+@pytest.fixture
+def fake() -> FakeClient:
+    return FakeClient()
+
+
+@pytest.fixture
+def model() -> nn.Linear:
+    return nn.Linear(2, 2)
+
+
+@pytest.fixture
+def make(fake: FakeClient, model: nn.Linear) -> Callable[..., Reselection]:
+    def reselection(**options: Any) -> Reselection:
+        given = {"fraction": 0.1, **options}
+        return Reselection(fake, model, "craig", **given)  # type: ignore[arg-type]
+
+    return reselection
+
+
+def digests(reselection: Reselection, epochs: range) -> list[int]:
+    return [int(reselection.before_epoch(epoch).indices[0]) for epoch in epochs]
+
+
+def test_the_first_subset_is_the_runs_and_later_ones_the_models(
+    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
+) -> None:
+    reselection = make(every=2, run="r-1", balanced=False, options={"a": 1})
+    assert digests(reselection, range(6)) == [0, 0, 1, 1, 2, 2]
+    assert fake.asked == [None, *[serialize_weights(model.state_dict())] * 2]
+    expected: dict[str, Any] = {"run": "r-1", "strategy": "craig", "fraction": 0.1}
+    expected |= {"budget": None}
+    expected |= {"balanced": False, "options": {"a": 1}}
+    assert fake.arguments[0] == {**expected, "previous": None}
+    # Told what training has now, a strategy may answer that it is still good.
+    assert fake.arguments[1] == {**expected, "previous": subset_of(0)}
+
+
+def test_the_weights_are_those_of_the_moment(
+    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
+) -> None:
+    reselection = make(every=1)
+    before = serialize_weights(model.state_dict())
+    with torch.no_grad():
+        model.weight.add_(1)
+    digests(reselection, range(2))
+    assert fake.asked[1] == serialize_weights(model.state_dict()) != before
+
+
+def test_a_given_first_subset_is_not_asked_for(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(first=subset_of(7), every=3)
+    assert digests(reselection, range(3)) == [7, 7, 7]
+    assert not fake.asked
+
+
+def test_an_absent_coordinator_costs_one_warning_and_is_asked_again(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=2)
+    fake.refusals = [UnreachableError("away."), UnreachableError("still away.")]
+    digests(reselection, range(2))
+    with pytest.warns(ReselectionWarning, match=r"epoch 2: no new subset \(away\.\)"):
+        assert reselection.before_epoch(2).indices[0] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert reselection.before_epoch(3).indices[0] == 0  # away, but nothing new to say
+        assert reselection.before_epoch(4).indices[0] == 3  # back
+    assert [selected.epoch for selected in reselection.history] == [4]
+
+
+def test_a_new_outage_is_warned_of_again(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=1)
+    reselection.before_epoch(0)
+    for epoch in (1, 3):
+        fake.refusals = [UnreachableError("away.")]
+        with pytest.warns(ReselectionWarning):
+            reselection.before_epoch(epoch)
+        reselection.before_epoch(epoch + 1)
+
+
+def test_weights_of_another_model_end_training(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    # It would be refused every time: a training that goes on would never re-select.
+    reselection = make(every=1)
+    reselection.before_epoch(0)
+    fake.refusals = [WeightsError("other names.")]
+    with pytest.raises(WeightsError):
+        reselection.before_epoch(1)
+
+
+def test_prefetching_asks_an_epoch_early_without_waiting(
+    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
+) -> None:
+    reselection = make(every=2, prefetch=True)
+    reselection.before_epoch(0)
+    early = serialize_weights(model.state_dict())
+    fake.gate.clear()
+    assert reselection.before_epoch(1).indices[0] == 0  # asked, not waited for
+    with torch.no_grad():
+        model.weight.add_(1)
+    fake.gate.set()
+    assert reselection.before_epoch(2).indices[0] == 1
+    assert fake.asked == [None, early]
+    assert [selected.stale_epochs for selected in reselection.history] == [1]
+
+
+def test_going_on_from_a_checkpoint_keeps_its_subset_until_one_is_due(
+    make: Callable[..., Reselection],
+) -> None:
+    reselection = make(every=4)
+    reselection.subset = subset_of(9)
+    assert digests(reselection, range(5, 9)) == [9, 9, 9, 1]
+
+
+def test_a_checkpoint_at_the_epoch_that_is_due_asks(make: Callable[..., Reselection]) -> None:
+    reselection = make(every=4)
+    assert digests(reselection, range(4, 6)) == [1, 1]
+
+
+def test_wrappers_are_looked_through(fake: FakeClient) -> None:
+    inner = nn.Linear(2, 2)
+    wrapped = nn.DataParallel(inner)
+    reselection = Reselection(fake, wrapped, "craig", fraction=0.1, every=1)  # type: ignore[arg-type]
+    digests(reselection, range(2))
+    assert fake.asked[1] == serialize_weights(inner.state_dict())
+
+
+@pytest.mark.parametrize("every", [0, -1])
+def test_less_than_an_epoch_is_refused(make: Callable[..., Reselection], every: int) -> None:
+    with pytest.raises(ConfigError, match=rf"every = {every}: .* 1 epoch or more"):
+        make(every=every)

@@ -1,0 +1,59 @@
+"""The strategies on a terminal: one table, as wide as the terminal is.
+
+A strategy's paper and options stand under its summary, where long lines wrap; the narrow
+columns are what one compares by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lipt.trainer.cli.strategies import option_texts
+from lipt.trainer.views import StrategyView
+
+_LEGEND = (
+    "signals: a forward pass over the data. cost: N examples, C classes, d features, k budget. "
+    "per class: equal shares of every class by default. Options are given as "
+    "--option NAME=VALUE."
+)
+
+
+def print_strategies(strategies: Sequence[StrategyView], console: Console | None = None) -> None:
+    """Print the table and its legend."""
+    screen = console or Console()
+    screen.print(render(strategies))
+    screen.print(Text(_LEGEND, style="dim"))
+
+
+def render(strategies: Sequence[StrategyView]) -> Table:
+    """The table as rich draws it."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 1, 0))
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("what it keeps", ratio=1)
+    table.add_column("needs", max_width=16)
+    table.add_column("weights")
+    table.add_column("per class")
+    table.add_column("cost", max_width=16)
+    for strategy in strategies:
+        # Text: a "[k]" of a formula is no markup.
+        table.add_row(
+            Text(strategy.name, style="bold"),
+            _description(strategy),
+            Text(", ".join(strategy.needs)),
+            Text("yes" if strategy.returns_weights else "no"),
+            Text("yes" if strategy.balanced_by_default else "no"),
+            Text(strategy.cost),
+        )
+    return table
+
+
+def _description(strategy: StrategyView) -> Text:
+    lines = [Text(strategy.summary)]
+    if strategy.paper:
+        lines.append(Text(strategy.paper, style="dim"))
+    lines += [Text(text, style="cyan") for text in option_texts(strategy)]
+    return Text("\n").join(lines)

@@ -1,0 +1,140 @@
+"""`lipt train`: main training on a subset, with the paper's recipe."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lipt.trainer.cli.options import (
+    DEFAULT_COORDINATOR,
+    Coordinator,
+    Json,
+    Run,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    connect,
+)
+
+if TYPE_CHECKING:
+    from lipt.common.weights.specs import Weights
+    from lipt.trainer.client import Client
+    from lipt.trainer.main_training import Recipe
+
+_INITS = ("scratch", "initial", "pretrained")
+
+
+def train(
+    *,
+    data: Annotated[str, typer.Option(help="The data that the subset was chosen from.")],
+    model: Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")],
+    subset: Annotated[
+        Path | None, typer.Option(help="A file of 'lipt subset get'; without it, all examples.")
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the subset (200).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps, in place of epochs.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Of the recipe, e.g. learning_rate=0.05."),
+    ] = None,
+    init: Annotated[
+        str, typer.Option(help="scratch, or a run's weights: initial (theta*), pretrained.")
+    ] = "scratch",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The final weights, as safetensors.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Written as training goes; goes on from it where it exists.")
+    ] = None,
+    log: Annotated[Path, typer.Option(help="A line of JSON per epoch.")] = Path("train.jsonl"),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    allow_module: Annotated[
+        list[str] | None, typer.Option(help="A module that --data and --model may import.")
+    ] = None,
+    run: Run = "latest",
+    json: Json = False,
+    coordinator: Coordinator = DEFAULT_COORDINATOR,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
+    if init not in _INITS:
+        raise typer.BadParameter(f"{init!r} is none of {', '.join(_INITS)}.", param_hint="--init")
+    from lipt.common.data import open_dataset
+    from lipt.common.weights.files import serialize_weights
+    from lipt.trainer.cli.output import format_percent, print_json
+    from lipt.trainer.cli.overrides import refusing_as_usage
+    from lipt.trainer.cli.training_progress import TrainingProgress
+    from lipt.trainer.files import write_atomically
+    from lipt.trainer.main_training import fit
+    from lipt.trainer.main_training.records import JsonLines
+    from lipt.trainer.subset import Subset
+
+    with refusing_as_usage():
+        recipe = _recipe(epochs, steps, settings or [])
+    chosen = None if subset is None else Subset.load(subset)
+    initial = None
+    if init != "scratch":
+        with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
+            initial = _weights(client, run, init)
+    modules = allow_module or []
+    with ExitStack() as stack:
+        lines = stack.enter_context(closing(JsonLines(log)))
+        progress = stack.enter_context(TrainingProgress())
+        trained = fit(
+            model,
+            open_dataset(data, allowed_modules=modules),
+            subset=chosen,
+            test=None if test is None else open_dataset(test, allowed_modules=modules),
+            recipe=recipe,
+            device=device,
+            initial=initial,
+            checkpoint=checkpoint,
+            on_epoch=(lines, progress.on_epoch),
+            on_step=progress.on_step,
+            allowed_modules=modules,
+        )
+    if out is not None:
+        write_atomically(out, serialize_weights(trained.weights))
+    result = {
+        "num_steps": trained.num_steps,
+        "seconds": trained.seconds,
+        "test_accuracy": trained.test_accuracy,
+        "subset_accuracy": trained.subset_accuracies[-1][1],
+        "weights": None if out is None else str(out),
+    }
+    if json:
+        print_json(result)
+        return
+    on_test = (
+        ""
+        if trained.test_accuracy is None
+        else (f"{format_percent(trained.test_accuracy)} on the test set, ")
+    )
+    typer.echo(
+        f"{trained.num_steps} steps in {trained.seconds:.0f} s: {on_test}"
+        f"{format_percent(trained.subset_accuracies[-1][1])} on the subset"
+    )
+
+
+def _recipe(epochs: int | None, steps: int | None, settings: list[str]) -> Recipe:
+    from lipt.common.validation import validate
+    from lipt.trainer.cli.overrides import collect_overrides
+    from lipt.trainer.main_training import Recipe
+
+    return validate(Recipe, collect_overrides({"epochs": epochs, "steps": steps}, settings, None))
+
+
+def _weights(client: Client, run: str, kind: str) -> Weights:
+    from lipt.common.weights.container import read_container
+
+    content = client.weights(run, kind)
+    container = read_container(content, max_bytes=len(content), max_tensors=len(content))
+    return {name: container.tensor(name) for name in container.specs}

@@ -1,0 +1,1 @@
+"""The verdict: whether a strategy's subsets beat random ones, and at what total cost."""

@@ -1,0 +1,51 @@
+"""A comparison's outcomes as cells of a table, for a terminal, Markdown or HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isinf
+
+from lipt.trainer.cli.output import format_bytes, format_percent
+from lipt.trainer.comparison.verdict import Outcome
+
+HEADER = (
+    "fraction",
+    "strategy",
+    "accuracy",
+    "to random (95% interval)",
+    "on the subset",
+    "levelled off",
+    "steps",
+    "total time",
+    "sent",
+)
+
+
+def cells(row: Outcome) -> tuple[str, ...]:
+    """One outcome under `HEADER`."""
+    return (
+        format_percent(row.fraction).replace(".0%", "%"),
+        row.strategy,
+        f"{format_percent(row.mean_accuracy)} +- {100 * row.std_accuracy:.1f}",
+        _difference(row),
+        format_percent(row.subset_accuracy),
+        "yes" if row.levelled_off else "no",
+        str(row.num_steps),
+        f"{row.total_seconds:.0f} s",
+        format_bytes(round(row.bytes_sent)) if row.bytes_sent else "-",
+    )
+
+
+def markdown(rows: Sequence[Outcome]) -> list[str]:
+    """The lines of a Markdown table."""
+    lines = [HEADER, ("---",) * len(HEADER), *(cells(row) for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _difference(row: Outcome) -> str:
+    if row.difference is None:
+        return "-"
+    mean, low, high = row.difference.mean, row.difference.low, row.difference.high
+    if isinf(low):
+        return f"{100 * mean:+.1f}"
+    return f"{100 * mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"

@@ -1,0 +1,138 @@
+"""One training of one subset, as a value and as a line of the file that outlives a crash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lipt.common.errors import ConfigError
+
+BASELINES = ("uniform", "uniform_per_class")
+
+# Accuracy on the subset that is this high, or has moved less than this since
+# four fifths of the steps, has levelled off.
+_SATURATED = 0.995
+_STILL = 0.01
+_LATE = 0.8
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What training on one subset came to.
+
+    seed: of the whole pipeline: run, subset, and main training.
+    pretraining_seconds: of the run that the subset was selected on; 0 for random ones.
+    selection_seconds: as the coordinator counted them. The first strategy that asks for
+        signals pays for them.
+    bytes_sent: between the coordinator and its workers; 0 for random subsets.
+    levelled_off: whether accuracy on the subset had, so that more steps would change little.
+    """
+
+    seed: int
+    strategy: str
+    fraction: float
+    num_examples: int
+    num_steps: int
+    weighted: bool
+    test_accuracy: float
+    subset_accuracy: float
+    levelled_off: bool
+    pretraining_seconds: float
+    selection_seconds: float
+    training_seconds: float
+    bytes_sent: int
+    digest: str
+
+    @property
+    def total_seconds(self) -> float:
+        """Pre-training, selection and main training."""
+        return self.pretraining_seconds + self.selection_seconds + self.training_seconds
+
+
+def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int) -> bool:
+    """Whether accuracy on the subset has stopped rising.
+
+    Args:
+        subset_accuracies: (step, accuracy without augmentation), in order, the last step
+            included.
+        num_steps: how many steps there were.
+    """
+    accuracies = list(subset_accuracies)
+    final = accuracies[-1][1]
+    before = [accuracy for step, accuracy in accuracies if step <= _LATE * num_steps]
+    return final >= _SATURATED or (bool(before) and final - before[-1] < _STILL)
+
+
+class TrialFile:
+    """Trials as lines of JSON below one line that says what they are trials of.
+
+    A comparison that was stopped goes on after the last whole line.
+
+    Args:
+        path: the file; made where it is missing.
+        identity: what all trials have in common: data, model, recipe, run settings.
+
+    Raises:
+        ConfigError: the file holds another comparison.
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+        self._path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        found = _parsed(lines[0]) if lines else None
+        if found is not None and found != identity:
+            differing = sorted(key for key in identity if found.get(key) != identity[key])
+            raise ConfigError(
+                f"{path} is a comparison with another {' and '.join(differing) or 'format'}. "
+                "Give --out another name, or remove the file."
+            )
+        parsed = [values for line in lines[1:] if (values := _parsed(line)) is not None]
+        self.trials = [Trial(**values) for values in parsed]
+        # What a kill has cut in two is written again.
+        self._rewrite(identity)
+
+    def find(self, seed: int, strategy: str, fraction: float) -> Trial | None:
+        """The trial, if it has been done."""
+        for trial in self.trials:
+            if (trial.seed, trial.strategy, trial.fraction) == (seed, strategy, fraction):
+                return trial
+        return None
+
+    def add(self, trial: Trial) -> None:
+        """Write one more, on disk at once."""
+        self.trials.append(trial)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(trial)) + "\n")
+
+    def _rewrite(self, identity: dict[str, Any]) -> None:
+        lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
+        self._path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
+    """What a comparison's file holds: the identity and the trials.
+
+    Raises:
+        ConfigError: it is not such a file.
+        OSError: it cannot be read.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    identity = _parsed(lines[0]) if lines else None
+    if identity is None or "model" not in identity:
+        raise ConfigError(f"{path} is not a file that 'lipt compare' wrote.")
+    try:
+        trials = [Trial(**values) for line in lines[1:] if (values := _parsed(line)) is not None]
+    except TypeError as error:
+        raise ConfigError(f"{path} was written by another version: {error}.") from None
+    return identity, trials
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return values if isinstance(values, dict) else None

@@ -1,0 +1,7 @@
+"""Reference main training: a subset, a model and the paper's recipe."""
+
+from lipt.trainer.main_training.fit import fit
+from lipt.trainer.main_training.recipe import Recipe
+from lipt.trainer.main_training.training import Schedule, Trained
+
+__all__ = ["Recipe", "Schedule", "Trained", "fit"]

@@ -1,0 +1,147 @@
+"""A checkpoint: all that the rest of main training depends on, in one safetensors file.
+
+Written beside the old one and renamed over it, so that `kill -9` at any moment leaves a
+whole one. Training that goes on from it ends in the same weights, to the bit on a CPU.
+
+Tensors: `model/NAME` and `momentum/NAME` (float, as trained), `indices` and `weights` of
+the subset where there is one, `generator` (the state of torch's CPU generator, which
+dropout draws from) and `cuda_generator` likewise. The metadata holds the rest as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.errors import ConfigError
+from lipt.common.weights.container import pack, read_container
+from lipt.common.weights.specs import Weights, check_specs, specs_of
+from lipt.trainer.files import write_atomically
+from lipt.trainer.subset import Subset
+
+_FORMAT = "lipt-checkpoint-1"
+_MAX_TENSORS = 200_000
+_SUBSET_FIELDS = ("fingerprint", "digest", "strategy")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training has come."""
+
+    epoch: int
+    step: int
+    num_steps: int
+    seconds: float
+    # (step, accuracy on the subset) of every evaluation so far.
+    subset_accuracies: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything that was saved."""
+
+    progress: Progress
+    model: Weights
+    momentum: Weights
+    subset: Subset | None
+    generators: Mapping[str, Tensor]
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
+    """Write it, whole or not at all.
+
+    Args:
+        path: the file; the one that is there is replaced.
+        checkpoint: what to save.
+        identity: what must be the same when training goes on: recipe, model, data.
+    """
+    tensors = {
+        **{f"model/{name}": tensor for name, tensor in checkpoint.model.items()},
+        **{f"momentum/{name}": tensor for name, tensor in checkpoint.momentum.items()},
+        **checkpoint.generators,
+    }
+    metadata = {
+        "format": _FORMAT,
+        "progress": json.dumps(asdict(checkpoint.progress)),
+        "identity": json.dumps(identity, sort_keys=True),
+    }
+    if checkpoint.subset is not None:
+        tensors["indices"] = torch.from_numpy(checkpoint.subset.indices.copy())
+        tensors["weights"] = torch.from_numpy(checkpoint.subset.weights.copy())
+        chosen = {name: getattr(checkpoint.subset, name) for name in _SUBSET_FIELDS}
+        metadata["subset"] = json.dumps(chosen | {"manifest": dict(checkpoint.subset.manifest)})
+    write_atomically(path, pack(tensors, metadata))
+
+
+def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -> Checkpoint:
+    """Read what `save_checkpoint` wrote for the same training.
+
+    Raises:
+        ConfigError: it is not a checkpoint, or one of another recipe, model or data; the
+            message says what differs.
+        WeightsError: the file is damaged, or holds another model.
+    """
+    container = read_container(path, max_bytes=path.stat().st_size, max_tensors=_MAX_TENSORS)
+    if container.metadata.get("format") != _FORMAT:
+        raise ConfigError(
+            f"{path} is not a checkpoint of this version. Remove it to train from the start."
+        )
+    _require_same(path, json.loads(container.metadata["identity"]), identity)
+    tensors = {name: container.tensor(name) for name in container.specs}
+    weights = _part(tensors, "model/")
+    check_specs(specs_of(weights), specs_of(model.state_dict()))
+    progress = json.loads(container.metadata["progress"])
+    accuracies = tuple((step, accuracy) for step, accuracy in progress["subset_accuracies"])
+    return Checkpoint(
+        progress=Progress(**{**progress, "subset_accuracies": accuracies}),
+        model=weights,
+        momentum=_part(tensors, "momentum/"),
+        subset=_subset(tensors, container.metadata.get("subset")),
+        generators={name: tensors[name] for name in tensors if name.endswith("generator")},
+    )
+
+
+def generator_states(device: torch.device) -> dict[str, Tensor]:
+    """What layers such as dropout draw from."""
+    states = {"generator": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda_generator"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Go on drawing where the checkpoint stopped."""
+    torch.set_rng_state(states["generator"])
+    if device.type == "cuda" and "cuda_generator" in states:
+        torch.cuda.set_rng_state(states["cuda_generator"], device)
+
+
+def _subset(tensors: Mapping[str, Tensor], described: str | None) -> Subset | None:
+    if described is None:
+        return None
+    return Subset(tensors["indices"].numpy(), tensors["weights"].numpy(), **json.loads(described))
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> Weights:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    differing = [name for name in wanted if found.get(name) != wanted[name]]
+    if differing:
+        name = differing[0]
+        raise ConfigError(
+            f"{path} is the checkpoint of another training: its {name} is {found.get(name)!r}, "
+            f"now it is {wanted[name]!r}. Remove the file to train from the start, or give the "
+            "settings that it was made with."
+        )

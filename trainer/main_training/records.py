@@ -1,0 +1,55 @@
+"""What main training says of itself: one record per epoch, as a value and as a line of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """Where training stands after an epoch.
+
+    epoch: from 1. step: optimizer steps so far, of num_steps.
+    loss: mean over the epoch's examples, weighted as it was trained on.
+    accuracy: on the epoch's augmented images, as they were trained on.
+    test_accuracy: where the test set was looked at after this epoch.
+    subset_accuracy: on the subset's images without augmentation, likewise.
+    """
+
+    epoch: int
+    step: int
+    num_steps: int
+    num_examples: int
+    loss: float
+    accuracy: float
+    learning_rate: float
+    images_per_second: float
+    seconds: float
+    seconds_left: float
+    test_accuracy: float | None = None
+    subset_accuracy: float | None = None
+    subset_digest: str = ""
+
+
+OnEpoch = Callable[[EpochRecord], None]
+OnStep = Callable[[int, int], None]
+
+
+class JsonLines:
+    """Appends every record to a file, one JSON object per line, on disk at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def __call__(self, record: EpochRecord) -> None:
+        """Write one record."""
+        self._file.write(json.dumps(asdict(record)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

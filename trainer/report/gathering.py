@@ -1,0 +1,150 @@
+"""Everything that a report shows, gathered into one frozen value before a page is made of it."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from lipt.common.data import Dataset
+from lipt.common.errors import SubsetError
+from lipt.trainer.client import Client
+from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.comparison.verdict import Outcome, outcomes, verdict
+from lipt.trainer.subset import Subset
+from lipt.trainer.views import InfoView, RunView
+
+NUM_THUMBNAILS = 12
+_THUMBNAIL_PIXELS = 64
+
+
+@dataclass(frozen=True)
+class ClassShare:
+    """How many examples of a class there are, and how many were kept."""
+
+    name: str
+    available: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """An example as a picture."""
+
+    row: int
+    label: str
+    data_url: str
+
+
+@dataclass(frozen=True)
+class SubsetStory:
+    """One subset: whose, how large, of which classes, and examples of both ends.
+
+    most_wanted: the strategy's choice where it may keep only these.
+    least_wanted: what it leaves out where it may keep all but these.
+    """
+
+    subset: Subset
+    classes: tuple[ClassShare, ...]
+    most_wanted: tuple[Thumbnail, ...]
+    least_wanted: tuple[Thumbnail, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the page is made of."""
+
+    run: RunView
+    info: InfoView
+    stories: tuple[SubsetStory, ...]
+    outcomes: tuple[Outcome, ...]
+    verdict: str
+    comparison: dict[str, Any] | None
+
+
+def gather(
+    client: Client,
+    run: RunView,
+    dataset: Dataset,
+    requests: Sequence[tuple[str, float]],
+    comparison: tuple[dict[str, Any], Sequence[Trial]] | None = None,
+) -> Report:
+    """Ask the coordinator for what is missing.
+
+    Args:
+        client: connected to the run's coordinator.
+        run: ready.
+        dataset: the coordinator's data, for the pictures.
+        requests: strategies and fractions to tell of.
+        comparison: what `lipt compare` has found.
+
+    Raises:
+        SubsetError: `dataset` is not the run's.
+    """
+    if dataset.fingerprint != run.fingerprint:
+        raise SubsetError(
+            f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "
+            f"{dataset.source} has {dataset.fingerprint}. Give the coordinator's own data."
+        )
+    rows = outcomes(comparison[1]) if comparison else []
+    return Report(
+        run=run,
+        info=client.info(),
+        stories=tuple(
+            _story(client, run, dataset, strategy, fraction) for strategy, fraction in requests
+        ),
+        outcomes=tuple(rows),
+        verdict=verdict(rows),
+        comparison=comparison[0] if comparison else None,
+    )
+
+
+def _story(
+    client: Client, run: RunView, dataset: Dataset, strategy: str, fraction: float
+) -> SubsetStory:
+    subset = client.subset(run.run_id, strategy, fraction=fraction)
+    available_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names)).tolist()
+    kept_C = np.bincount(
+        dataset.labels_N.numpy()[subset.indices], minlength=len(dataset.class_names)
+    ).tolist()
+    count = min(NUM_THUMBNAILS, len(dataset) - 1)
+    most = client.subset(run.run_id, strategy, budget=count)
+    nearly_all = client.subset(run.run_id, strategy, budget=len(dataset) - count)
+    left_out = np.setdiff1d(np.arange(len(dataset)), nearly_all.indices)[:count]
+    return SubsetStory(
+        subset=subset,
+        classes=tuple(
+            ClassShare(name, available, kept)
+            for name, available, kept in zip(dataset.class_names, available_C, kept_C, strict=True)
+        ),
+        most_wanted=_thumbnails(dataset, torch.from_numpy(most.indices.copy())),
+        least_wanted=_thumbnails(dataset, torch.from_numpy(left_out)),
+    )
+
+
+def _thumbnails(dataset: Dataset, rows: Tensor) -> tuple[Thumbnail, ...]:
+    images_BCHW = dataset.images(rows)
+    return tuple(
+        Thumbnail(
+            row=row,
+            label=dataset.class_names[int(dataset.labels_N[row])],
+            data_url=_data_url(image_CHW),
+        )
+        for row, image_CHW in zip(rows.tolist(), images_BCHW, strict=True)
+    )
+
+
+def _data_url(image_CHW: Tensor) -> str:
+    pixels_HWC = image_CHW.permute(1, 2, 0).contiguous().numpy()
+    picture = Image.fromarray(pixels_HWC[..., 0] if pixels_HWC.shape[-1] == 1 else pixels_HWC)
+    picture.thumbnail((_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS))
+    content = io.BytesIO()
+    picture.save(content, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

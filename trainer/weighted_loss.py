@@ -1,0 +1,40 @@
+"""A loss in which every example counts as much as its subset says.
+
+Shapes: B examples of a batch, C classes.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional
+
+
+def weighted_cross_entropy(
+    logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, *, label_smoothing: float = 0.0
+) -> Tensor:
+    """Mean over the batch of each example's cross-entropy times its weight.
+
+    The sum is divided by B, not by the weights' sum: a batch of heavy examples then moves
+    the model further than one of light ones, as in training on all that they stand for.
+    Give weights with mean 1 over the subset (`normalized_weights`), and the learning rate
+    means what it means without them.
+
+    Args:
+        logits_BC: the model's outputs, any floating dtype.
+        labels_B: int64.
+        weights_B: one per example, on the same device.
+        label_smoothing: share of the target that goes to all classes.
+
+    Returns:
+        0-d, float32.
+    """
+    losses_B = functional.cross_entropy(
+        logits_BC.float(), labels_B, reduction="none", label_smoothing=label_smoothing
+    )
+    return (losses_B * weights_B).mean()
+
+
+def normalized_weights(weights_N: Tensor) -> Tensor:
+    """A subset's weights scaled to mean 1, float32; all ones where they sum to 0."""
+    mean = weights_N.double().mean()
+    return (weights_N / mean).float() if mean > 0 else weights_N.new_ones(len(weights_N))
