@@ -11,6 +11,7 @@ import numpy as np
 from lipt.common.blobs.name import BlobName
 from lipt.common.determinism import pinned_kernels
 from lipt.common.devices import device_name
+from lipt.common.errors import SignalsError
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import RunConfig
 from lipt.common.seeding import derive_seed
@@ -67,6 +68,11 @@ class SelectSubset:
                 balanced=self.balanced,
                 seed=derive_seed(self.config.seed, "selection"),
                 options=options,
+            )
+        if not len(chosen.indices_K):
+            raise SignalsError(
+                f"strategy {self.strategy!r} chooses nothing for a budget of {self.budget}: "
+                f"{chosen.stopped_early} Select on other weights, or by another strategy."
             )
         indices_K: np.ndarray = chosen.indices_K.numpy().astype("<i8")
         weights_K: np.ndarray = chosen.weights_K.numpy().astype("<f4")

@@ -103,6 +103,11 @@ def test_an_early_stop_comes_back_with_the_true_count(select: Any) -> None:
     assert (selected.num_examples, selected.stopped_early) == (9, "nothing is left to gain.")
 
 
+def test_a_subset_of_nothing_is_refused_with_the_strategys_reason(select: Any) -> None:
+    with pytest.raises(SignalsError, match=r"'probe' chooses nothing for a budget of 1: no gain\."):
+        select(Probe(frozenset(), stopped_early="no gain."), budget=1)
+
+
 def test_the_run_s_threads_are_used_and_given_back(select: Any) -> None:
     before = torch.get_num_threads()
     probe = Probe(frozenset())
