@@ -138,7 +138,11 @@ def refusal(cluster: Cluster, *flags: str) -> str:
 def test_data_that_is_not_there_is_refused_at_the_start(cluster: Cluster, tmp_path: Path) -> None:
     state = ("--state-dir", str(tmp_path / "state"))
     (tmp_path / "empty").mkdir()
-    assert "digits, cifar10:PATH" in refusal(cluster, "--data", "digitz", *state)
+    unknown = refusal(cluster, "--data", "digitz", *state)
+    assert "'digitz'" in unknown
+    assert all(
+        source in unknown for source in ("digits,", "cifar10:PATH", "package.module:factory")
+    )
     assert "none" in refusal(cluster, "--data", f"imagefolder:{tmp_path}/none", *state)
     assert "empty" in refusal(cluster, "--data", f"imagefolder:{tmp_path}/empty", *state)
     assert "--insecure" in refusal(cluster, "--data", "digits", "--listen", "0.0.0.0:0", *state)
