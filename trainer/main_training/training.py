@@ -127,6 +127,8 @@ class Training:
         )
         self._bfloat16 = _in_bfloat16(recipe.precision, device)
         self._progress = Progress(epoch=0, step=0, num_steps=self._num_steps, seconds=0.0)
+        # The last step that the test set was looked at, and what it showed.
+        self._tested = -1, 0.0
 
     def run(
         self,
@@ -275,10 +277,22 @@ class Training:
     def _test_accuracy(self) -> float | None:
         if self._test is None:
             return None
-        return self._accuracy(self._test, torch.arange(len(self._test)))
+        step, known = self._tested
+        if step != self._progress.step:
+            known = self._accuracy(self._test, torch.arange(len(self._test)))
+            self._tested = self._progress.step, known
+        return known
 
     def _accuracy(self, dataset: Dataset, ids_N: Tensor) -> float:
-        return accuracy(self._model, dataset, ids_N, self._image, self.device, self._format)
+        return accuracy(
+            self._model,
+            dataset,
+            ids_N,
+            self._image,
+            self.device,
+            self._format,
+            bfloat16=self._bfloat16,
+        )
 
     def _identity(self) -> dict[str, Any]:
         return {
