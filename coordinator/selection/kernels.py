@@ -17,11 +17,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.blocks import row_blocks
+from lipt.coordinator.selection.blocks import BLOCK_BYTES, row_blocks
 from lipt.coordinator.signals import Signals
 
 # What a float32 product of some thousand terms resolves, relative to the squared norms.
 RESOLUTION = 2.0**-20
+_CPU_CACHE_BYTES = 2 * 1024**2
 
 
 def gradient_rows(signals: Signals, rows: slice | Tensor) -> Signals:
@@ -37,13 +38,14 @@ def gradient_rows(signals: Signals, rows: slice | Tensor) -> Signals:
 def squared_gradient_norms(signals: Signals) -> Tensor:
     """|e_i|^2 (|h_i|^2 + 1) of all examples, summed in float64; n float32.
 
-    Works in blocks, so that half-precision signals of any size can be given.
+    Works in blocks that stay in a CPU's cache, on signals of any size and precision.
     """
     row_bytes = 16 * (signals.errors_NC.shape[1] + signals.features_ND.shape[1])
+    block_bytes = _CPU_CACHE_BYTES if signals.features_ND.device.type == "cpu" else BLOCK_BYTES
     blocks = [
         _squared_norms(signals.errors_NC[rows])
         * (_squared_norms(signals.features_ND[rows]) + float(signals.has_bias))
-        for rows in row_blocks(len(signals), row_bytes)
+        for rows in row_blocks(len(signals), row_bytes, block_bytes)
     ]
     return torch.cat(blocks).float()
 

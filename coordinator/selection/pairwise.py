@@ -18,7 +18,6 @@ from lipt.coordinator.selection.blocks import row_blocks
 from lipt.coordinator.selection.kernels import (
     cosines_from_products,
     distances_from_products,
-    gradient_distances,
     gradient_products,
     gradient_rows,
     squared_gradient_norms,
@@ -75,13 +74,19 @@ def proximity(signals: Signals) -> PairwiseSimilarity:
 
     No pair is farther apart than twice the largest distance from any one example.
     """
+    squares_N = squared_gradient_norms(signals)
     first = gradient_rows(signals, slice(0, 1))
     row_bytes = 4 * (signals.errors_NC.shape[1] + signals.features_ND.shape[1])
     radius = max(
-        float(gradient_distances(first, gradient_rows(signals, rows)).max())
+        float(
+            distances_from_products(
+                gradient_products(first, gradient_rows(signals, rows)),
+                squares_N[:1],
+                squares_N[rows],
+            ).max()
+        )
         for rows in row_blocks(len(signals), row_bytes)
     )
-    squares_N = squared_gradient_norms(signals)
     return PairwiseSimilarity(signals, squares_N, _minus_distances, -2.0 * radius, 0.0)
 
 
