@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,9 +138,7 @@ def store_levels(
         tile_size: about how many rows and columns are computed at a time.
     """
     num_examples, device = len(similarity), similarity.device
-    matrix_NN = torch.empty(
-        num_examples, num_examples, dtype=_DTYPES[scale.precision], device=device
-    )
+    matrix_NN = _room((num_examples, num_examples), scale.precision, device)
     sums_N = torch.zeros(num_examples, dtype=torch.int64, device=device)
     tiles = _even_tiles(num_examples, tile_size or _tile_size(device))
     for number, rows in enumerate(tiles):
@@ -170,7 +169,7 @@ def store_levels_between(
     """
     device = similarity.device
     shape = (len(candidates_N), len(targets_T))
-    matrix_NT = torch.empty(shape, dtype=_DTYPES[scale.precision], device=device)
+    matrix_NT = _room(shape, scale.precision, device)
     sums_N = torch.zeros(len(candidates_N), dtype=torch.int64, device=device)
     for rows in _even_tiles(len(candidates_N), _tile_size(device)):
         for columns in _even_tiles(len(targets_T), _tile_size(device)):
@@ -178,6 +177,14 @@ def store_levels_between(
             matrix_NT[rows, columns] = levels_nm
             sums_N[rows] += levels_nm.sum(dim=1, dtype=torch.int64)
     return StoredLevels(matrix_NT, sums_N)
+
+
+def _room(shape: tuple[int, int], precision: Precision, device: torch.device) -> Tensor:
+    """An uninitialized matrix; on a CPU numpy's, which asks for huge pages where there are any."""
+    dtype = _DTYPES[precision]
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(shape, np.dtype(str(dtype).removeprefix("torch."))))
 
 
 def _tile_size(device: torch.device) -> int:
