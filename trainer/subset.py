@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.subset_digest import subset_digest
 from lipt.trainer.files import write_atomically
+from lipt.trainer.same_data import (
+    ExampleT_co,
+    MapStyle,
+    Selectable,
+    TableT_co,
+    require_fingerprint,
+    require_rows,
+)
 from lipt.trainer.subset_files import FORMAT, FORMAT_VERSION, Content, decode, encode, refuse
+
+if TYPE_CHECKING:
+    import torch.utils.data
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +89,53 @@ class Subset:
 
     def __hash__(self) -> int:
         return hash((self.digest, self.fingerprint, self.strategy))
+
+    def apply(
+        self, dataset: MapStyle[ExampleT_co], *, check: bool = True
+    ) -> torch.utils.data.Subset[ExampleT_co]:
+        """The chosen examples of a data set, in the order of `indices`.
+
+        Args:
+            dataset: the one that the subset was chosen from: of `lipt.common.data`, of
+                torchvision, of Hugging Face, or the user's own pairs of image and label.
+            check: whether its fingerprint is compared with the subset's, which reads 64 rows
+                of it, or all where it has no `targets`. Its length always is.
+
+        Raises:
+            SubsetError: it is other data (both values are named), or its fingerprint cannot
+                be computed.
+        """
+        from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - not before it is needed
+
+        self._require_same(dataset, check=check)
+        # torch's own annotation asks for its Dataset, and uses no more than this.
+        source: Any = dataset
+        return Chosen(source, self.indices.tolist())
+
+    def hf_select(self, dataset: Selectable[TableT_co], *, check: bool = True) -> TableT_co:
+        """The chosen rows of a Hugging Face `datasets.Dataset`, by its own `select`.
+
+        Args:
+            dataset: the one that the subset was chosen from.
+            check: as in `apply`; the fingerprint is that of a coordinator on `parquet:PATH`
+                with the same images and labels.
+
+        Raises:
+            SubsetError: as `apply`.
+        """
+        self._require_same(dataset, check=check)
+        return dataset.select(self.indices.tolist())
+
+    def _require_same(self, dataset: Any, *, check: bool) -> None:
+        data = self.manifest.get("data")
+        expected = data.get("num_examples") if isinstance(data, Mapping) else None
+        require_rows(
+            len(dataset),
+            expected=expected if isinstance(expected, int) else None,
+            largest_index=int(self.indices[-1]) if len(self) else -1,
+        )
+        if check:
+            require_fingerprint(self.fingerprint, dataset)
 
     def save(self, path: str | Path) -> Path:
         """Write .npy, .csv, .json or .parquet, whole or not at all.

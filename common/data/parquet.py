@@ -25,8 +25,8 @@ from lipt.common.data.rows import numbered_classes
 from lipt.common.errors import DataError
 from lipt.common.extras import import_extra
 
-_IMAGE_COLUMNS = ("img", "image")
-_LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _open(parquet: Any, path: Path) -> Any:
 
 def _image_column(schema: Any, name: str) -> str:
     images = [field.name for field in schema if _holds_images(str(field.type))]
-    for candidate in _IMAGE_COLUMNS:
+    for candidate in IMAGE_COLUMNS:
         if candidate in images:
             return candidate
     if len(images) == 1:
@@ -122,11 +122,11 @@ def _holds_images(type_name: str) -> bool:
 
 def _label_column(schema: Any, name: str) -> str:
     integers = {field.name for field in schema if re.fullmatch(r"u?int\d+", str(field.type))}
-    for candidate in _LABEL_COLUMNS:
+    for candidate in LABEL_COLUMNS:
         if candidate in integers:
             return candidate
     raise DataError(
-        f"{name} has no integer column called {', '.join(_LABEL_COLUMNS)}; its columns are "
+        f"{name} has no integer column called {', '.join(LABEL_COLUMNS)}; its columns are "
         f"{_columns(schema)}. Call the class numbers' column label."
     )
 
