@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass
 from time import monotonic
 
-import numpy as np
-
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.devices import versions
@@ -30,11 +28,9 @@ from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import resolve_budget
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.state.database import Database
+from lipt.coordinator.subset_contents import Sending, SubsetContents
 
 logger = logging.getLogger(__name__)
-
-# 12 bytes each, so a message stays below 200 KiB.
-_EXAMPLES_PER_PART = 16_384
 
 
 @dataclass(frozen=True)
@@ -63,14 +59,6 @@ class Answer:
     kept: bool = False
 
 
-@dataclass(frozen=True)
-class SubsetPart:
-    """Some of a subset's examples, in ascending order of their indices."""
-
-    indices: np.ndarray
-    weights: np.ndarray
-
-
 class Subsets:
     """The subsets of one coordinator."""
 
@@ -91,6 +79,7 @@ class Subsets:
         self._data = data
         self._wall_clock = wall_clock
         self._computations = Computations()
+        self._contents = SubsetContents(database, blobs)
 
     async def get(self, query: SubsetQuery) -> AsyncIterator[Activity | Answer]:
         """Progress while the subset is computed, and at last the answer.
@@ -133,14 +122,9 @@ class Subsets:
         ):
             yield state if isinstance(state, Activity) else Answer(state)
 
-    async def parts(self, subset: SubsetRecord) -> AsyncIterator[SubsetPart]:
-        """A stored subset's examples."""
-        content = await asyncio.to_thread(self._blobs.read_bytes, subset.blob)
-        indices = np.frombuffer(content, dtype="<i8", count=subset.num_examples)
-        weights = np.frombuffer(content, dtype="<f4", offset=indices.nbytes)
-        for start in range(0, subset.num_examples, _EXAMPLES_PER_PART):
-            part = slice(start, start + _EXAMPLES_PER_PART)
-            yield SubsetPart(indices[part], weights[part])
+    async def sending(self, subset: SubsetRecord, previous: str) -> Sending:
+        """How a subset is sent to a trainer: see `SubsetContents.sending`."""
+        return await self._contents.sending(subset, previous)
 
     async def stop(self) -> None:
         """Give up what is being computed; nobody can be waiting any more."""

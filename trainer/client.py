@@ -250,7 +250,7 @@ class Client:
                 self._connection.subsets.GetSubset, request, idle_seconds=_SUBSET_IDLE_SECONDS
             )
             try:
-                return receive_subset(patience.hearing(responses), on_progress)
+                return receive_subset(patience.hearing(responses), on_progress, previous=previous)
             except UnreachableError as error:
                 patience.pause(error)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 
 from lipt.common.errors import InvalidRequestError, SubsetError
+from lipt.common.subset_difference import Difference, Examples, apply_difference
 from lipt.trainer.conversion import progress_view
 from lipt.trainer.subset import Subset
 from lipt.trainer.views import ProgressView
@@ -41,6 +43,8 @@ def subset_request(
         budget=budget,
         options={name: _option_text(value) for name, value in (options or {}).items()},
         previous=previous.digest if isinstance(previous, Subset) else previous,
+        # Only who has the examples can put a difference to them together.
+        accept_difference=isinstance(previous, Subset),
     )
     if balanced is not None:
         request.balanced = balanced
@@ -50,45 +54,114 @@ def subset_request(
 def receive_subset(
     responses: Iterable[subset_pb2.GetSubsetResponse],
     on_progress: Callable[[ProgressView], None] | None = None,
+    *,
+    previous: Subset | str | None = None,
 ) -> Subset:
     """The subset of a complete stream: progress, a description, then its examples.
 
+    Args:
+        responses: the stream.
+        on_progress: called as the computation goes on.
+        previous: what the request named; the answer may be its difference to this.
+
     Raises:
         SubsetError: examples before their description, more or fewer than it
-            says, or others than its digest says.
+            says, or others than its digest says; a difference to another subset.
     """
-    description: subset_pb2.Subset | None = None
-    indices: list[np.ndarray] = []
-    weights: list[np.ndarray] = []
-    received = 0
+    contents: _Contents | None = None
     for response in responses:
         part = response.WhichOneof("part")
         if part == "progress" and on_progress:
             on_progress(progress_view(response.progress))
         elif part == "subset":
-            description = response.subset
-        elif part == "examples":
-            received += len(response.examples.indices)
-            if description is None or received > description.num_examples:
-                break  # what follows could be without end
-            indices.append(np.array(response.examples.indices, dtype=np.int64))
-            weights.append(np.array(response.examples.weights, dtype=np.float32))
-    if description is None:
+            contents = _Contents(response.subset, previous)
+        elif part in ("examples", "difference"):
+            if contents is None:
+                break
+            contents.add(response)
+    if contents is None:
         raise SubsetError("the coordinator sent no description of the subset. Ask again.")
-    if received != description.num_examples:
-        raise SubsetError(
-            f"the coordinator announced {description.num_examples} examples and sent {received}. "
-            "Ask again; if it stays so, see the coordinator's log."
+    return contents.subset()
+
+
+class _Contents:
+    """What follows a description, in parts: examples, or a difference to `previous`."""
+
+    def __init__(self, description: subset_pb2.Subset, previous: Subset | str | None) -> None:
+        base = previous if isinstance(previous, Subset) else None
+        if description.difference_to and (base is None or description.difference_to != base.digest):
+            raise SubsetError(
+                f"the coordinator sent the difference to subset {description.difference_to!r}, "
+                f"and {base.digest if base else 'none'} is here. Ask again without `previous`."
+            )
+        self._description = description
+        self._base = base if description.difference_to else None
+        self._removed: list[np.ndarray] = []
+        self._indices: list[np.ndarray] = []
+        self._weights: list[np.ndarray] = []
+
+    def add(self, response: subset_pb2.GetSubsetResponse) -> None:
+        """Keep a part.
+
+        Raises:
+            SubsetError: it is of the other kind, or more than there can be.
+        """
+        if self._base is None:
+            self._require_kind(response, "examples")
+            part: subset_pb2.SubsetExamples | subset_pb2.SubsetDifference = response.examples
+        else:
+            self._require_kind(response, "difference")
+            part = response.difference
+            self._keep(self._removed, response.difference.removed, np.int64, len(self._base))
+        self._keep(self._indices, part.indices, np.int64, self._description.num_examples)
+        self._keep(self._weights, part.weights, np.float32, self._description.num_examples)
+
+    def _require_kind(self, response: subset_pb2.GetSubsetResponse, kind: str) -> None:
+        found = response.WhichOneof("part")
+        if found != kind:
+            raise SubsetError(
+                f"the coordinator announced a subset in parts of {kind} and sent {found}. "
+                "Ask again; if it stays so, see the coordinator's log."
+            )
+
+    def _keep(
+        self, kept: list[np.ndarray], values: Sequence[float], dtype: type[np.generic], limit: int
+    ) -> None:
+        kept.append(np.array(values, dtype=dtype))
+        # What follows could be without end.
+        found = sum(len(part) for part in kept)
+        if found > limit:
+            self._refuse_count(found)
+
+    def subset(self) -> Subset:
+        """All parts together, which have to have the announced count and digest."""
+        description = self._description
+        examples = Examples(_joined(self._indices, np.int64), _joined(self._weights, np.float32))
+        if self._base is not None:
+            old = Examples(self._base.indices, self._base.weights)
+            difference = Difference(_joined(self._removed, np.int64), examples)
+            examples = apply_difference(old, difference)
+        if len(examples) != description.num_examples:
+            self._refuse_count(len(examples))
+        return Subset(
+            indices=examples.indices_K,
+            weights=examples.weights_K,
+            fingerprint=description.fingerprint,
+            digest=description.digest,
+            strategy=description.strategy,
+            manifest=_manifest(description.manifest_json),
+            kept=description.kept,
         )
-    return Subset(
-        indices=np.concatenate(indices) if indices else np.empty(0, np.int64),
-        weights=np.concatenate(weights) if weights else np.empty(0, np.float32),
-        fingerprint=description.fingerprint,
-        digest=description.digest,
-        strategy=description.strategy,
-        manifest=_manifest(description.manifest_json),
-        kept=description.kept,
-    )
+
+    def _refuse_count(self, found: int) -> NoReturn:
+        raise SubsetError(
+            f"the coordinator announced {self._description.num_examples} examples and sent "
+            f"{found}. Ask again; if it stays so, see the coordinator's log."
+        )
+
+
+def _joined(parts: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
 def _option_text(value: object) -> str:

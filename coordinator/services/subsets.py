@@ -9,8 +9,9 @@ from typing import Any
 import grpc.aio
 
 from lipt.common.rpc.wire import blob_from_proto
-from lipt.coordinator.records import SubsetRecord
+from lipt.common.subset_difference import Difference, Examples
 from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.subset_contents import Sending
 from lipt.coordinator.subsets import Answer, SubsetQuery, Subsets
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
@@ -33,11 +34,11 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
                 progress = pb.SubsetProgress(activity=part.text, done=part.done, total=part.total)
                 yield pb.GetSubsetResponse(progress=progress)
                 continue
-            yield pb.GetSubsetResponse(subset=_description(part.subset, kept=part.kept))
-            async for examples in self._subsets.parts(part.subset):
-                yield pb.GetSubsetResponse(
-                    examples=pb.SubsetExamples(indices=examples.indices, weights=examples.weights)
-                )
+            previous = request.previous if request.accept_difference else ""
+            sending = await self._subsets.sending(part.subset, previous)
+            yield pb.GetSubsetResponse(subset=_description(part, sending))
+            for content in sending.parts():
+                yield _content(content)
 
     async def ListStrategies(
         self, request: pb.ListStrategiesRequest, context: Context
@@ -81,7 +82,18 @@ def _query(request: pb.GetSubsetRequest) -> SubsetQuery:
     )
 
 
-def _description(subset: SubsetRecord, *, kept: bool) -> pb.Subset:
+def _content(part: Examples | Difference) -> pb.GetSubsetResponse:
+    if isinstance(part, Examples):
+        examples = pb.SubsetExamples(indices=part.indices_K, weights=part.weights_K)
+        return pb.GetSubsetResponse(examples=examples)
+    difference = pb.SubsetDifference(
+        removed=part.removed_R, indices=part.changed.indices_K, weights=part.changed.weights_K
+    )
+    return pb.GetSubsetResponse(difference=difference)
+
+
+def _description(answer: Answer, sending: Sending) -> pb.Subset:
+    subset = answer.subset
     return pb.Subset(
         run_id=subset.run_id,
         strategy=subset.strategy,
@@ -91,5 +103,6 @@ def _description(subset: SubsetRecord, *, kept: bool) -> pb.Subset:
         digest=subset.digest,
         weights_sha256=subset.weights_sha256,
         manifest_json=json.dumps(subset.manifest, sort_keys=True),
-        kept=kept,
+        kept=answer.kept,
+        difference_to=sending.difference_to,
     )

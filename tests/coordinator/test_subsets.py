@@ -11,6 +11,7 @@ import pytest
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import SignalsError
+from lipt.common.subset_difference import Examples
 from lipt.coordinator.compute.jobs import DataDescription
 from lipt.coordinator.compute.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.selecting import Selected, SelectSubset
@@ -111,15 +112,15 @@ async def test_an_early_stop_has_its_true_count_and_reason(world: World) -> None
     assert subset.num_examples == 9
     assert subset.manifest["budget"] == 10
     assert subset.manifest["stopped_early"] == "nothing is left to gain."
-    parts = [part async for part in world.subsets.parts(subset)]
-    assert sum(len(part.indices) for part in parts) == 9
+    sending = await world.subsets.sending(subset, "")
+    assert sum(len(part) for part in sending.parts() if isinstance(part, Examples)) == 9
 
 
 async def test_a_subset_of_nothing_at_all_can_be_read(world: World) -> None:
     world.compute.stopped_early = "no example has a gradient."
     subset = (await world.ask(budget=1)).subset
     assert subset.num_examples == 0
-    assert [part async for part in world.subsets.parts(subset)] == []
+    assert list((await world.subsets.sending(subset, "")).parts()) == []
 
 
 async def test_features_are_part_of_what_is_asked(world: World) -> None:

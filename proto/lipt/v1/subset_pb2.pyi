@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetSubsetRequest(_message.Message):
-    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous")
+    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "accept_difference")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class GetSubsetRequest(_message.Message):
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     fraction: float
@@ -34,17 +35,20 @@ class GetSubsetRequest(_message.Message):
     weights: _blob_pb2.BlobRef
     features: _blob_pb2.BlobRef
     previous: str
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ...) -> None: ...
+    accept_difference: bool
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., accept_difference: bool = ...) -> None: ...
 
 class GetSubsetResponse(_message.Message):
-    __slots__ = ("progress", "subset", "examples")
+    __slots__ = ("progress", "subset", "examples", "difference")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SUBSET_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     progress: SubsetProgress
     subset: Subset
     examples: SubsetExamples
-    def __init__(self, progress: _Optional[_Union[SubsetProgress, _Mapping]] = ..., subset: _Optional[_Union[Subset, _Mapping]] = ..., examples: _Optional[_Union[SubsetExamples, _Mapping]] = ...) -> None: ...
+    difference: SubsetDifference
+    def __init__(self, progress: _Optional[_Union[SubsetProgress, _Mapping]] = ..., subset: _Optional[_Union[Subset, _Mapping]] = ..., examples: _Optional[_Union[SubsetExamples, _Mapping]] = ..., difference: _Optional[_Union[SubsetDifference, _Mapping]] = ...) -> None: ...
 
 class SubsetProgress(_message.Message):
     __slots__ = ("activity", "done", "total")
@@ -57,7 +61,7 @@ class SubsetProgress(_message.Message):
     def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
 
 class Subset(_message.Message):
-    __slots__ = ("run_id", "strategy", "num_examples", "balanced", "fingerprint", "digest", "weights_sha256", "manifest_json", "kept")
+    __slots__ = ("run_id", "strategy", "num_examples", "balanced", "fingerprint", "digest", "weights_sha256", "manifest_json", "kept", "difference_to")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +71,7 @@ class Subset(_message.Message):
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_TO_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     num_examples: int
@@ -76,7 +81,8 @@ class Subset(_message.Message):
     weights_sha256: str
     manifest_json: str
     kept: bool
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., num_examples: _Optional[int] = ..., balanced: bool = ..., fingerprint: _Optional[str] = ..., digest: _Optional[str] = ..., weights_sha256: _Optional[str] = ..., manifest_json: _Optional[str] = ..., kept: bool = ...) -> None: ...
+    difference_to: str
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., num_examples: _Optional[int] = ..., balanced: bool = ..., fingerprint: _Optional[str] = ..., digest: _Optional[str] = ..., weights_sha256: _Optional[str] = ..., manifest_json: _Optional[str] = ..., kept: bool = ..., difference_to: _Optional[str] = ...) -> None: ...
 
 class SubsetExamples(_message.Message):
     __slots__ = ("indices", "weights")
@@ -85,6 +91,16 @@ class SubsetExamples(_message.Message):
     indices: _containers.RepeatedScalarFieldContainer[int]
     weights: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, indices: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class SubsetDifference(_message.Message):
+    __slots__ = ("removed", "indices", "weights")
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    removed: _containers.RepeatedScalarFieldContainer[int]
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, removed: _Optional[_Iterable[int]] = ..., indices: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ListStrategiesRequest(_message.Message):
     __slots__ = ()

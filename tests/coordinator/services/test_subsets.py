@@ -9,11 +9,13 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.rpc.wire import blob_to_proto
+from lipt.common.subset_difference import Difference, Examples
 from lipt.coordinator.records import SubsetRecord
 from lipt.coordinator.run_book import Activity
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.services.subsets import SubsetService
-from lipt.coordinator.subsets import Answer, SubsetPart, SubsetQuery
+from lipt.coordinator.subset_contents import Sending
+from lipt.coordinator.subsets import Answer, SubsetQuery
 from lipt.v1 import subset_pb2, subset_pb2_grpc
 
 RECORD = SubsetRecord(
@@ -42,8 +44,11 @@ class FakeSubsets:
         yield Activity("computing", 1, 2)
         yield Answer(RECORD, kept=bool(query.previous))
 
-    async def parts(self, subset: SubsetRecord) -> AsyncIterator[SubsetPart]:
-        yield SubsetPart(np.array([1, 5]), np.array([1.0, 0.5], np.float32))
+    async def sending(self, subset: SubsetRecord, previous: str) -> Sending:
+        examples = Examples(np.array([1, 5]), np.array([1.0, 0.5], np.float32))
+        if not previous:
+            return Sending(examples)
+        return Sending(Difference(np.array([3]), examples), difference_to=previous)
 
 
 @pytest.fixture
@@ -101,3 +106,17 @@ async def test_a_plain_request_has_neither(stub: Any, subsets: FakeSubsets) -> N
     (query,) = subsets.queries
     assert (query.features, query.previous) == (None, "")
     assert not responses[1].subset.kept
+
+
+async def test_a_difference_is_sent_only_to_who_accepts_it(stub: Any) -> None:
+    request = subset_pb2.GetSubsetRequest(run_id="r", strategy="crest", budget=2, previous="d")
+    whole = [response async for response in stub.GetSubset(request)]
+    request.accept_difference = True
+    short = [response async for response in stub.GetSubset(request)]
+    assert [response.WhichOneof("part") for response in whole[1:]] == ["subset", "examples"]
+    assert whole[1].subset.difference_to == ""
+    assert [response.WhichOneof("part") for response in short[1:]] == ["subset", "difference"]
+    assert short[1].subset.difference_to == "d"
+    assert short[2].difference == subset_pb2.SubsetDifference(
+        removed=[3], indices=[1, 5], weights=[1.0, 0.5]
+    )
