@@ -8,15 +8,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lipt.common.errors import InvalidRequestError, RunFailedError, UnreachableError
+from lipt.common.errors import RunFailedError
 from lipt.common.rpc.tls import TlsFiles
 from lipt.common.rpc.wire import overrides_to_proto
-from lipt.trainer.connection import CREATE_SECONDS, Connection, Patience
-from lipt.trainer.conversion import blob_view, info_view, run_view, strategy_view
+from lipt.trainer.connection import CREATE_SECONDS, Connection
+from lipt.trainer.conversion import info_view, run_view, strategy_view
 from lipt.trainer.features_file import Features, features_content
+from lipt.trainer.patience import Patience
 from lipt.trainer.subset import Subset
-from lipt.trainer.subset_stream import receive_subset, subset_request
-from lipt.trainer.transfers import OnBytes, read_blob, save_blob, upload_blob
+from lipt.trainer.subset_stream import fetch_subset, subset_request
+from lipt.trainer.transfers import OnBytes, find_weights, read_blob, save_blob, upload_blob
 from lipt.trainer.views import (
     BlobView,
     InfoView,
@@ -26,24 +27,19 @@ from lipt.trainer.views import (
     StrategyView,
     WeightsKind,
 )
+from lipt.trainer.watching import get_run, watch_run
 from lipt.trainer.weights_file import require_safetensors
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
-
-# The coordinator repeats the last revision every few seconds as a sign of life.
-_WATCH_IDLE_SECONDS = 30.0
-
-# A selection reports its progress, but one step of it may take a while.
-_SUBSET_IDLE_SECONDS = 300.0
 
 
 class Client:
     """A connection to a coordinator; use it as a context manager, or `close` it.
 
     Every call has a deadline and is repeated while the connection is broken,
-    so that a restarting coordinator is waited for. Not to be used across a
-    fork: close it before a DataLoader starts its workers.
+    so that a restarting coordinator is waited for. Its channel ends before this
+    process forks, as for a DataLoader's workers, and the next call opens another.
 
     Args:
         address: `host:port` of the coordinator.
@@ -81,13 +77,13 @@ class Client:
         return self._connection.address
 
     def close(self) -> None:
-        """End the connection; what was received stays valid."""
+        """End the connection; what was received stays valid, and another call opens another."""
         self._connection.close()
 
     def info(self) -> InfoView:
         """Who answers, with what data, defaults and workers."""
         request = info_pb2.GetInfoRequest()
-        return info_view(self._connection.unary(self._connection.info.GetInfo, request))
+        return info_view(self._connection.unary(lambda of: of.info.GetInfo, request))
 
     def start_run(self, overrides: Mapping[str, Any] | None = None, *, name: str = "") -> RunView:
         """Start a run; it goes on by itself.
@@ -102,8 +98,10 @@ class Client:
         """
         config: config_pb2.RunConfig = overrides_to_proto(overrides or {})
         request = run_pb2.CreateRunRequest(request_id=uuid.uuid4().hex, name=name, config=config)
-        method = self._connection.runs.CreateRun
-        return run_view(self._connection.unary(method, request, seconds=CREATE_SECONDS).run)
+        answer = self._connection.unary(
+            lambda of: of.runs.CreateRun, request, seconds=CREATE_SECONDS
+        )
+        return run_view(answer.run)
 
     def run(self, run_id: str = "latest") -> RunView:
         """A run as it is now, by its id, its name, or "latest".
@@ -111,15 +109,14 @@ class Client:
         Raises:
             UnknownRunError: there is none of that name.
         """
-        request = run_pb2.GetRunRequest(run_id=run_id)
-        return run_view(self._connection.unary(self._connection.runs.GetRun, request).run)
+        return get_run(self._connection, run_id)
 
     def runs(self) -> list[RunView]:
         """All runs, newest first, without their learners."""
         views: list[RunView] = []
         request = run_pb2.ListRunsRequest()
         while True:
-            page = self._connection.unary(self._connection.runs.ListRuns, request)
+            page = self._connection.unary(lambda of: of.runs.ListRuns, request)
             views.extend(run_view(run) for run in page.runs)
             if not page.next_page_token:
                 return views
@@ -132,7 +129,7 @@ class Client:
             UnknownRunError: there is none of that name.
         """
         request = run_pb2.CancelRunRequest(run_id=run_id)
-        return run_view(self._connection.unary(self._connection.runs.CancelRun, request).run)
+        return run_view(self._connection.unary(lambda of: of.runs.CancelRun, request).run)
 
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
         """The run whenever it has changed, each revision once, until it has ended.
@@ -148,31 +145,7 @@ class Client:
             UnreachableError: the coordinator stayed away too long.
         """
         patience = Patience(self._reconnect_seconds)
-        revision = after_revision
-        while True:
-            try:
-                for view in self._watch_once(run_id, revision):
-                    patience.heard()
-                    run_id = view.run_id
-                    # Not `>`: a restart after the clock was set back starts lower.
-                    if view.revision != revision:
-                        revision = view.revision
-                        yield view
-                    if view.ended:
-                        return
-            except UnreachableError as error:
-                patience.pause(error)
-            else:
-                # A coordinator that shuts down ends its streams in order.
-                patience.pause(UnreachableError(f"{self.address} ends the stream of {run_id}."))
-
-    def _watch_once(self, run_id: str, revision: int) -> Iterator[RunView]:
-        request = run_pb2.WatchRunRequest(run_id=run_id, after_revision=revision)
-        method = self._connection.runs.WatchRun
-        for response in self._connection.stream(method, request, idle_seconds=_WATCH_IDLE_SECONDS):
-            yield run_view(response.run)
-        # A run that had ended before has nothing after its last revision.
-        yield self.run(run_id)
+        yield from watch_run(self._connection, run_id, after_revision, patience=patience)
 
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.
@@ -244,21 +217,19 @@ class Client:
             content = features_content(features)
             self.info()  # as in upload_weights
             request.features.CopyFrom(_reference(upload_blob(self._connection, content)))
-        patience = Patience(self._reconnect_seconds)
-        while True:
-            responses = self._connection.stream(
-                self._connection.subsets.GetSubset, request, idle_seconds=_SUBSET_IDLE_SECONDS
-            )
-            try:
-                return receive_subset(patience.hearing(responses), on_progress, previous=previous)
-            except UnreachableError as error:
-                patience.pause(error)
+        return fetch_subset(
+            self._connection,
+            request,
+            on_progress,
+            previous=previous,
+            patience=Patience(self._reconnect_seconds),
+        )
 
     def strategies(self) -> list[StrategyView]:
         """The selection strategies that the coordinator offers."""
         request = subset_pb2.ListStrategiesRequest()
-        method = self._connection.subsets.ListStrategies
-        return [strategy_view(item) for item in self._connection.unary(method, request).strategies]
+        answer = self._connection.unary(lambda of: of.subsets.ListStrategies, request)
+        return [strategy_view(item) for item in answer.strategies]
 
     def upload_weights(
         self, weights: str | Path | bytes, *, on_bytes: OnBytes | None = None
@@ -293,7 +264,7 @@ class Client:
             RunNotReadyError: it has none yet; the message says how far it is.
             InvalidRequestError: there is no such kind.
         """
-        return read_blob(self._connection, self._find_weights(run, kind))
+        return read_blob(self._connection, find_weights(self._connection, run, kind))
 
     def save_weights(
         self,
@@ -316,18 +287,9 @@ class Client:
             InvalidRequestError: there is no such kind.
             OSError: the directory is missing or cannot be written to.
         """
-        blob = self._find_weights(run, kind)
+        blob = find_weights(self._connection, run, kind)
         save_blob(self._connection, blob, Path(path), on_bytes)
         return blob
-
-    def _find_weights(self, run: str, kind: str) -> BlobView:
-        if kind not in set(WeightsKind):
-            raise InvalidRequestError(
-                f"there are no {kind!r} weights; choose one of {', '.join(WeightsKind)}."
-            )
-        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
-        answer = self._connection.unary(self._connection.runs.GetWeights, request)
-        return blob_view(answer.weights)
 
 
 def _reference(blob: BlobView) -> blob_pb2.BlobRef:

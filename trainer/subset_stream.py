@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import NoReturn
 
 import numpy as np
 
-from lipt.common.errors import InvalidRequestError, SubsetError
+from lipt.common.errors import InvalidRequestError, SubsetError, UnreachableError
 from lipt.common.subset_difference import Difference, Examples, apply_difference
+from lipt.trainer.connection import Connection
 from lipt.trainer.conversion import progress_view
+from lipt.trainer.patience import Patience
 from lipt.trainer.subset import Subset
 from lipt.trainer.views import ProgressView
 from lipt.v1 import subset_pb2
+
+# A selection reports its progress, but one step of it may take a while.
+_IDLE_SECONDS = 300.0
 
 
 def subset_request(
@@ -49,6 +55,32 @@ def subset_request(
     if balanced is not None:
         request.balanced = balanced
     return request
+
+
+def fetch_subset(
+    connection: Connection,
+    request: subset_pb2.GetSubsetRequest,
+    on_progress: Callable[[ProgressView], None] | None,
+    *,
+    previous: Subset | str | None,
+    patience: Patience,
+) -> Subset:
+    """Ask until the whole answer has come; see `Client.subset`.
+
+    Raises:
+        UnreachableError: the coordinator stayed away too long.
+        SubsetError: as `receive_subset`.
+    """
+    while True:
+        responses = connection.stream(
+            lambda of: of.subsets.GetSubset, request, idle_seconds=_IDLE_SECONDS
+        )
+        try:
+            # Closed here: the stream holds the channel until it has ended.
+            with closing(responses):
+                return receive_subset(patience.hearing(responses), on_progress, previous=previous)
+        except UnreachableError as error:
+            patience.pause(error)
 
 
 def receive_subset(

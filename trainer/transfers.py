@@ -9,14 +9,32 @@ from pathlib import Path
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
+from lipt.common.errors import InvalidRequestError
 from lipt.trainer.connection import Connection
+from lipt.trainer.conversion import blob_view
 from lipt.trainer.files import place
-from lipt.trainer.views import BlobView
+from lipt.trainer.views import BlobView, WeightsKind
+from lipt.v1 import run_pb2
 
 OnBytes = Callable[[int], object]
 
 # What a peer may make this side keep; far over any model that is selected with.
 MAX_BYTES = 16 * 1024**3
+
+
+def find_weights(connection: Connection, run: str, kind: str) -> BlobView:
+    """The name of a run's weights.
+
+    Raises:
+        RunNotReadyError: it has none yet; the message says how far it is.
+        InvalidRequestError: there is no such kind.
+    """
+    if kind not in set(WeightsKind):
+        raise InvalidRequestError(
+            f"there are no {kind!r} weights; choose one of {', '.join(WeightsKind)}."
+        )
+    request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
+    return blob_view(connection.unary(lambda of: of.runs.GetWeights, request).weights)
 
 
 def upload_blob(
@@ -27,8 +45,8 @@ def upload_blob(
     Raises:
         LiptError: as `lipt.common.blobs.transfer.upload`, with the address.
     """
-    with connection.naming_address():
-        name = upload(connection.blobs, source, on_bytes=on_bytes)
+    with connection.blobs() as blobs:
+        name = upload(blobs, source, on_bytes=on_bytes)
     return BlobView(name.sha256, name.size_bytes)
 
 
@@ -39,8 +57,8 @@ def read_blob(connection: Connection, blob: BlobView) -> bytes:
         LiptError: as `lipt.common.blobs.transfer.download_bytes`, with the address.
     """
     name = BlobName.parse(blob.sha256, blob.size_bytes)
-    with connection.naming_address():
-        return download_bytes(connection.blobs, name, max_bytes=MAX_BYTES)
+    with connection.blobs() as blobs:
+        return download_bytes(blobs, name, max_bytes=MAX_BYTES)
 
 
 def save_blob(
@@ -56,7 +74,7 @@ def save_blob(
     with (
         # Beside the file, so that the last step is a rename.
         tempfile.TemporaryDirectory(dir=path.parent, prefix=".lipt-") as folder,
-        connection.naming_address(),
+        connection.blobs() as blobs,
     ):
         store = BlobStore(Path(folder), max_blob_bytes=MAX_BYTES)
-        place(download(connection.blobs, name, store, on_bytes=on_bytes), path)
+        place(download(blobs, name, store, on_bytes=on_bytes), path)

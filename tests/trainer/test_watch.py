@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import UnreachableError
-from lipt.trainer import client as client_module
+from lipt.trainer import watching
 from lipt.trainer.client import Client
-from lipt.trainer.connection import Patience, pause_seconds
 from lipt.trainer.idle import IdleLimit
+from lipt.trainer.patience import Patience, pause_seconds
 from lipt.trainer.views import RunState
 from lipt.v1 import run_pb2
 
@@ -71,7 +71,7 @@ def test_a_coordinator_that_stays_away_is_given_up(fake: Any, cut: Any) -> None:
 
 
 def test_a_silent_stream_is_ended(fake: Any, silence: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_WATCH_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(watching, "_IDLE_SECONDS", 0.1)
     fake.watch_scripts = [[run_at(1), silence]]
     with Client(fake.address, reconnect_seconds=0.0) as client:
         changes = client.watch("r-1")
