@@ -143,8 +143,13 @@ class Connection:
             return self._unreachable(error, code)
         return known
 
-    def _unreachable(self, error: grpc.RpcError, code: grpc.StatusCode | None) -> UnreachableError:
-        details = error.details() if isinstance(error, grpc.Call) else ""
+    def _unreachable(self, error: grpc.RpcError, code: grpc.StatusCode | None) -> LiptError:
+        details = (error.details() if isinstance(error, grpc.Call) else None) or ""
+        if "Failed parsing HTTP/2" in details:
+            return NotACoordinatorError(
+                f"what answers at {self.address} is not a LiPT coordinator: it does not speak gRPC "
+                f"({details}). Check host and port; lipt-coordinator prints them when it starts."
+            )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnreachableError(
                 f"the coordinator at {self.address} did not answer in time. Check that the "

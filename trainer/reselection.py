@@ -1,8 +1,8 @@
 """Re-selection: the subset chosen again every R epochs, on the weights of that moment.
 
-Training never dies of it. While the coordinator is away the old subset stays, one warning
-says so, and the next epoch asks again. With several processes, rank 0 asks and the others
-are told, so that all of them train on the same subset.
+Training never dies of it. While the coordinator is away, or in trouble, the old subset stays,
+one warning says so, and the next epoch asks again. With several processes, rank 0 asks and the
+others are told, so that all of them train on the same subset.
 
 Source: LiPT (Ro et al. 2023), section 4: every 20 epochs.
 """
@@ -16,15 +16,28 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import torch
 from torch import distributed, nn
 
-from lipt.common.errors import ConfigError, LiptError, UnreachableError
+from lipt.common.errors import ConfigError, LiptError
 from lipt.common.weights.files import serialize_weights
 
 if TYPE_CHECKING:
     from lipt.trainer.client import Client
     from lipt.trainer.subset import Subset
+
+
+# The coordinator is away, in trouble, or something else answers in its place for a while.
+_PASSING = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.DATA_LOSS,
+        grpc.StatusCode.ABORTED,
+    }
+)
 
 
 class ReselectionWarning(UserWarning):
@@ -122,10 +135,15 @@ class Reselection:
     def before_epoch(self, epoch: int) -> Subset:
         """The subset to train on in an epoch, counted from 0; asks where one is due.
 
-        Call it before every epoch, on every rank, with growing numbers. Training that
-        goes on from a checkpoint begins with that epoch's number, after `subset` was set
-        to the checkpoint's.
+        Call it before every epoch, on every rank, with growing numbers; the same number
+        again changes nothing. Training that goes on from a checkpoint begins with that
+        epoch's number, after `subset` was set to the checkpoint's.
+
+        Raises:
+            LiptError: the coordinator refuses the question itself, as it would every time.
         """
+        if epoch == self._last_epoch:
+            return self.subset
         if self._last_epoch is None:
             crossed = epoch > 0 and epoch % self._every == 0
         else:
@@ -190,8 +208,9 @@ class Reselection:
         return chosen
 
 
-def _passes_by_itself(error: Exception) -> bool:
-    return isinstance(error, UnreachableError | OSError)
+def _passes_by_itself(error: LiptError | OSError) -> bool:
+    """Whether the same question may be answered next time."""
+    return isinstance(error, OSError) or error.code in _PASSING
 
 
 def _several_ranks() -> bool:

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -157,6 +163,87 @@ def test_another_kind_of_server_is_named_as_such(serve: Callable[[None], str]) -
         for call in (client.info, client.runs, client.strategies, lambda: next(client.watch("x"))):
             with pytest.raises(NotACoordinatorError, match=f"{address} is not a LiPT coordinator"):
                 call()
+
+
+@pytest.fixture
+def plain_server() -> Iterator[Callable[[bytes], str]]:
+    """Starts a TCP server that greets with these bytes and listens."""
+    with contextlib.ExitStack() as stack:
+
+        def start(greeting: bytes) -> str:
+            class Greet(socketserver.BaseRequestHandler):
+                def handle(self) -> None:
+                    self.request.sendall(greeting)
+                    while self.request.recv(1024):
+                        pass
+
+            class Server(socketserver.ThreadingTCPServer):
+                daemon_threads = True
+
+            server = stack.enter_context(Server(("127.0.0.1", 0), Greet))
+            stack.callback(server.shutdown)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            return f"127.0.0.1:{server.server_address[1]}"
+
+        yield start
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", b"SSH-2.0-OpenSSH_9.9\r\n"],
+    ids=["http", "ssh"],
+)
+def test_a_server_that_speaks_no_grpc_is_named_as_such(
+    plain_server: Callable[[bytes], str], greeting: bytes
+) -> None:
+    address = plain_server(greeting)
+    complaint = f"{address} is not a LiPT coordinator: it does not speak gRPC.*Check host and port"
+    with Client(address) as client:
+        for call in (client.info, lambda: client.subset(fraction=0.1)):
+            with pytest.raises(NotACoordinatorError, match=complaint):
+                call()
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(
+    plain_server: Callable[[bytes], str],
+) -> None:
+    address = plain_server(b"")
+    with Client(address) as client, pytest.raises(UnreachableError, match=address):
+        client.info()
+
+
+def test_a_client_costs_no_torch() -> None:
+    script = """
+import sys
+import lipt.trainer
+from lipt.trainer import Client, Subset
+from lipt.common.errors import UnreachableError
+try:
+    Client(sys.argv[1]).info()
+except UnreachableError:
+    print(sorted(name for name in sys.modules if name.partition(".")[0].startswith("torch")))
+"""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-c", script, address], capture_output=True, text=True, check=False
+        )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_importing_the_trainer_costs_no_grpc() -> None:
+    script = "import sys, lipt.trainer; print({'grpc', 'torch', 'numpy'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_a_client_goes_on_after_it_was_closed(fake: Any, client: Client) -> None:
+    client.info()
+    client.close()
+    assert client.info().device == "cpu"
 
 
 def test_an_address_without_a_port_is_refused() -> None:

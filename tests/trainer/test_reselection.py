@@ -10,7 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from lipt.common.errors import ConfigError, LiptError, UnreachableError, WeightsError
+from lipt.common.errors import (
+    ComputeError,
+    ConfigError,
+    LiptError,
+    NotACoordinatorError,
+    SubsetError,
+    UnreachableError,
+    WeightsError,
+)
 from lipt.common.subset_digest import subset_digest
 from lipt.common.weights.files import serialize_weights
 from lipt.trainer.reselection import Reselection, ReselectionWarning
@@ -123,6 +131,44 @@ def test_a_new_outage_is_warned_of_again(
         with pytest.warns(ReselectionWarning):
             reselection.before_epoch(epoch)
         reselection.before_epoch(epoch + 1)
+
+
+def test_the_same_epoch_again_asks_nothing_and_changes_nothing(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    # Lightning and Hugging Face set a sampler's epoch themselves, and a callback does too.
+    reselection = make(every=1, prefetch=True)
+    fake.refusals = [UnreachableError("away.")]
+    reselection.before_epoch(0)
+    reselection.before_epoch(0)
+    with pytest.warns(ReselectionWarning):
+        first = reselection.before_epoch(1)
+    fake.gate.clear()  # the next prefetch is on its way, and nothing waits for it
+    assert reselection.before_epoch(1) is first
+    fake.gate.set()
+    # The third answer: the first subset, the one that did not come, and this one were asked for.
+    assert reselection.before_epoch(2).indices[0] == 2
+    assert len(reselection.history) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotACoordinatorError("a proxy answers."),
+        ComputeError("the compute process ended."),
+        SubsetError("damaged on the way."),
+        OSError("no such file."),
+    ],
+)
+def test_a_coordinator_in_trouble_does_not_end_training(
+    make: Callable[..., Reselection], fake: FakeClient, error: LiptError
+) -> None:
+    reselection = make(every=1)
+    reselection.before_epoch(0)
+    fake.refusals = [error]
+    with pytest.warns(ReselectionWarning, match=str(error)):
+        assert reselection.before_epoch(1).indices[0] == 0
+    assert reselection.before_epoch(2).indices[0] == 2
 
 
 def test_weights_of_another_model_end_training(

@@ -1,0 +1,127 @@
+"""Main training against a live coordinator: subsets that change while a model trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lipt.common.data import open_dataset
+from lipt.common.errors import RunNotReadyError, WeightsError
+from lipt.common.models import build_model
+from lipt.common.rpc.channel import open_channel
+from lipt.trainer import Client, ReselectingSampler, Reselection, Subset
+from lipt.v1 import subset_pb2, subset_pb2_grpc
+from tests.end_to_end.cluster import Cluster
+from tests.end_to_end.conftest import SMALL_RUN
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One coordinator with a run that is ready."""
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        cluster.start_coordinator()
+        cluster.start_worker("one")
+        with cluster.client() as client:
+            client.wait(client.start_run(dict(SMALL_RUN), name="first").run_id)
+        yield cluster
+    finally:
+        cluster.end()
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    with cluster.client() as opened:
+        yield opened
+
+
+def sent(cluster: Cluster, strategy: str, previous: Subset, *, accept: bool = True) -> list[str]:
+    """What the parts of an answer are, as they come over the wire."""
+    request = subset_pb2.GetSubsetRequest(
+        run_id="first",
+        strategy=strategy,
+        fraction=0.1,
+        previous=previous.digest,
+        accept_difference=accept,
+    )
+    with open_channel(cluster.address) as channel:
+        stub = subset_pb2_grpc.SubsetServiceStub(channel)
+        return [str(response.WhichOneof("part")) for response in stub.GetSubset(request)]
+
+
+def test_little_change_comes_as_a_difference_and_much_in_full(
+    cluster: Cluster, client: Client
+) -> None:
+    # By rank within each class, so that the smaller one lies in the larger one.
+    smaller = client.subset("first", "grand", budget=160)
+    grand = client.subset("first", "grand", fraction=0.1)
+    uniform = client.subset("first", "uniform", fraction=0.1)
+    assert set(smaller.indices.tolist()) < set(grand.indices.tolist())
+    for previous, parts in (
+        (smaller, ["subset", "difference"]),
+        (uniform, ["subset", "examples"]),
+        (grand, ["subset"]),
+    ):
+        assert [part for part in sent(cluster, "grand", previous) if part != "progress"] == parts
+        again = client.subset("first", "grand", fraction=0.1, previous=previous)
+        assert again == grand
+        assert again.weights.tobytes() == grand.weights.tobytes()
+    assert sent(cluster, "grand", smaller, accept=False)[-1] == "examples"
+
+
+def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> None:
+    digits = open_dataset("digits")
+    model = build_model("resnet8", num_classes=10, image_shape=digits.image_shape, seed=0)
+    reselection = Reselection(
+        client, model, "grand", run="first", fraction=0.1, every=1, prefetch=True
+    )
+    sampler = ReselectingSampler(reselection)
+    for persistent in (True, False):  # forks once, and before every epoch
+        loader = DataLoader(
+            digits,  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+            batch_size=64,
+            sampler=sampler,
+            num_workers=2,
+            persistent_workers=persistent,
+            multiprocessing_context="fork",
+        )
+        for epoch in (0, 1, 2) if persistent else (3, 4):
+            sampler.set_epoch(epoch)  # the next one is asked for while the workers fork
+            seen = [int(label) for batch in loader for label in batch["label"]]
+            expected = digits.labels_N[torch.from_numpy(reselection.subset.indices.copy())]
+            assert sorted(seen) == sorted(expected.tolist())
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.05 * torch.randn_like(parameter))
+    assert [selected.epoch for selected in reselection.history] == [1, 2, 3, 4]
+    assert len({selected.digest for selected in reselection.history}) > 1
+
+
+def test_another_architecture_is_refused_when_it_is_first_selected_on(client: Client) -> None:
+    reselection = Reselection(client, nn.Linear(2, 3), "grand", run="first", budget=20, every=1)
+    reselection.before_epoch(0)
+    with pytest.raises(WeightsError, match=r"weight.*model"):
+        reselection.before_epoch(1)
+
+
+def test_the_subset_of_a_run_under_way_says_how_far_it_is(client: Client) -> None:
+    learners = {"num_learners": 2, "num_steps": 100_000, "batch_size": 16}
+    run = client.start_run({**SMALL_RUN, "learners": learners}, name="long")
+    for view in client.watch(run.run_id):
+        if view.state == "training":
+            break
+    words = r"run long is training \(0 of 2 learners are in.*lipt run watch long"
+    with pytest.raises(RunNotReadyError, match=words):
+        Reselection(client, nn.Linear(2, 3), "grand", run="long", fraction=0.1)
+    client.cancel(run.run_id)
+
+
+def test_a_subset_is_applied_to_the_data_it_was_chosen_from(client: Client, tmp_path: Path) -> None:
+    subset = client.subset("first", "grand", fraction=0.1)
+    loaded = Subset.load(subset.save(tmp_path / "subset.csv"))
+    assert len(loaded.apply(open_dataset("digits"))) == 180
