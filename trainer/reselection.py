@@ -22,10 +22,10 @@ from torch import distributed, nn
 
 from lipt.common.errors import ConfigError, LiptError
 from lipt.common.weights.files import serialize_weights
+from lipt.trainer.subset import Subset
 
 if TYPE_CHECKING:
     from lipt.trainer.client import Client
-    from lipt.trainer.subset import Subset
 
 
 # The coordinator is away, in trouble, or something else answers in its place for a while.
@@ -158,6 +158,20 @@ class Reselection:
                 weights = _weights_of(self._model)
                 self._asked = self._executor.submit(self._ask, weights, self.subset)
         return self.subset
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on with this subset; JSON takes it as it is."""
+        return {"epoch": self._last_epoch, "due": self._due, "subset": self.subset.to_json()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; what was asked for meanwhile is not waited for.
+
+        Raises:
+            SubsetError: the subset is damaged.
+        """
+        self.subset = Subset.from_json(state["subset"])
+        self._last_epoch, self._due = state["epoch"], state["due"]
+        self._asked, self._asked_early = None, False
 
     def _select(self, epoch: int) -> None:
         started = monotonic()

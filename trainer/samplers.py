@@ -7,8 +7,8 @@ subset. Batches are the DataLoader's or the user's own batch sampler's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import Sampler
@@ -64,6 +64,11 @@ class SubsetSampler(Sampler[int]):
         self._shuffle, self._seed = shuffle, seed
         self._rank, self._num_ranks, self._uneven = rank, num_ranks, uneven
         self._epoch = 0
+
+    @property
+    def num_ranks(self) -> int:
+        """How many processes share the subset."""
+        return self._num_ranks
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch from the next `iter` on; call it before each epoch."""
@@ -132,3 +137,17 @@ class ReselectingSampler(SubsetSampler):
         """Take this epoch's order, and its subset where one is due."""
         super().set_epoch(epoch)
         self.subset = self.reselection.before_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on with this subset; JSON takes it as it is."""
+        return {"epoch": self._epoch, "reselection": self.reselection.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken: with `set_epoch` of the same epoch or the next.
+
+        Raises:
+            SubsetError: the subset is damaged.
+        """
+        self.reselection.load_state_dict(state["reselection"])
+        self.subset = self.reselection.subset
+        self._epoch = state["epoch"]

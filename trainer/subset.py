@@ -20,10 +20,21 @@ from lipt.trainer.same_data import (
     require_fingerprint,
     require_rows,
 )
-from lipt.trainer.subset_files import FORMAT, FORMAT_VERSION, Content, decode, encode, refuse
+from lipt.trainer.subset_files import (
+    FORMAT,
+    FORMAT_VERSION,
+    Content,
+    decode,
+    encode,
+    refuse,
+    require_known_suffix,
+)
 
 if TYPE_CHECKING:
     import torch.utils.data
+
+# What messages call a subset that lies in no file of its own.
+_JSON = Path("subset.json")
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,15 +160,7 @@ class Subset:
             OSError: the directory is missing or cannot be written to.
         """
         target = Path(path)
-        metadata = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "strategy": self.strategy,
-            "fingerprint": self.fingerprint,
-            "digest": self.digest,
-            "manifest": dict(self.manifest),
-        }
-        write_atomically(target, encode(Content(self.indices, self.weights, metadata), target))
+        write_atomically(target, encode(self._content(), target))
         return target
 
     @classmethod
@@ -171,7 +174,35 @@ class Subset:
             OSError: the file cannot be read.
         """
         source = Path(path)
-        content = decode(source)
+        require_known_suffix(source)
+        return cls._of(decode(source.read_bytes(), source), source)
+
+    def to_json(self) -> str:
+        """The content of a .json file, to be kept inside of something else."""
+        return encode(self._content(), _JSON).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` gave, equal in every field.
+
+        Raises:
+            SubsetError: it is damaged.
+        """
+        return cls._of(decode(text.encode(), _JSON), _JSON)
+
+    def _content(self) -> Content:
+        metadata = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "strategy": self.strategy,
+            "fingerprint": self.fingerprint,
+            "digest": self.digest,
+            "manifest": dict(self.manifest),
+        }
+        return Content(self.indices, self.weights, metadata)
+
+    @classmethod
+    def _of(cls, content: Content, source: Path) -> Self:
         texts = {name: content.metadata.get(name) for name in ("fingerprint", "digest", "strategy")}
         manifest = content.metadata.get("manifest")
         if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):

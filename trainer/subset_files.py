@@ -71,16 +71,14 @@ def encode(content: Content, path: Path) -> bytes:
     return _codec(path)[0](content)
 
 
-def decode(path: Path) -> Content:
-    """The content of a file, by its suffix.
+def decode(data: bytes, path: Path) -> Content:
+    """The content of a file's bytes, by its suffix.
 
     Raises:
         SubsetError: the suffix is none of the four, or the file is damaged.
         MissingExtraError: .parquet without pyarrow.
-        OSError: the file cannot be read.
     """
     reader = _codec(path)[1]
-    data = path.read_bytes()
     try:
         content = reader(data)
     except _DAMAGE as error:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -209,6 +210,33 @@ def test_going_on_from_a_checkpoint_keeps_its_subset_until_one_is_due(
 def test_a_checkpoint_at_the_epoch_that_is_due_asks(make: Callable[..., Reselection]) -> None:
     reselection = make(every=4)
     assert digests(reselection, range(4, 6)) == [1, 1]
+
+
+def test_a_checkpoint_has_all_that_going_on_needs(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=3)
+    digests(reselection, range(3))
+    state = json.loads(json.dumps(reselection.state_dict()))
+    other = make(every=3)
+    other.load_state_dict(state)
+    assert other.subset == reselection.subset
+    assert other.before_epoch(2) == reselection.subset  # no epoch twice
+    asked = len(fake.asked)
+    assert other.before_epoch(3) == subset_of(asked)
+
+
+def test_a_subset_that_was_due_is_still_due_after_a_checkpoint(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=3)
+    fake.refusals = [UnreachableError("away.")]
+    with pytest.warns(ReselectionWarning):
+        digests(reselection, range(4))
+    other = make(every=3)
+    other.load_state_dict(reselection.state_dict())
+    assert other.before_epoch(3) == subset_of(0)
+    assert other.before_epoch(4) == subset_of(len(fake.asked) - 1) != subset_of(0)
 
 
 def test_wrappers_are_looked_through(fake: FakeClient) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -90,6 +90,23 @@ class _Alternating:
     def before_epoch(self, epoch: int) -> Subset:
         self.subset = self._subsets[epoch % len(self._subsets)]
         return self.subset
+
+
+def test_a_samplers_state_is_its_order_and_its_subset() -> None:
+    class Kept(_Alternating):
+        def state_dict(self) -> dict[str, str]:
+            return {"subset": self.subset.to_json()}
+
+        def load_state_dict(self, state: Mapping[str, str]) -> None:
+            self.subset = Subset.from_json(state["subset"])
+
+    subsets = [subset_of(range(8)), subset_of(range(50, 62))]
+    one = ReselectingSampler(Kept(subsets))  # type: ignore[arg-type]
+    one.set_epoch(3)
+    other = ReselectingSampler(Kept(subsets))  # type: ignore[arg-type]
+    other.load_state_dict(one.state_dict())
+    assert list(other) == list(one)
+    assert len(other) == 12
 
 
 def test_persistent_workers_see_the_new_subset() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipt.common.errors import MissingExtraError, SubsetError
@@ -54,6 +54,7 @@ def subsets(draw: st.DrawFn) -> Subset:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
+@settings(deadline=None)
 @given(subset=subsets())
 def test_every_format_gives_back_what_was_saved(
     subset: Subset, suffix: str, tmp_path_factory: pytest.TempPathFactory
@@ -64,6 +65,22 @@ def test_every_format_gives_back_what_was_saved(
     assert loaded.indices.tobytes() == subset.indices.tobytes()
     assert loaded.weights.tobytes() == subset.weights.tobytes()
     assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+
+@given(subset=subsets())
+@settings(deadline=None)
+def test_a_subset_within_something_else_is_exact_too(subset: Subset) -> None:
+    again = Subset.from_json(subset.to_json())
+    assert again == subset
+    assert again.indices.tobytes() == subset.indices.tobytes()
+    assert again.weights.tobytes() == subset.weights.tobytes()
+
+
+def test_a_json_is_the_same_in_a_file_and_without(tmp_path: Path) -> None:
+    subset = make_subset([2, 5], [1.0, 0.1])
+    assert subset.save(tmp_path / "subset.json").read_text() == subset.to_json()
+    with pytest.raises(SubsetError, match="does not hold a subset"):
+        Subset.from_json(subset.to_json()[:40])
 
 
 def test_numpy_reads_the_indices_of_a_npy(tmp_path: Path) -> None:
@@ -144,6 +161,7 @@ def test_another_suffix_is_refused_with_the_four(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
+@settings(deadline=None)
 @given(share=st.floats(0.0, 1.0, exclude_max=True))
 def test_a_truncated_file_never_gives_another_subset(
     suffix: str, share: float, tmp_path_factory: pytest.TempPathFactory

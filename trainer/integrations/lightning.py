@@ -1,0 +1,64 @@
+"""Re-selection under Lightning.
+
+    from lipt.trainer.integrations.lightning import ReselectionCallback
+
+    sampler = ReselectingSampler(Reselection(client, module.net, "craig", fraction=0.1))
+    loader = DataLoader(data, batch_size=256, sampler=sampler)
+    Trainer(max_epochs=200, callbacks=[ReselectionCallback(sampler)]).fit(module, loader)
+
+On several devices, give the sampler `rank`, `num_ranks` and `uneven="drop"`, and the Trainer
+`use_distributed_sampler=False`: Lightning's own wrapper does not follow a subset's size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lipt.common.extras import import_extra
+from lipt.trainer.samplers import ReselectingSampler
+
+_Callback: Any = import_extra(
+    "lightning.pytorch", package="lightning", extra="lightning", needed_for="ReselectionCallback"
+).Callback
+
+_KEY = "lipt_reselection"
+
+
+class ReselectionCallback(_Callback):  # type: ignore[misc]
+    """Takes a sampler from epoch to epoch, and through checkpoints.
+
+    Logs `subset_waited_seconds`: how long training has stood still for subsets, in all.
+
+    Args:
+        sampler: the training DataLoader's.
+    """
+
+    def __init__(self, sampler: ReselectingSampler) -> None:
+        super().__init__()
+        self._sampler = sampler
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Ask for a subset where one is due.
+
+        Raises:
+            LiptError: as `Reselection.before_epoch`.
+        """
+        self._sampler.set_epoch(trainer.current_epoch)
+        waited = self._sampler.reselection.waited_seconds
+        self.log("subset_waited_seconds", waited, rank_zero_only=True)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Keep the subset, and the epoch that training would go on with."""
+        following = trainer.fit_loop.epoch_progress.current.processed
+        checkpoint[_KEY] = {"following": following, "sampler": self._sampler.state_dict()}
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Go on with the checkpoint's subset, or the next one where it is due by now.
+
+        Lightning starts the loader's workers on the first epoch before it sets the sampler's
+        epoch, so that is done here; the model has the checkpoint's weights already.
+        """
+        saved = checkpoint.get(_KEY)
+        if saved is not None:
+            self._sampler.load_state_dict(saved["sampler"])
+            self._sampler.set_epoch(saved["following"])
