@@ -204,7 +204,7 @@ def parquet_file(folder: Path) -> Path:
 
 
 def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="the extra 'huggingface' is not installed")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
     images = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     table = datasets.Dataset.from_parquet(
         str(parquet_file), features=images, cache_dir=str(parquet_file.parent / "cache")
