@@ -6,7 +6,7 @@ One class per reason. Each decides its gRPC status once; `reason` travels in
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import grpc
 
@@ -22,6 +22,17 @@ class LiptError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A class may build its sentence from other arguments: between processes the sentence goes.
+        return revive, (type(self), self.message)
+
+
+def revive(cls: type[LiptError], message: str) -> LiptError:
+    """An error of another process: its class with its finished sentence."""
+    error = cls.__new__(cls)
+    LiptError.__init__(error, message)
+    return error
 
 
 class ConfigError(LiptError):

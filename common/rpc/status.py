@@ -17,7 +17,7 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from lipt.common.errors import DOMAIN, LiptError, UnreachableError, error_class
+from lipt.common.errors import DOMAIN, LiptError, UnreachableError, error_class, revive
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def from_rpc_error(error: grpc.RpcError) -> LiptError:
     for packed in status.details if status else ():
         info = error_details_pb2.ErrorInfo()
         if packed.Unpack(info) and info.domain == DOMAIN:
-            return _revive(error_class(info.reason), details)
+            return revive(error_class(info.reason), details)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return UnreachableError(f"the coordinator does not answer ({details}).")
     return LiptError(f"{code.name if code else 'UNKNOWN'}: {details}")
@@ -57,12 +57,6 @@ def _rich_status(call: grpc.Call) -> status_pb2.Status | None:
         return cast("status_pb2.Status | None", rpc_status.from_call(call))
     except ValueError:  # details that contradict the code: not ours
         return None
-
-
-def _revive(cls: type[LiptError], message: str) -> LiptError:
-    error = cls.__new__(cls)
-    LiptError.__init__(error, message)
-    return error
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):

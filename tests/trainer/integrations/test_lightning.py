@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Module(pl.LightningModule):  # type: ignore[misc]
 
 
 @pytest.fixture
-def fit(tmp_path: Path, images_ND: torch.Tensor) -> Iterator[Callable[..., Any]]:
+def fit(tmp_path: Path, images_ND: torch.Tensor) -> Callable[..., Any]:
     def run(
         module: Module,
         sampler: ReselectingSampler,
