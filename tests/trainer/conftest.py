@@ -85,6 +85,8 @@ class FakeCoordinator:
     blobs: dict[str, bytes] = field(default_factory=dict)
     weights: dict[int, bytes] = field(default_factory=dict)
     requests: list[Any] = field(default_factory=list)
+    # Set when a watch is over, whoever ended it.
+    watch_ended: threading.Event = field(default_factory=threading.Event)
 
     def requests_of(self, kind: type[Any]) -> list[Any]:
         return [request for request in self.requests if isinstance(request, kind)]
@@ -131,6 +133,9 @@ class _Runs(run_pb2_grpc.RunServiceServicer):
 
     def WatchRun(self, request: Any, context: Any) -> Iterator[run_pb2.WatchRunResponse]:
         self._note(request, context)
+        # False: it is over already. Here and not in a step, which may never be reached then.
+        if not context.add_callback(self._fake.watch_ended.set):
+            self._fake.watch_ended.set()
         for step in self._fake.watch_scripts.pop(0):
             if not isinstance(step, run_pb2.Run):
                 step.abort(context)

@@ -80,14 +80,13 @@ def test_a_silent_stream_is_ended(fake: Any, silence: Any, monkeypatch: pytest.M
             next(changes)
 
 
-def test_closing_a_watch_ends_its_call(
-    fake: Any, client: Client, silence: Any, stopping: threading.Event
-) -> None:
+def test_closing_a_watch_ends_its_call(fake: Any, client: Client, silence: Any) -> None:
     fake.watch_scripts = [[run_at(1), silence]]
     changes = client.watch("r-1")
     next(changes)
+    assert not fake.watch_ended.is_set()
     changes.close()  # type: ignore[attr-defined]
-    assert stopping.wait(60)  # set by the server when the call is gone
+    assert fake.watch_ended.wait(60)
 
 
 class _Call:
