@@ -21,6 +21,9 @@ import numpy as np
 
 from lipt.common.errors import LiptError, SubsetError
 
+# What reading somebody else's data set may raise, which looks like one of these and is none.
+_UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)
+
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 
 ExampleT_co = TypeVar("ExampleT_co", covariant=True)
@@ -83,8 +86,8 @@ def require_fingerprint(expected: str, dataset: Any) -> None:
     for candidate in _candidates(dataset):
         try:
             fingerprint = candidate()
-        except (LiptError, OSError) as error:
-            problem = problem or str(error).rstrip(".")
+        except _UNREADABLE as error:
+            problem = problem or str(error).rstrip(".") or type(error).__name__
             continue
         if fingerprint == expected:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import NoReturn
 
@@ -138,15 +138,25 @@ class _Contents:
         Raises:
             SubsetError: it is of the other kind, or more than there can be.
         """
+        part: subset_pb2.SubsetExamples | subset_pb2.SubsetDifference
         if self._base is None:
             self._require_kind(response, "examples")
-            part: subset_pb2.SubsetExamples | subset_pb2.SubsetDifference = response.examples
+            part = response.examples
         else:
             self._require_kind(response, "difference")
             part = response.difference
-            self._keep(self._removed, response.difference.removed, np.int64, len(self._base))
-        self._keep(self._indices, part.indices, np.int64, self._description.num_examples)
-        self._keep(self._weights, part.weights, np.float32, self._description.num_examples)
+            self._removed.append(np.array(part.removed, dtype=np.int64))
+            if (removed := _count(self._removed)) > len(self._base):
+                raise SubsetError(
+                    f"the coordinator removes {removed} of the {len(self._base)} examples that are "
+                    "here. Ask again without `previous`, for the whole subset."
+                )
+        self._indices.append(np.array(part.indices, dtype=np.int64))
+        self._weights.append(np.array(part.weights, dtype=np.float32))
+        # What follows could be without end.
+        received = max(_count(self._indices), _count(self._weights))
+        if received > self._description.num_examples:
+            self._refuse_count(received)
 
     def _require_kind(self, response: subset_pb2.GetSubsetResponse, kind: str) -> None:
         found = response.WhichOneof("part")
@@ -155,15 +165,6 @@ class _Contents:
                 f"the coordinator announced a subset in parts of {kind} and sent {found}. "
                 "Ask again; if it stays so, see the coordinator's log."
             )
-
-    def _keep(
-        self, kept: list[np.ndarray], values: Sequence[float], dtype: type[np.generic], limit: int
-    ) -> None:
-        kept.append(np.array(values, dtype=dtype))
-        # What follows could be without end.
-        found = sum(len(part) for part in kept)
-        if found > limit:
-            self._refuse_count(found)
 
     def subset(self) -> Subset:
         """All parts together, which have to have the announced count and digest."""
@@ -190,6 +191,10 @@ class _Contents:
             f"the coordinator announced {self._description.num_examples} examples and sent "
             f"{found}. Ask again; if it stays so, see the coordinator's log."
         )
+
+
+def _count(parts: list[np.ndarray]) -> int:
+    return sum(len(part) for part in parts)
 
 
 def _joined(parts: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:

@@ -125,7 +125,7 @@ def test_a_cut_difference_is_asked_for_again(
         ([difference([5], {})], "announced 3 examples and sent 2"),
         ([], "was announced"),
         ([difference([], dict.fromkeys(range(4), 1.0))], "3 examples and sent 4"),
-        ([difference([1, 2, 3, 4], {})], "3 examples and sent 4"),
+        ([difference([1, 2, 3, 4], {})], "removes 4 of the 3 examples that are here"),
         ([examples(NEW)], "in parts of difference and sent examples"),
         ([difference([5], {-7: 1.0, 9: 0.25})], "row numbers"),
         ([difference([5], {7: float("nan"), 9: 0.25})], "finite"),

@@ -123,6 +123,7 @@ def test_a_refusal_is_raised_as_its_class(fake: Any, client: Client, refusal: An
         ([description(), examples([*INDICES, 10], [*WEIGHTS, 1.0])], "3 examples and sent 4"),
         ([description(), examples([9, 5, 2], WEIGHTS)], "ascending"),
         ([description(), examples(INDICES, WEIGHTS[:2])], "one weight per index"),
+        ([description(), examples([], [1.0] * 4)], "3 examples and sent 4"),
         ([examples(INDICES, WEIGHTS)], "no description"),
         ([description(manifest_json="{"), examples(INDICES, WEIGHTS)], "not JSON"),
         ([description(manifest_json="[]"), examples(INDICES, WEIGHTS)], "not a JSON object"),

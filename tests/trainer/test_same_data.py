@@ -168,9 +168,9 @@ def test_a_loader_takes_what_is_applied() -> None:
 class Table:
     """As much of a `datasets.Dataset` as is asked for, of rows that are no images."""
 
-    def __init__(self, rows: list[int]) -> None:
+    def __init__(self, rows: list[int], *columns: str) -> None:
         self.rows = rows
-        self.features = {"text": None, "label": None}
+        self.features = dict.fromkeys(columns or ("text", "label"))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -189,6 +189,12 @@ def test_what_has_no_images_is_selected_from_on_ones_own_word() -> None:
     assert subset.hf_select(table, check=False).rows == [2, 5, 9]
     with pytest.raises(SubsetError, match="from 70 examples and this data set has 3"):
         subset.hf_select(Table([1, 2, 3]), check=False)
+
+
+def test_what_looks_like_a_table_and_cannot_be_read_is_refused_with_the_remedy() -> None:
+    table = Table(list(range(NUM_ROWS)), "image", "label")
+    with pytest.raises(SubsetError, match=r"Table cannot be computed \(.*subscriptable\).*check=F"):
+        subset_for("f" * 64).hf_select(table)
 
 
 @pytest.fixture
