@@ -53,6 +53,9 @@ def compare(
     tls_ca: TlsCa = None,
 ) -> None:
     """Compare strategies with both kinds of random, by main training at equal steps."""
+    from lipt.common.threads import wait_passively
+
+    wait_passively()
     from lipt.common.data import open_dataset
     from lipt.common.extras import import_extra
     from lipt.common.validation import validate

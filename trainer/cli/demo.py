@@ -20,12 +20,17 @@ def demonstrate(
     ] = 3,
     json: Json = False,
 ) -> None:
-    """Start a coordinator and workers here, pre-train on the digits, and select subsets."""
+    """Start a coordinator and workers here, select subsets of the digits, and train on them."""
+    import os
+
     from lipt.trainer.cli.follow import make_display
     from lipt.trainer.cli.output import print_json
     from lipt.trainer.demo.pipeline import run_demo
     from lipt.trainer.demo.report import report_lines
 
+    # Before torch is loaded, here and in the children. Images of 8x8 gain nothing from a
+    # second thread, which would only take the core that another process needs.
+    os.environ["OMP_NUM_THREADS"] = "1"
     result = run_demo(
         directory,
         num_workers=workers,

@@ -14,10 +14,13 @@ from lipt.common.errors import ConfigError, SubsetError
 from lipt.common.validation import merge
 from lipt.trainer.client import Client
 from lipt.trainer.comparison.trial import BASELINES, Trial, TrialFile, levelled_off
-from lipt.trainer.main_training import Recipe, fit
+from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.subset import Subset
 from lipt.trainer.views import RunState, RunView
+
+# What `levelled_off` looks at: the end, and four fifths of the way.
+_EVALUATIONS = 5
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ def compare(
     allowed_modules: Collection[str] = (),
     say: Callable[[str], None],
     on_step: OnStep | None = None,
+    pretrain: Callable[[int], RunView] | None = None,
 ) -> list[Trial]:
     """Train every strategy's subset of every fraction and seed, at equal optimizer steps.
 
@@ -65,6 +69,8 @@ def compare(
         allowed_modules: modules that the model may be imported from.
         say: prints a line.
         on_step: called after every optimizer step.
+        pretrain: gives a seed's run, ready; where None, it is the one that a stopped
+            comparison has left at the coordinator, or a new one.
 
     Raises:
         ConfigError: `out` is another comparison's, or a strategy does not exist.
@@ -81,7 +87,7 @@ def compare(
         if not missing:
             continue
         say(f"seed {seed}: the run")
-        run = _run(client, plan, seed)
+        run = _run(client, plan, seed) if pretrain is None else pretrain(seed)
         for fraction, strategy in missing:
             subset = client.subset(run.run_id, strategy, fraction=fraction)
             trained = fit(
@@ -90,6 +96,7 @@ def compare(
                 subset=subset,
                 test=test,
                 recipe=recipe.model_copy(update={"seed": seed}),
+                schedule=Schedule(evaluations=_EVALUATIONS),
                 device=device,
                 allowed_modules=allowed_modules,
                 on_step=on_step,

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from lipt.trainer.cli.output import format_percent, table_lines
 from lipt.trainer.cli.show import run_lines
+from lipt.trainer.comparison import table
 from lipt.trainer.demo.pipeline import DemoResult
 
 
 def report_lines(result: DemoResult) -> list[str]:
-    """The run, accuracies beside each other, subsets, and files."""
+    """The run, accuracies beside each other, subsets, files, and the verdict."""
     dataset = result.dataset
     shape = "x".join(str(size) for size in dataset.image_shape)
     classes = len(dataset.class_names)
@@ -41,6 +42,8 @@ def report_lines(result: DemoResult) -> list[str]:
     header = ("strategy", "examples", "per class", "digest", "file")
     lines += ["", *table_lines(header, rows), ""]
     lines += [f"wrote {file}" for file in result.files]
+    lines += ["", *table_lines(table.HEADER, [table.cells(row) for row in result.outcomes])]
+    lines += ["", result.verdict, "", f"report: {result.report}"]
     lines.append(f"done in {result.seconds:.1f} s")
     return lines
 
