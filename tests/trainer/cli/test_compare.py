@@ -1,0 +1,196 @@
+"""`lipt compare` against a live coordinator, on digits, with trainings of a few steps."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lipt.trainer.cli import main
+from lipt.trainer.comparison.trial import read_trials
+from lipt.trainer.comparison.verdict import outcomes, verdict
+from tests.end_to_end.cluster import Cluster
+
+STRATEGIES = ("uniform", "uniform_per_class", "craig", "grand")
+CELLS = {
+    (seed, fraction, strategy)
+    for seed in (0, 1)
+    for fraction in (0.05, 0.1)
+    for strategy in STRATEGIES
+}
+ARGUMENTS = (
+    *("--data", "digits-train", "--test", "digits-test", "--model", "resnet8"),
+    *("--strategies", "craig,grand", "--fractions", "0.1,0.05", "--seeds", "2"),
+    *("--set", "batch_size=64", "--set", "augmentation=none", "--device", "cpu"),
+    *("--run-set", "learners.num_learners=2", "--run-set", "learners.num_steps=2"),
+    *("--run-set", "learners.batch_size=32", "--run-set", "soup.num_alphas=3"),
+    *("--run-set", "soup.batch_norm_examples=64"),
+)
+
+
+@dataclass
+class Comparison:
+    """A comparison that was killed after its first trial of craig, and then run again.
+
+    left: the trials that the kill left in the file.
+    """
+
+    cluster: Cluster
+    file: Path
+    left: list[Any]
+    again: Any
+
+    def run(self, *arguments: str) -> Any:
+        """`lipt compare` with the common arguments and these."""
+        given = ("compare", *ARGUMENTS, "--coordinator", self.cluster.address, *arguments)
+        return CliRunner().invoke(main, list(given))
+
+    def num_runs(self) -> int:
+        with self.cluster.client() as client:
+            return len(client.runs())
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("scipy")
+    folder = tmp_path_factory.mktemp("compare")
+    cluster = Cluster(folder)
+    try:
+        cluster.start_coordinator(data="digits-train")
+        cluster.start_worker("one")
+        file = folder / "comparison.jsonl"
+        first = cluster.start(
+            "compare",
+            [
+                *("-m", "lipt.trainer.cli", "compare", *ARGUMENTS, "--steps", "3"),
+                *("--coordinator", cluster.address, "--out", str(file)),
+            ],
+            {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+        )
+        first.wait_for("seed 0, 5%, craig:")
+        first.stop(9)
+        found = Comparison(cluster, file, read_trials(file)[1], None)
+        found.again = found.run("--steps", "3", "--out", str(file))
+        yield found
+    finally:
+        cluster.end()
+
+
+def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison) -> None:
+    assert comparison.again.exit_code == 0, comparison.again.output
+    identity, trials = read_trials(comparison.file)
+    assert identity["recipe"]["steps"] == 3
+    assert [(t.seed, t.strategy) for t in comparison.left][:3] == [
+        (0, "uniform"),
+        (0, "uniform_per_class"),
+        (0, "craig"),
+    ]
+    assert trials[: len(comparison.left)] == comparison.left
+    done_now = comparison.again.stderr.count(" on the test set, ")
+    assert done_now == len(CELLS) - len(comparison.left)
+    assert len(trials) == len(CELLS)
+    assert {(t.seed, t.fraction, t.strategy) for t in trials} == CELLS
+    # The first seed's run was taken up where it was.
+    assert comparison.num_runs() == 2
+
+
+def test_every_training_has_the_same_steps_whatever_the_fraction(comparison: Comparison) -> None:
+    _, trials = read_trials(comparison.file)
+    assert {trial.num_steps for trial in trials} == {3}
+    assert {trial.num_examples for trial in trials} == {72, 144}  # 5% and 10% of 1,442
+    assert {t.strategy for t in trials if t.weighted} == {"craig"}
+    assert {t.strategy for t in trials if t.bytes_sent > 0} == {"craig", "grand"}
+    assert {t.strategy for t in trials if t.pretraining_seconds > 0} == {"craig", "grand"}
+
+
+def test_it_says_of_what_does_not_beat_random_that_it_does_not(comparison: Comparison) -> None:
+    table, _, sentences = comparison.again.stdout.rpartition("\n\n")
+    header, *rows = table.splitlines()
+    assert header.split()[:3] == ["fraction", "strategy", "accuracy"]
+    assert [row.split()[0] for row in rows] == ["5%"] * 4 + ["10%"] * 4
+    # Three steps teach nothing, so no subset can be worth more than another.
+    assert "At 5% " in sentences
+    assert "At 10% " in sentences
+    assert sentences.count("not beat random") == 2
+    assert "train longer" in sentences
+    assert sentences.strip() == verdict(outcomes(read_trials(comparison.file)[1]))
+
+
+def test_json_has_the_trials_the_outcomes_and_the_sentence(comparison: Comparison) -> None:
+    result = comparison.run("--steps", "3", "--out", str(comparison.file), "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert list(found) == ["outcomes", "verdict", "trials"]
+    assert len(found["trials"]) == len(CELLS)
+    rows = {(row["fraction"], row["strategy"]): row for row in found["outcomes"]}
+    assert len(rows) == 8
+    assert rows[0.1, "uniform"]["difference"] is None
+    difference = rows[0.1, "craig"]["difference"]
+    assert difference["low"] <= difference["mean"] <= difference["high"]
+    assert found["verdict"] == verdict(outcomes(read_trials(comparison.file)[1]))
+    assert " on the test set, " not in result.stderr  # all were done before
+
+
+def test_markdown_is_a_table_of_as_many_columns_in_every_row(comparison: Comparison) -> None:
+    result = comparison.run("--steps", "3", "--out", str(comparison.file), "--markdown")
+    lines = result.stdout.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 2 + 8
+    assert len({line.count("|") for line in table}) == 1
+    assert "| 10% | craig |" in result.stdout
+    assert "not beat random" in lines[-1]
+
+
+def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) -> None:
+    before = comparison.file.read_bytes()
+    result = comparison.run("--steps", "4", "--out", str(comparison.file))
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"lipt: {comparison.file} is a comparison with another recipe. "
+        "Give --out another name, or remove the file.\n"
+    )
+    assert comparison.file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--strategies", "craig,best"), "there is no strategy 'best'. Choose from: "),
+        (("--data", "digits"), "the coordinator serves digits-train ("),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
+    comparison: Comparison, tmp_path: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    out = tmp_path / "none.jsonl"
+    result = comparison.run("--steps", "3", "--out", str(out), *arguments)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"lipt: {complaint}")
+    assert result.stderr.count("\n") == 1
+    assert not out.exists()
+    assert comparison.num_runs() == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--fractions", "0.1,much"), "'0.1,much' is not numbers with commas"),
+        (("--fractions", "0,0.1"), "a fraction is in (0, 1]"),
+        (("--strategies", " , "), "give at least one name, e.g. craig,grand"),
+        (("--set", "learning_rate=fast"), "learning_rate"),
+        (("--seeds", "0"), "--seeds"),
+    ],
+)
+def test_what_makes_no_sense_is_a_mistake_of_usage(
+    arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = CliRunner().invoke(main, ["compare", *ARGUMENTS, *arguments])
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.stderr.split())
