@@ -110,24 +110,31 @@ def _sentence(fraction: float, rows: list[Outcome]) -> str:
     elif best.beats_random:
         text = f"At {fraction:.0%} {best.strategy} beats random by {_interval(best)}"
         others = [row.strategy for row in tried if not row.beats_random]
-        text += f"; {', '.join(others)} {_do(others)} not beat random." if others else "."
+        text += f"; {_and(others)} {_do(others)} not beat random." if others else "."
     else:
         names = [row.strategy for row in tried if not row.beats_random]
-        text = f"At {fraction:.0%} {', '.join(names)} {_do(names)} not beat random"
-        text += f" (the best, {best.strategy}, differs by {_interval(best)})."
+        text = f"At {fraction:.0%} {_and(names)} {_do(names)} not beat random: "
+        text += "it" if len(names) == 1 else f"the best, {best.strategy},"
+        text += f" differs by {_interval(best, '+')}."
     rising = [row.strategy for row in rows if not row.levelled_off]
     if rising:
-        text += f" Accuracy on the subset was still rising with {', '.join(rising)}: train longer."
+        text += f" Accuracy on the subset was still rising with {_and(rising)}: train longer."
     return text
 
 
-def _interval(row: Outcome) -> str:
+def _interval(row: Outcome, sign: str = "") -> str:
     if row.difference is None:
         return ""
     mean, low, high = (
-        100 * value for value in (row.difference.mean, row.difference.low, row.difference.high)
+        f"{100 * value:{sign}.1f}"
+        for value in (row.difference.mean, row.difference.low, row.difference.high)
     )
-    return f"{mean:.1f} points (95% interval {low:.1f} to {high:.1f}, {row.num_seeds} seeds)"
+    return f"{mean} points (95% interval {low} to {high}, {row.num_seeds} seeds)"
+
+
+def _and(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _do(names: Sequence[str]) -> str:

@@ -96,6 +96,37 @@ def accuracy_against_cost(rows: Sequence[Outcome]) -> Plot:
     )
 
 
+@dataclass(frozen=True)
+class Strip:
+    """A difference to random on a line with zero on it; places from 0 to 100."""
+
+    zero: float
+    low: float
+    mean: float
+    high: float
+
+
+def interval_strips(rows: Sequence[Outcome]) -> list[Strip | None]:
+    """A strip per row on one scale; None for random itself, and where one seed has no interval."""
+    finite = [
+        row.difference if row.difference is not None and math.isfinite(row.difference.low) else None
+        for row in rows
+    ]
+    found = [difference for difference in finite if difference is not None]
+    low = min([0.0, *(difference.low for difference in found)])
+    high = max([0.0, *(difference.high for difference in found)])
+    span = max(high - low, _FLAT)
+
+    def place(value: float) -> float:
+        return 100 * (value - low) / span
+
+    return [
+        difference
+        and Strip(place(0.0), place(difference.low), place(difference.mean), place(difference.high))
+        for difference in finite
+    ]
+
+
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers, the first at or below `low`, the last at or above `high`."""
     span = next(span for span in (high - low, abs(high), 1.0) if span > _FLAT)

@@ -78,7 +78,11 @@ def test_a_clear_winner_is_said_to_win_and_the_others_not() -> None:
 
 def test_what_does_not_beat_random_is_said_so() -> None:
     rows = outcomes([*RANDOM, *trials("grand", [0.4, 0.5, 0.3])])
-    assert "At 10% grand does not beat random (the best, grand, differs by -33.0" in verdict(rows)
+    assert verdict(rows).startswith("At 10% grand does not beat random: it differs by -33.0 points")
+    more = outcomes([*RANDOM, *trials("grand", [0.4, 0.5, 0.3]), *trials("craig", [0.7] * 3)])
+    assert verdict(more).startswith(
+        "At 10% craig and grand do not beat random: the best, craig, differs by -3.0 points"
+    )
 
 
 def test_a_difference_within_its_interval_is_no_win() -> None:
