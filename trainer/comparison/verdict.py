@@ -109,6 +109,8 @@ def _sentence(fraction: float, rows: list[Outcome]) -> str:
         text = f"At {fraction:.0%} one seed is too few to tell {best.strategy} from random."
     elif best.beats_random:
         text = f"At {fraction:.0%} {best.strategy} beats random by {_interval(best)}"
+        also = [row.strategy for row in tried if row.beats_random and row is not best]
+        text += f", and so {_do(also)} {_and(also)}" if also else ""
         others = [row.strategy for row in tried if not row.beats_random]
         text += f"; {_and(others)} {_do(others)} not beat random." if others else "."
     else:

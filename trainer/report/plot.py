@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lipt.trainer.comparison.verdict import Outcome
+from lipt.trainer.comparison.verdict import Difference, Outcome
 
 WIDTH, HEIGHT = 640, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 44
@@ -120,11 +120,15 @@ def interval_strips(rows: Sequence[Outcome]) -> list[Strip | None]:
     def place(value: float) -> float:
         return 100 * (value - low) / span
 
-    return [
-        difference
-        and Strip(place(0.0), place(difference.low), place(difference.mean), place(difference.high))
-        for difference in finite
-    ]
+    def strip(difference: Difference) -> Strip:
+        return Strip(
+            zero=place(0.0),
+            low=place(difference.low),
+            mean=place(difference.mean),
+            high=place(difference.high),
+        )
+
+    return [None if difference is None else strip(difference) for difference in finite]
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 from collections.abc import Iterator
@@ -176,6 +177,42 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
     assert result.stderr.count("\n") == 1
     assert not out.exists()
     assert comparison.num_runs() == 2
+
+
+def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    out = tmp_path / "report.html"
+    arguments = [
+        *("report", "--data", "digits-train", "--strategies", "craig, grand"),
+        *("--comparison", str(comparison.file), "--out", str(out)),
+        *("--coordinator", comparison.cluster.address),
+    ]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.stderr
+    sentence = verdict(outcomes(read_trials(comparison.file)[1]))
+    assert result.stdout.splitlines()[0].startswith(f"{out}: run compare-")
+    assert result.stdout.splitlines()[1] == sentence
+    page = html.unescape(out.read_text(encoding="utf-8"))
+    assert sentence in page
+    assert "Subset: craig, 144 examples" in page
+    assert "Subset: grand, 144 examples" in page
+    assert page.count("<img") == 2 * 24
+
+
+def test_a_report_on_other_data_is_refused(comparison: Comparison, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    arguments = ["report", "--data", "digits-test", "--out", str(out)]
+    address = comparison.cluster.address
+    result = CliRunner().invoke(main, [*arguments, "--coordinator", address])
+    assert result.exit_code == 1
+    assert "Give the coordinator's own data." in result.stderr
+    assert not out.exists()
+
+
+def test_without_a_coordinator_it_says_that_nobody_answers(dead_address: str) -> None:
+    result = CliRunner().invoke(main, ["compare", *ARGUMENTS, "--coordinator", dead_address])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"lipt: no coordinator answers at {dead_address}")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,9 @@ def trials(
 RANDOM = [*trials("uniform", [0.70, 0.72, 0.71]), *trials("uniform_per_class", [0.72, 0.74, 0.73])]
 
 
+NAMES = (("craig", 0.78), ("gradmatch", 0.79), ("herding", 0.80))
+
+
 def test_the_interval_is_students() -> None:
     # Differences 1, 2, 3: mean 2, std 1, standard error 1/sqrt(3), t(0.975, 2) = 4.30265.
     found = paired_difference({0: 2.0, 1: 4.0, 2: 6.0}, {0: 1.0, 1: 2.0, 2: 3.0})
@@ -74,6 +77,14 @@ def test_a_clear_winner_is_said_to_win_and_the_others_not() -> None:
     text = verdict(rows)
     assert text.startswith("At 10% craig beats random by 3.2 points (95% interval ")
     assert text.endswith("3 seeds); grand does not beat random.")
+
+
+def test_all_that_beat_random_are_named() -> None:
+    winners = [(name, [base, base + 0.02, base + 0.01]) for name, base in NAMES]
+    rows = outcomes([*RANDOM, *(item for name, found in winners for item in trials(name, found))])
+    assert all(row.beats_random for row in rows[2:])
+    assert verdict(rows).startswith("At 10% herding beats random by 8.0 points ")
+    assert verdict(rows).endswith("3 seeds), and so do gradmatch and craig.")
 
 
 def test_what_does_not_beat_random_is_said_so() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import html
+import json
 import re
 import shutil
 import subprocess
@@ -12,7 +14,7 @@ import pytest
 
 from lipt.common.data import open_dataset
 from lipt.common.errors import SubsetError
-from lipt.common.run_config import RunConfig
+from lipt.common.run_config import LearnersConfig, RunConfig
 from lipt.common.subset_digest import subset_digest
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.report.gathering import Report, gather
@@ -199,14 +201,42 @@ def test_other_data_is_refused() -> None:
         gather(FakeClient(), other, DIGITS, [])  # type: ignore[arg-type]
 
 
+def test_a_class_may_be_called_anything() -> None:
+    names = (HOSTILE, '"><img src=x onerror=alert(1)>', *DIGITS.class_names[2:])
+    hostile = replace(DIGITS, class_names=names)  # type: ignore[type-var]
+    text = render(gather(FakeClient(), RUN, hostile, [("craig", 0.1)]))  # type: ignore[arg-type]
+    page = _Page()
+    page.feed(text)
+    assert not page.open
+    assert "script" not in page.tags
+    assert page.tags.count("img") == 24  # the thumbnails
+    assert all(address.startswith("data:") for address in page.loaded)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_snapshots_are_told_where_a_run_takes_them() -> None:
+    learners = LearnersConfig(num_steps=10, num_snapshots=2)
+    run = replace(RUN, config=RunConfig(model="resnet8", learners=learners))
+    text = " ".join(render(gather(FakeClient(), run, DIGITS, [])).split())  # type: ignore[arg-type]
+    assert "with 2 snapshots of each on the way, after steps 3, 7." in text
+    none = render(gather(FakeClient(), RUN, DIGITS, []))  # type: ignore[arg-type]
+    assert "on the way, after steps" not in none
+
+
+def test_it_shows_all_settings_and_versions(report: Report) -> None:
+    text = html.unescape(render(report))
+    assert json.dumps(RUN.config.model_dump(mode="json"), indent=2) in text
+    assert json.dumps({"steps": 60}, indent=2) in text
+    assert "2.15.0" in text
+    assert RUN.fingerprint in text
+
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium browser on the PATH")
-def test_a_browser_shows_it_without_complaint(report: Report, tmp_path: Path) -> None:
+def browse(page: Path, profile: Path) -> tuple[str, list[str]]:
+    """Open a page in a browser; the document as it became, and what the console said."""
     assert CHROMIUM is not None
-    page = tmp_path / "report.html"
-    page.write_text(render(report), encoding="utf-8")
     quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
     shown = subprocess.run(
         [
@@ -216,7 +246,7 @@ def test_a_browser_shows_it_without_complaint(report: Report, tmp_path: Path) ->
             "--disable-gpu",
             "--no-first-run",
             *quiet,
-            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--user-data-dir={profile}",
             "--enable-logging=stderr",
             "--dump-dom",
             page.as_uri(),
@@ -226,6 +256,21 @@ def test_a_browser_shows_it_without_complaint(report: Report, tmp_path: Path) ->
         check=True,
         timeout=120,
     )
-    assert "CONSOLE" not in shown.stderr
-    assert "craig beats random" in shown.stdout
-    assert shown.stdout.count("<img") == 24
+    return shown.stdout, [line for line in shown.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium browser on the PATH")
+def test_a_browser_shows_it_without_complaint(report: Report, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(render(report), encoding="utf-8")
+    document, console = browse(page, tmp_path / "profile")
+    assert console == []
+    assert "craig beats random" in document
+    assert document.count("<img") == 24
+
+    # The same question to a page with a fault, to know that a fault would be seen.
+    faulty = tmp_path / "faulty.html"
+    script = "<script>undefined_name()</script>"
+    faulty.write_text(page.read_text("utf-8").replace("</body>", f"{script}</body>"), "utf-8")
+    _, console = browse(faulty, tmp_path / "profile")
+    assert any("undefined_name is not defined" in line for line in console)

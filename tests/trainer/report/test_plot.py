@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.trainer.comparison.verdict import Difference, Outcome
-from lipt.trainer.report.plot import HEIGHT, WIDTH, accuracy_against_cost, nice_ticks
+from lipt.trainer.report.plot import (
+    HEIGHT,
+    WIDTH,
+    Strip,
+    accuracy_against_cost,
+    interval_strips,
+    nice_ticks,
+)
 
 
 def outcome(strategy: str, accuracy: float, seconds: float, fraction: float = 0.1) -> Outcome:
@@ -60,3 +70,29 @@ def test_points_lie_inside_with_higher_accuracy_further_up() -> None:
     assert [point.x for point in points] == sorted(point.x for point in points)
     assert all(0 <= point.x <= WIDTH and 0 <= point.y <= HEIGHT for point in points)
     assert all(point.high < point.y < point.low for point in points)
+
+
+def test_intervals_lie_on_one_scale_that_holds_zero() -> None:
+    craig, grand = outcome("craig", 0.8, 1), outcome("grand", 0.5, 1)
+    rows = [
+        outcome("uniform", 0.7, 1),
+        replace(craig, difference=Difference(0.2, 0.1, 0.3)),
+        replace(grand, difference=Difference(-0.05, -0.1, 0.0)),
+    ]
+    random, above, below = interval_strips(rows)
+    assert random is None
+    # From -0.1 to 0.3: zero is at a quarter.
+    assert above is not None
+    assert (above.zero, above.low, above.mean, above.high) == pytest.approx((25, 50, 75, 100))
+    assert below is not None
+    assert (below.zero, below.low, below.mean, below.high) == pytest.approx((25, 0, 12.5, 25))
+
+
+def test_one_seed_has_no_interval_to_draw() -> None:
+    alone = replace(outcome("craig", 0.8, 1), difference=Difference(0.1, -inf, inf))
+    assert interval_strips([alone]) == [None]
+
+
+def test_intervals_of_no_width_are_drawn_at_zero() -> None:
+    flat = replace(outcome("craig", 0.8, 1), difference=Difference(0.0, 0.0, 0.0))
+    assert interval_strips([flat]) == [Strip(0.0, 0.0, 0.0, 0.0)]
