@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lipt.common.run_config import RunConfig
 from lipt.trainer.cli.output import format_bytes, table_lines
 from lipt.trainer.cli.progress import LEARNER_COLUMNS, learner_cells, state_line
@@ -33,7 +35,16 @@ def _config_line(config: RunConfig) -> str:
         f"model {config.model}, seed {config.seed}, n={learners.num_learners} learners, "
         f"M={learners.num_minibatches} minibatches of B={learners.batch_size}, "
         f"K={learners.num_steps} steps"
+        + (
+            f", a snapshot after {_steps(learners.snapshot_steps)}"
+            if learners.num_snapshots
+            else ""
+        )
     )
+
+
+def _steps(steps: Sequence[int]) -> str:
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
 
 
 def _costs_line(costs: CostsView) -> str:
