@@ -20,6 +20,8 @@ from lipt.trainer.subset import Subset
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, object]], str]:
     pytest.importorskip("sklearn")
     folder = tmp_path_factory.mktemp("demo")
+    # An earlier demo of another version, say: this one must neither go on with it nor refuse.
+    (folder / "comparison.jsonl").write_text('{"model": "another"}\n')
     done = subprocess.run(
         [sys.executable, "-m", "lipt.trainer.cli", "demo", "--dir", str(folder), "--json"],
         capture_output=True,
