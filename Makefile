@@ -29,7 +29,7 @@ $(VENV)/.installed: $(VENV)/.dependencies $(DIRECTORIES)
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
-demo: env  ## The whole pipeline on this machine: a coordinator, three workers, digits.
+demo: env  ## The whole pipeline on this machine: three workers, main training, the verdict.
 	$(BIN)/lipt demo
 
 test: env  ## The tests.
