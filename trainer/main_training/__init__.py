@@ -2,6 +2,7 @@
 
 from lipt.trainer.main_training.fit import fit
 from lipt.trainer.main_training.recipe import Recipe
-from lipt.trainer.main_training.training import Schedule, Trained
+from lipt.trainer.main_training.records import Trained
+from lipt.trainer.main_training.schedule import Schedule
 
 __all__ = ["Recipe", "Schedule", "Trained", "fit"]

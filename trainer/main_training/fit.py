@@ -13,9 +13,14 @@ from lipt.common.data import Dataset
 from lipt.common.determinism import pinned_kernels, seeded_generators
 from lipt.common.devices import resolve_device
 from lipt.common.seeding import derive_seed
+from lipt.common.weights.specs import check_specs, specs_of
+from lipt.trainer.main_training.checkpoints import load_checkpoint
+from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource
+from lipt.trainer.main_training.forward import place_model
 from lipt.trainer.main_training.recipe import Recipe
-from lipt.trainer.main_training.records import OnEpoch, OnStep
-from lipt.trainer.main_training.training import Schedule, SubsetSource, Trained, Training
+from lipt.trainer.main_training.records import OnEpoch, OnStep, Trained
+from lipt.trainer.main_training.schedule import Schedule
+from lipt.trainer.main_training.training import Training
 from lipt.trainer.subset import Subset
 
 
@@ -30,7 +35,7 @@ def fit(
     device: str = "auto",
     initial: Mapping[str, Tensor] | None = None,
     checkpoint: Path | None = None,
-    reselect: SubsetSource | None = None,
+    reselect: SubsetSource | MakeSubsetSource | None = None,
     on_epoch: Sequence[OnEpoch] = (),
     on_step: OnStep | None = None,
     allowed_modules: Collection[str] = (),
@@ -41,14 +46,17 @@ def fit(
         model: a name such as "resnet18", built with the recipe's seed, or a module, which
             is trained in place.
         train: the data set that the subset was chosen from.
-        subset: the examples; all of `train` where None.
+        subset: the examples; where None those that `reselect` begins with, or all of `train`.
         test: for the accuracy; never trained on.
         recipe: how to train.
         schedule: when to evaluate and to write checkpoints.
         device: "auto", "cpu", "cuda" or "cuda:N".
         initial: weights to begin with, such as theta* or theta_p.
         checkpoint: a file to write, and to go on from where it is there.
-        reselect: asked before every epoch for its subset, such as a `Reselection`.
+        reselect: asked before every epoch for its subset, such as a `Reselection`; or a
+            function that makes one of the model in training and the first subset, which is
+            None where it is to be asked for:
+            `lambda model, first: Reselection(client, model, "craig", fraction=0.1, first=first)`.
         on_epoch: each is called with every epoch's record.
         on_step: called after every optimizer step with (steps done, steps in all). It must
             not wait for the device.
@@ -63,17 +71,36 @@ def fit(
             the loss is no longer finite.
         WeightsError: `initial` is another model's.
     """
-    recipe, schedule = recipe or Recipe(), schedule or Schedule()
-    training = Training(
-        model, train, subset, test, recipe, schedule, resolve_device(device), allowed_modules
-    )
+    recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)
+    built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
+    identity = {
+        "recipe": recipe.model_dump(mode="json"),
+        "model": model if isinstance(model, str) else type(model).__name__,
+        "data": train.fingerprint,
+        "subset": "" if subset is None else subset.digest,
+        "re-selection": reselect is not None,
+    }
     with ExitStack() as stack:
-        stack.enter_context(
-            seeded_generators(derive_seed(recipe.seed, "main-layers"), training.device)
-        )
-        if training.device.type == "cpu":
+        stack.enter_context(seeded_generators(derive_seed(recipe.seed, "main-layers"), place))
+        if place.type == "cpu":
             stack.enter_context(pinned_kernels(torch.get_num_threads()))
-        return training.run(initial, checkpoint, reselect, on_epoch, on_step or _ignore)
+        if initial is not None:
+            check_specs(specs_of(initial), specs_of(built.state_dict()))
+            built.load_state_dict(initial)
+        saved = None
+        if checkpoint is not None and checkpoint.is_file():
+            saved = load_checkpoint(checkpoint, built, identity)
+            built.load_state_dict(saved.model)
+            subset = saved.subset
+        source = reselect(built, subset) if callable(reselect) else reselect
+        if source is not None and saved is not None and saved.subset is not None:
+            source.subset = saved.subset
+        if source is not None and subset is None:
+            subset = source.subset
+        training = Training(built, forward_pass, train, test, recipe, schedule, subset)
+        if saved is not None:
+            training.restore(saved)
+        return training.run(source, on_epoch, on_step or _ignore, checkpoint, identity)
 
 
 def _ignore(_step: int, _num_steps: int) -> None:

@@ -1,4 +1,4 @@
-"""What main training says of itself: one record per epoch, as a value and as a line of JSON."""
+"""What main training says of itself: a record per epoch, as a value and as a line of JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
+
+from lipt.common.weights.specs import Weights
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,22 @@ class EpochRecord:
     test_accuracy: float | None = None
     subset_accuracy: float | None = None
     subset_digest: str = ""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What main training ends with.
+
+    weights: the model's state dict, on the CPU.
+    test_accuracy: after the last step; None without a test set.
+    subset_accuracies: (step, accuracy on the subset without augmentation), in order.
+    """
+
+    weights: Weights
+    num_steps: int
+    seconds: float
+    test_accuracy: float | None
+    subset_accuracies: tuple[tuple[int, float], ...]
 
 
 OnEpoch = Callable[[EpochRecord], None]

@@ -140,6 +140,16 @@ def test_another_recipes_checkpoint_is_refused(digits: Dataset, tmp_path: Path) 
         fit(net(), digits, recipe=longer, checkpoint=path)
 
 
+def test_another_subsets_checkpoint_is_refused(
+    digits: Dataset, subset_of: MakeSubset, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    one, other = subset_of(digits, range(40)), subset_of(digits, range(40, 80))
+    fit(net(), digits, subset=one, recipe=RECIPE, checkpoint=path)
+    with pytest.raises(ConfigError, match=rf"its subset is '{one.digest}', now .*{other.digest}"):
+        fit(net(), digits, subset=other, recipe=RECIPE, checkpoint=path)
+
+
 def test_a_damaged_checkpoint_is_refused(digits: Dataset, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     fit(net(), digits, recipe=RECIPE, checkpoint=path)
@@ -190,6 +200,11 @@ def test_each_epoch_is_trained_on_the_subset_it_was_given(
 def test_initial_weights_are_where_it_begins(digits: Dataset) -> None:
     begun = fit(net(1), digits, recipe=RECIPE, initial=net(2).state_dict())
     assert equal(begun, fit(net(2), digits, recipe=RECIPE))
+
+
+def test_initial_weights_of_another_model_are_refused(digits: Dataset) -> None:
+    with pytest.raises(WeightsError, match=r"'layers\.1\.weight' is missing"):
+        fit(net(), digits, recipe=RECIPE, initial=nn.Linear(2, 2).state_dict())
 
 
 def test_records_add_up_and_are_written_as_lines(

@@ -1,0 +1,157 @@
+"""`fit` with subsets that change between epochs, from a source that it is given or makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lipt.common.data import Dataset
+from lipt.common.errors import ConfigError, SubsetError
+from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
+from lipt.trainer.main_training.records import EpochRecord
+from lipt.trainer.subset import Subset
+
+MakeSubset = Callable[..., Subset]
+
+RECIPE = Recipe(epochs=6, batch_size=16, augmentation="none", learning_rate=0.05)
+EVERY_EPOCH = Schedule(checkpoint_seconds=0.0)
+EVERY = 2
+
+
+class ByWeights:
+    """Every second epoch another 40 examples: which ones, the model's weights decide."""
+
+    def __init__(self, model: nn.Module, first: Subset, make: MakeSubset, dataset: Dataset) -> None:
+        self.model, self.subset = model, first
+        self.epochs: list[int] = []
+        self._make, self._dataset = make, dataset
+
+    def before_epoch(self, epoch: int) -> Subset:
+        self.epochs.append(epoch)
+        if epoch and epoch % EVERY == 0:
+            drawn = sum(float(p.detach().double().abs().sum()) for p in self.model.parameters())
+            start = int(drawn * 1e6) % 1000
+            self.subset = self._make(self._dataset, range(start, start + 40))
+        return self.subset
+
+
+class StoppedError(Exception):
+    """The process is gone."""
+
+
+def net() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def equal(one: Trained, other: Trained) -> bool:
+    return all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
+
+
+@pytest.fixture
+def make_source(digits: Dataset, subset_of: MakeSubset) -> Callable[..., ByWeights]:
+    def make(model: nn.Module, first: Subset | None) -> ByWeights:
+        begun = subset_of(digits, range(40)) if first is None else first
+        return ByWeights(model, begun, subset_of, digits)
+
+    return make
+
+
+def test_a_source_is_made_of_the_model_that_is_trained(
+    digits: Dataset, make_source: Callable[..., ByWeights]
+) -> None:
+    model = net()
+    made: list[ByWeights] = []
+
+    def make(given: nn.Module, first: Subset | None) -> ByWeights:
+        assert first is None
+        made.append(make_source(given, first))
+        return made[0]
+
+    records: list[EpochRecord] = []
+    trained = fit(model, digits, recipe=RECIPE, reselect=make, on_epoch=[records.append])
+    assert made[0].model is model
+    assert made[0].epochs == list(range(6))
+    # The first subset decides how many steps there are: three of 40 examples per epoch.
+    assert trained.num_steps == 6 * 3
+    assert [record.num_examples for record in records] == [40] * 6
+    digests = [record.subset_digest for record in records]
+    assert digests[0::2] == digests[1::2]
+    assert len(set(digests)) == 3
+
+
+def test_a_named_model_is_what_the_source_is_given(
+    digits: Dataset, make_source: Callable[..., ByWeights]
+) -> None:
+    given: list[nn.Module] = []
+
+    def make(model: nn.Module, first: Subset | None) -> ByWeights:
+        given.append(model)
+        return make_source(model, first)
+
+    trained = fit("resnet8", digits, recipe=RECIPE, reselect=make)
+    final = given[0].state_dict()
+    assert all(torch.equal(final[name], trained.weights[name]) for name in final)
+
+
+@pytest.mark.parametrize("killed_after", [2, 3])
+def test_a_killed_training_goes_on_with_the_subset_that_it_had(
+    digits: Dataset,
+    make_source: Callable[..., ByWeights],
+    tmp_path: Path,
+    killed_after: int,
+) -> None:
+    undisturbed = fit(net(), digits, recipe=RECIPE, reselect=make_source)
+    path = tmp_path / "checkpoint.safetensors"
+    digests: list[str] = []
+
+    def stop(record: EpochRecord) -> None:
+        if record.epoch == killed_after + 1:
+            raise StoppedError
+        digests.append(record.subset_digest)
+
+    with pytest.raises(StoppedError):
+        fit(
+            net(),
+            digits,
+            recipe=RECIPE,
+            reselect=make_source,
+            checkpoint=path,
+            schedule=EVERY_EPOCH,
+            on_epoch=[stop],
+        )
+
+    def make(model: nn.Module, first: Subset | None) -> ByWeights:
+        assert first is not None
+        assert first.digest == digests[-1]
+        return make_source(model, first)
+
+    resumed = fit(net(), digits, recipe=RECIPE, reselect=make, checkpoint=path)
+    assert equal(undisturbed, resumed)
+
+
+def test_a_checkpoint_with_re_selection_is_not_one_without(
+    digits: Dataset, make_source: Callable[..., ByWeights], tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    fit(net(), digits, recipe=RECIPE, reselect=make_source, checkpoint=path)
+    with pytest.raises(ConfigError, match=r"its re-selection is True, now it is False"):
+        fit(net(), digits, recipe=RECIPE, checkpoint=path)
+
+
+def test_a_later_subset_of_other_data_is_refused(
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
+) -> None:
+    class Straying:
+        subset = subset_of(digits, range(40))
+
+        def before_epoch(self, epoch: int) -> Subset:
+            return subset_of(digits_test, range(30)) if epoch else self.subset
+
+    with pytest.raises(SubsetError, match=r"digits-train has"):
+        fit(net(), digits, recipe=RECIPE, reselect=Straying())

@@ -1,0 +1,109 @@
+"""What is trained on: a subset's images, labels and weights, batch by batch on the device.
+
+Shapes: N examples of the subset, B of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.data import Dataset
+from lipt.common.errors import SubsetError
+from lipt.trainer.main_training.images import TrainingImages
+from lipt.trainer.subset import Subset
+from lipt.trainer.weighted_loss import normalized_weights
+
+
+class SubsetSource(Protocol):
+    """Where another subset may come from before an epoch, such as a `Reselection`."""
+
+    subset: Subset
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """The subset of an epoch, counted from 0."""
+        ...
+
+
+# Given the model in training, and the subset to begin with or None where it is to be asked for.
+MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples of one step, on the device: uint8 B x C x H x W, int64 B, float32 B."""
+
+    images_BCHW: Tensor
+    labels_B: Tensor
+    weights_B: Tensor
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A subset of a data set, or all of it.
+
+    ids_N: which of the data set's examples, int64, on the CPU.
+    labels_N, weights_N: on the device; the weights' mean is 1.
+    subset: what they come from; None for all examples.
+    """
+
+    ids_N: Tensor
+    labels_N: Tensor
+    weights_N: Tensor
+    images: TrainingImages
+    subset: Subset | None
+
+    @classmethod
+    def of(
+        cls, subset: Subset | None, dataset: Dataset, device: torch.device, *, weighted: bool
+    ) -> Self:
+        """The subset's examples, with its weights or without.
+
+        Raises:
+            SubsetError: it is empty, or another data set's.
+        """
+        if subset is None:
+            ids_N = torch.arange(len(dataset))
+        else:
+            _require_for(subset, dataset)
+            ids_N = torch.as_tensor(subset.indices.copy())
+        weights_N = torch.ones(len(ids_N))
+        if subset is not None and weighted:
+            weights_N = torch.as_tensor(subset.weights.copy())
+        return cls(
+            ids_N,
+            dataset.labels_N[ids_N].to(device),
+            normalized_weights(weights_N).to(device),
+            TrainingImages(dataset, ids_N, device),
+            subset,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids_N)
+
+    @property
+    def digest(self) -> str:
+        """The subset's; empty for all examples."""
+        return "" if self.subset is None else self.subset.digest
+
+    def batches(self, positions: Sequence[Tensor]) -> Iterator[Batch]:
+        """The examples at each batch of positions, in order; int64, on the CPU."""
+        images = self.images.batches(positions)
+        for positions_B, images_BCHW in zip(positions, images, strict=True):
+            # Not waited for: the device has a queue of work that must not run dry.
+            there_B = positions_B.to(self.labels_N.device, non_blocking=True)
+            yield Batch(images_BCHW, self.labels_N[there_B], self.weights_N[there_B])
+
+
+def _require_for(subset: Subset, dataset: Dataset) -> None:
+    if not len(subset):
+        raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
+    if subset.fingerprint != dataset.fingerprint:
+        raise SubsetError(
+            f"the subset belongs to data with fingerprint {subset.fingerprint}, but "
+            f"{dataset.source} has {dataset.fingerprint}. Give the data that it was chosen from."
+        )

@@ -1,0 +1,76 @@
+"""The model in training, and the one way that images go through it.
+
+Shapes: B images, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.data import Dataset, normalization
+from lipt.common.learner_task import ImageFormat
+from lipt.common.models import build_model, lay_out, memory_format
+from lipt.common.preprocess import to_model_input
+from lipt.common.run_config import Precision
+from lipt.common.seeding import derive_seed
+from lipt.trainer.main_training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """How images become logits, the same in training and in evaluation.
+
+    image: how they are normalized.
+    device: where the model is.
+    memory_format: the layout of the model's inputs.
+    bfloat16: whether the model runs under bfloat16 autocast.
+    """
+
+    image: ImageFormat
+    device: torch.device
+    memory_format: torch.memory_format
+    bfloat16: bool
+
+    def __call__(self, model: Callable[[Tensor], Tensor], images_BCHW: Tensor) -> Tensor:
+        """The logits, B x C, of uint8 images on any device."""
+        inputs_BCHW = to_model_input(images_BCHW, self.image, self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+            return model(inputs_BCHW.contiguous(memory_format=self.memory_format))
+
+
+def place_model(
+    model: str | nn.Module,
+    train: Dataset,
+    recipe: Recipe,
+    device: torch.device,
+    allowed_modules: Collection[str],
+) -> tuple[nn.Module, ForwardPass]:
+    """The model on its device, built where it is a name, and how `train`'s images enter it."""
+    seed = derive_seed(recipe.seed, "normalization")
+    mean, std = normalization(train, torch.arange(len(train)), seed)
+    forward_pass = ForwardPass(
+        ImageFormat(*train.image_shape, mean=mean, std=std),
+        device,
+        memory_format(model) if isinstance(model, str) else torch.contiguous_format,
+        _in_bfloat16(recipe.precision, device),
+    )
+    if not isinstance(model, str):
+        return model.to(device), forward_pass
+    built = build_model(
+        model,
+        num_classes=len(train.class_names),
+        image_shape=train.image_shape,
+        seed=derive_seed(recipe.seed, "main-model"),
+        allowed_modules=allowed_modules,
+    )
+    return lay_out(built, model, device), forward_pass
+
+
+def _in_bfloat16(precision: Precision, device: torch.device) -> bool:
+    if precision is Precision.AUTO:
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return precision is Precision.BFLOAT16

@@ -1,0 +1,93 @@
+"""Optimizer steps: augmentation, forward and backward pass, SGD.
+
+Nothing here waits for the device. What is random comes from the recipe's seed and the
+number of the step, so that training that was killed goes on as if it had not been.
+
+Shapes: B examples of a batch, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.crop_flip import crop_flip
+from lipt.common.seeding import derive_generator
+from lipt.common.weights.specs import Weights
+from lipt.trainer.main_training.examples import Batch
+from lipt.trainer.main_training.forward import ForwardPass
+from lipt.trainer.main_training.recipe import Recipe
+from lipt.trainer.weighted_loss import weighted_cross_entropy
+
+
+class Steps:
+    """The steps of one training, by their number.
+
+    Args:
+        model: trained in place.
+        forward_pass: how images go through it.
+        recipe: how it is trained.
+        num_steps: how many steps there will be in all.
+    """
+
+    def __init__(
+        self, model: nn.Module, forward_pass: ForwardPass, recipe: Recipe, num_steps: int
+    ) -> None:
+        self._model, self._forward_pass, self._recipe = model, forward_pass, recipe
+        self.num_steps = num_steps
+        self._call: Callable[[Tensor], Tensor] = torch.compile(model) if recipe.compile else model
+        self._optimizer = torch.optim.SGD(
+            model.parameters(),
+            lr=recipe.learning_rate,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            nesterov=recipe.nesterov,
+            fused=forward_pass.device.type == "cuda",
+        )
+
+    def take(self, step: int, batch: Batch) -> Tensor:
+        """Take a step, counted from 0.
+
+        Returns:
+            The sums over the batch of loss and of correct answers; float64, on the device.
+        """
+        recipe, labels_B = self._recipe, batch.labels_B
+        for group in self._optimizer.param_groups:
+            group["lr"] = recipe.learning_rate_at(step, self.num_steps)
+        logits_BC = self._forward_pass(self._call, self._augmented(step, batch.images_BCHW))
+        loss = weighted_cross_entropy(
+            logits_BC, labels_B, batch.weights_B, label_smoothing=recipe.label_smoothing
+        )
+        self._optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+        num_correct = (logits_BC.detach().argmax(dim=-1) == labels_B).sum()
+        return torch.stack([loss.detach().double() * len(labels_B), num_correct.double()])
+
+    def momentum(self) -> Weights:
+        """The optimizer's state by the parameter's name; empty before the first step."""
+        states = {
+            name: self._optimizer.state.get(parameter, {}).get("momentum_buffer")
+            for name, parameter in self._model.named_parameters()
+        }
+        return {name: buffer for name, buffer in states.items() if buffer is not None}
+
+    def restore_momentum(self, momentum: Weights) -> None:
+        """Go on with the optimizer's state of a checkpoint."""
+        for name, parameter in self._model.named_parameters():
+            if name in momentum:
+                buffer = torch.empty_like(parameter).copy_(momentum[name])
+                self._optimizer.state[parameter]["momentum_buffer"] = buffer
+
+    def _augmented(self, step: int, images_BCHW: Tensor) -> Tensor:
+        recipe = self._recipe
+        if recipe.augmentation == "none":
+            return images_BCHW
+        return crop_flip(
+            images_BCHW,
+            generator=derive_generator(recipe.seed, "main-augmentation", step),
+            padding=recipe.padding,
+            flip=recipe.augmentation == "crop_flip",
+        )
