@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,8 +22,10 @@ from lipt.trainer.cli.options import (
 
 if TYPE_CHECKING:
     from lipt.common.weights.specs import Weights
+    from lipt.trainer.cli.reselecting import Reselecting
     from lipt.trainer.client import Client
-    from lipt.trainer.main_training import Recipe
+    from lipt.trainer.main_training import Recipe, Trained
+    from lipt.trainer.main_training.records import OnEpoch
 
 _INITS = ("scratch", "initial", "pretrained")
 
@@ -34,6 +37,26 @@ def train(
     subset: Annotated[
         Path | None, typer.Option(help="A file of 'lipt subset get'; without it, all examples.")
     ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option("--strategy", "-s", help="In place of a file: subsets of the coordinator."),
+    ] = None,
+    fraction: Annotated[
+        float | None, typer.Option("--fraction", "-f", help="Of the data, for --strategy.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option("--budget", "-k", help="How many examples, in its place.")
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="An option of the strategy."),
+    ] = None,
+    every: Annotated[
+        int | None, typer.Option(min=1, help="Epochs between its subsets (20).")
+    ] = None,
+    prefetch: Annotated[
+        bool, typer.Option("--prefetch", help="Ask for them an epoch early, and never wait.")
+    ] = False,
     test: Annotated[
         str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
     ] = None,
@@ -52,7 +75,19 @@ def train(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Written as training goes; goes on from it where it exists.")
     ] = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(min=0, help="Time between checkpoints; 0: after every epoch.")
+    ] = 60.0,
     log: Annotated[Path, typer.Option(help="A line of JSON per epoch.")] = Path("train.jsonl"),
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Log to TensorBoard, too.")
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Log to Weights & Biases, too.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="EXPERIMENT", help="Log to MLflow, too.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     allow_module: Annotated[
         list[str] | None, typer.Option(help="A module that --data and --model may import.")
@@ -69,59 +104,66 @@ def train(
         raise typer.BadParameter(f"{init!r} is none of {', '.join(_INITS)}.", param_hint="--init")
     from lipt.common.data import open_dataset
     from lipt.common.weights.files import serialize_weights
-    from lipt.trainer.cli.output import format_percent, print_json
     from lipt.trainer.cli.overrides import refusing_as_usage
+    from lipt.trainer.cli.reselecting import Choice, Reselecting
     from lipt.trainer.cli.training_progress import TrainingProgress
     from lipt.trainer.files import write_atomically
-    from lipt.trainer.main_training import fit
+    from lipt.trainer.main_training import Schedule, fit
+    from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
+    from lipt.trainer.reselection import ReselectionWarning
     from lipt.trainer.subset import Subset
 
     with refusing_as_usage():
         recipe = _recipe(epochs, steps, settings or [])
+        choice = Choice.of_flags(
+            strategy,
+            fraction=fraction,
+            budget=budget,
+            options=options or [],
+            every=every,
+            prefetch=prefetch,
+            subset_given=subset is not None,
+        )
+    for path in (out, checkpoint, log):
+        if path is not None and not path.parent.is_dir():
+            raise typer.BadParameter(f"{path.parent} is not a directory. Make it first.")
     chosen = None if subset is None else Subset.load(subset)
-    initial = None
-    if init != "scratch":
-        with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
-            initial = _weights(client, run, init)
     modules = allow_module or []
     with ExitStack() as stack:
+        loggers = _loggers(tensorboard, wandb, mlflow)
+        progress = TrainingProgress()
+        initial, reselecting = None, None
+        if init != "scratch" or choice is not None:
+            client = stack.enter_context(connect(coordinator, tls_cert, tls_key, tls_ca))
+            if choice is not None:
+                reselecting = Reselecting(client, run, choice, progress.say)
+                reselecting.require_model(model)
+            if init != "scratch":
+                initial = _weights(client, run, init)
+        train_data = open_dataset(data, allowed_modules=modules)
+        test_data = None if test is None else open_dataset(test, allowed_modules=modules)
         lines = stack.enter_context(closing(JsonLines(log)))
-        progress = stack.enter_context(TrainingProgress())
+        stack.enter_context(progress)
+        stack.enter_context(progress.saying(ReselectionWarning, LoggerWarning))
         trained = fit(
             model,
-            open_dataset(data, allowed_modules=modules),
+            train_data,
             subset=chosen,
-            test=None if test is None else open_dataset(test, allowed_modules=modules),
+            test=test_data,
             recipe=recipe,
+            schedule=Schedule(checkpoint_seconds=checkpoint_seconds),
             device=device,
             initial=initial,
             checkpoint=checkpoint,
-            on_epoch=(lines, progress.on_epoch),
+            reselect=reselecting,
+            on_epoch=(lines, progress.on_epoch, *loggers),
             on_step=progress.on_step,
             allowed_modules=modules,
         )
     if out is not None:
         write_atomically(out, serialize_weights(trained.weights))
-    result = {
-        "num_steps": trained.num_steps,
-        "seconds": trained.seconds,
-        "test_accuracy": trained.test_accuracy,
-        "subset_accuracy": trained.subset_accuracies[-1][1],
-        "weights": None if out is None else str(out),
-    }
-    if json:
-        print_json(result)
-        return
-    on_test = (
-        ""
-        if trained.test_accuracy is None
-        else (f"{format_percent(trained.test_accuracy)} on the test set, ")
-    )
-    typer.echo(
-        f"{trained.num_steps} steps in {trained.seconds:.0f} s: {on_test}"
-        f"{format_percent(trained.subset_accuracies[-1][1])} on the subset"
-    )
+    _report(trained, out, reselecting, json=json)
 
 
 def _recipe(epochs: int | None, steps: int | None, settings: list[str]) -> Recipe:
@@ -132,9 +174,52 @@ def _recipe(epochs: int | None, steps: int | None, settings: list[str]) -> Recip
     return validate(Recipe, collect_overrides({"epochs": epochs, "steps": steps}, settings, None))
 
 
+def _loggers(tensorboard: str | None, wandb: str | None, mlflow: str | None) -> Sequence[OnEpoch]:
+    """What was asked for; a missing package is named now rather than after hours."""
+    from lipt.trainer.main_training import callbacks
+
+    asked = (
+        (callbacks.tensorboard, tensorboard),
+        (callbacks.wandb, wandb),
+        (callbacks.mlflow, mlflow),
+    )
+    return [make(value) for make, value in asked if value is not None]
+
+
 def _weights(client: Client, run: str, kind: str) -> Weights:
     from lipt.common.weights.container import read_container
 
     content = client.weights(run, kind)
     container = read_container(content, max_bytes=len(content), max_tensors=len(content))
     return {name: container.tensor(name) for name in container.specs}
+
+
+def _report(
+    trained: Trained, out: Path | None, reselecting: Reselecting | None, *, json: bool
+) -> None:
+    from lipt.trainer.cli.output import format_percent, print_json
+
+    if json:
+        print_json(
+            {
+                "num_steps": trained.num_steps,
+                "seconds": trained.seconds,
+                "test_accuracy": trained.test_accuracy,
+                "subset_accuracy": trained.subset_accuracies[-1][1],
+                "weights": None if out is None else str(out),
+                "waited_seconds": 0.0 if reselecting is None else reselecting.waited_seconds,
+                "reselections": [] if reselecting is None else reselecting.history(),
+            }
+        )
+        return
+    on_test = (
+        ""
+        if trained.test_accuracy is None
+        else f"{format_percent(trained.test_accuracy)} on the test set, "
+    )
+    typer.echo(
+        f"{trained.num_steps} steps in {trained.seconds:.0f} s: {on_test}"
+        f"{format_percent(trained.subset_accuracies[-1][1])} on the subset"
+    )
+    if reselecting is not None:
+        typer.echo(reselecting.summary())

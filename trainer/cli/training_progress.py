@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 import typer
 from rich.console import Console
@@ -22,7 +24,7 @@ class TrainingProgress:
 
     Args:
         live: whether a bar is drawn; decided by standard error where None.
-        say: prints a line.
+        say: prints a line; above the bar where there is one.
         clock: seconds.
     """
 
@@ -30,11 +32,11 @@ class TrainingProgress:
         self,
         *,
         live: bool | None = None,
-        say: Callable[[str], None] = lambda line: typer.echo(line, err=True),
+        say: Callable[[str], None] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._say, self._clock = say, clock
-        self._said = self._started = clock()
+        self._clock = clock
+        self._said = clock()
         self._measures = ""
         self._progress: Progress | None = None
         if sys.stderr.isatty() if live is None else live:
@@ -46,6 +48,7 @@ class TrainingProgress:
                 console=Console(stderr=True),
             )
             self._task = self._progress.add_task("training", measures="")
+        self._print = say or self._print_line
 
     def __enter__(self) -> Self:
         if self._progress is not None:
@@ -66,19 +69,50 @@ class TrainingProgress:
         if self._progress is not None:
             self._progress.update(self._task, completed=step, total=num_steps)
         elif self._clock() - self._said >= SILENCE_SECONDS:
-            self._tell(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
+            self.say(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
 
     def on_epoch(self, record: EpochRecord) -> None:
         """After an epoch."""
         self._measures = measures_text(record)
         if self._progress is not None:
             self._progress.update(self._task, measures=self._measures)
-        elif record.test_accuracy is not None or record.step == record.num_steps:
-            self._tell(f"step {record.step}/{record.num_steps}, {self._measures}")
+        elif record.subset_accuracy is not None or record.step == record.num_steps:
+            self.say(f"step {record.step}/{record.num_steps}, {self._measures}")
 
-    def _tell(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
+        if self._progress is None:
+            typer.echo(line, err=True)
+        else:
+            self._progress.console.print(line, markup=False, highlight=False)
+
+    def say(self, line: str) -> None:
+        """Print a line between those of the training."""
         self._said = self._clock()
-        self._say(line)
+        self._print(line)
+
+    @contextmanager
+    def saying(self, *kinds: type[Warning]) -> Iterator[None]:
+        """Print warnings of some kinds as lines, without the place in the code."""
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, kinds):
+                self.say(f"warning: {message}")
+            else:
+                before(message, category, filename, lineno, file, line)
+
+        with warnings.catch_warnings():
+            before = warnings.showwarning
+            for kind in kinds:
+                warnings.simplefilter("always", kind)
+            warnings.showwarning = show
+            yield
 
 
 def measures_text(record: EpochRecord) -> str:

@@ -2,17 +2,26 @@
 
     fit(..., on_epoch=[tensorboard("runs/grand")])
 
-Their packages are imported when a callback is made, and are not dependencies.
+Their packages are imported when a callback is made, and are not dependencies. What they
+cannot write costs a warning: training goes on.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
+from lipt.common.errors import ConfigError
 from lipt.common.extras import import_extra
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch
 
 _AXIS = "step"
+
+
+class LoggerWarning(UserWarning):
+    """A logger did not take an epoch's record; training goes on."""
 
 
 def measures(record: EpochRecord) -> dict[str, float]:
@@ -29,20 +38,23 @@ def tensorboard(log_dir: str) -> OnEpoch:
 
     Raises:
         MissingExtraError: tensorboard is not installed.
+        ConfigError: the directory cannot be written to.
     """
     import_extra("tensorboard", package="tensorboard", extra="loggers", needed_for="TensorBoard")
     # torch's own writer needs the package that was just found.
     module = import_extra(
         "torch.utils.tensorboard", package="tensorboard", extra="loggers", needed_for="TensorBoard"
     )
-    writer = module.SummaryWriter(log_dir)
+    writer = _opened("TensorBoard", lambda: module.SummaryWriter(log_dir))
 
     def write(record: EpochRecord) -> None:
         for name, value in measures(record).items():
             writer.add_scalar(name, value, record.step)
         writer.flush()
+        if record.step == record.num_steps:
+            writer.close()
 
-    return write
+    return _outlived("TensorBoard", write)
 
 
 def wandb(project: str, *, name: str | None = None) -> OnEpoch:
@@ -50,16 +62,17 @@ def wandb(project: str, *, name: str | None = None) -> OnEpoch:
 
     Raises:
         MissingExtraError: wandb is not installed.
+        ConfigError: wandb does not begin a run; the message has its reason.
     """
     module = import_extra("wandb", package="wandb", extra="loggers", needed_for="wandb")
-    run = module.init(project=project, name=name)
+    run = _opened("wandb", lambda: module.init(project=project, name=name))
 
     def log(record: EpochRecord) -> None:
         run.log(measures(record), step=record.step)
         if record.step == record.num_steps:
             run.finish()
 
-    return log
+    return _outlived("wandb", log)
 
 
 def mlflow(experiment: str, *, name: str | None = None) -> OnEpoch:
@@ -67,14 +80,44 @@ def mlflow(experiment: str, *, name: str | None = None) -> OnEpoch:
 
     Raises:
         MissingExtraError: mlflow is not installed.
+        ConfigError: MLflow does not begin a run; the message has its reason.
     """
     module = import_extra("mlflow", package="mlflow-skinny", extra="loggers", needed_for="MLflow")
-    module.set_experiment(experiment)
-    run_id = module.start_run(run_name=name).info.run_id
+
+    def start() -> Any:
+        module.set_experiment(experiment)
+        return module.start_run(run_name=name)
+
+    run_id = _opened("MLflow", start).info.run_id
 
     def log(record: EpochRecord) -> None:
         module.log_metrics(measures(record), step=record.step, run_id=run_id)
         if record.step == record.num_steps:
             module.end_run()
 
-    return log
+    return _outlived("MLflow", log)
+
+
+def _opened(logger: str, start: Callable[[], Any]) -> Any:
+    try:
+        return start()
+    except Exception as error:
+        raise ConfigError(
+            f"{logger} cannot be logged to: {type(error).__name__}: {error}. Mend its settings, "
+            "or train without it; the log in JSON is always written."
+        ) from error
+
+
+def _outlived(logger: str, log: OnEpoch) -> OnEpoch:
+    def on_epoch(record: EpochRecord) -> None:
+        try:
+            log(record)
+        except Exception as error:  # noqa: BLE001 - a server that is away must not end hours of work
+            warnings.warn(
+                f"{logger} did not take epoch {record.epoch}: {type(error).__name__}: {error}. "
+                "Training goes on.",
+                LoggerWarning,
+                stacklevel=2,
+            )
+
+    return on_epoch

@@ -19,6 +19,7 @@ COMMANDS = [
     ["strategies"],
     ["weights", "get"],
     ["doctor"],
+    ["train"],
 ]
 
 # Prints which of the slow packages the help has imported. pydantic is typer's own choice.

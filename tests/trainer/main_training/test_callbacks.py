@@ -1,0 +1,201 @@
+"""The loggers: against the real packages where they are installed, and always against fakes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lipt.common.errors import ConfigError, MissingExtraError
+from lipt.trainer.main_training import callbacks
+from lipt.trainer.main_training.callbacks import LoggerWarning
+from lipt.trainer.main_training.records import EpochRecord
+
+
+def record(epoch: int, **changes: Any) -> EpochRecord:
+    """One of two epochs of three steps."""
+    fields: dict[str, Any] = {
+        "num_steps": 6,
+        "num_examples": 40,
+        "loss": 1.0 / epoch,
+        "accuracy": 0.5,
+        "learning_rate": 0.1,
+        "images_per_second": 100.0,
+        "seconds": 1.0,
+        "seconds_left": 0.0,
+        "subset_digest": "d" * 64,
+    }
+    return EpochRecord(epoch=epoch, step=3 * epoch, **(fields | changes))
+
+
+RECORDS = (record(1), record(2, test_accuracy=0.25))
+
+
+class FakeLogger:
+    """Stands for a package: keeps what it was told, as (call, arguments)."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*positional: Any, **named: Any) -> Any:
+            if self.broken:
+                raise RuntimeError("the disk is full")
+            self.told.append((name, *positional, *named.values()))
+            return SimpleNamespace(
+                info=SimpleNamespace(run_id="r-1"), log=self.log, finish=self.end
+            )
+
+        return call
+
+    def log(self, *arguments: Any, **named: Any) -> None:
+        self.__getattr__("log")(*arguments, **named)
+
+    def end(self) -> None:
+        self.told.append(("finish",))
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeLogger:
+    """In the place of all three packages."""
+    logger = FakeLogger()
+    writer = ModuleType("torch.utils.tensorboard")
+    writer.SummaryWriter = lambda log_dir: logger  # type: ignore[attr-defined]
+    for name, module in (
+        ("tensorboard", ModuleType("tensorboard")),
+        ("torch.utils.tensorboard", writer),
+        ("wandb", logger),
+        ("mlflow", logger),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    return logger
+
+
+def test_measures_are_the_numbers_that_are_there() -> None:
+    first, second = map(callbacks.measures, RECORDS)
+    assert first["loss"] == 1.0
+    assert set(second) - set(first) == {"test_accuracy"}
+    assert not {"step", "subset_digest", "subset_accuracy"} & set(second)
+
+
+def test_tensorboard_gets_every_measure_at_its_step(fake: FakeLogger) -> None:
+    log = callbacks.tensorboard("runs/x")
+    for one in RECORDS:
+        log(one)
+    scalars = [call[1:] for call in fake.told if call[0] == "add_scalar"]
+    expected = [(name, v, r.step) for r in RECORDS for name, v in callbacks.measures(r).items()]
+    assert scalars == expected
+    assert fake.told[-1] == ("close",)
+
+
+def test_wandb_gets_a_run_that_ends_with_the_last_step(fake: FakeLogger) -> None:
+    log = callbacks.wandb("project", name="n")
+    for one in RECORDS:
+        log(one)
+    assert fake.told == [
+        ("init", "project", "n"),
+        ("log", callbacks.measures(RECORDS[0]), 3),
+        ("log", callbacks.measures(RECORDS[1]), 6),
+        ("finish",),
+    ]
+
+
+def test_mlflow_gets_a_run_that_ends_with_the_last_step(fake: FakeLogger) -> None:
+    log = callbacks.mlflow("experiment", name="n")
+    for one in RECORDS:
+        log(one)
+    assert fake.told == [
+        ("set_experiment", "experiment"),
+        ("start_run", "n"),
+        ("log_metrics", callbacks.measures(RECORDS[0]), 3, "r-1"),
+        ("log_metrics", callbacks.measures(RECORDS[1]), 6, "r-1"),
+        ("end_run",),
+    ]
+
+
+MAKERS = (callbacks.tensorboard, callbacks.wandb, callbacks.mlflow)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_cannot_be_written_costs_a_warning_and_no_training(
+    fake: FakeLogger, make: Any
+) -> None:
+    log = make("x")
+    fake.broken = True
+    with pytest.warns(LoggerWarning, match=r"did not take epoch 1: .*disk is full.*goes on"):
+        log(RECORDS[0])
+    fake.broken = False
+    log(RECORDS[1])
+    assert fake.told
+
+
+@pytest.mark.parametrize("make", MAKERS[1:])
+def test_a_logger_that_does_not_begin_is_refused_at_once(fake: FakeLogger, make: Any) -> None:
+    fake.broken = True
+    with pytest.raises(ConfigError, match=r"cannot be logged to: .*disk is full.*train without"):
+        make("x")
+
+
+@pytest.mark.parametrize(
+    ("make", "module", "package"),
+    [
+        (callbacks.tensorboard, "tensorboard", "tensorboard"),
+        (callbacks.wandb, "wandb", "wandb"),
+        (callbacks.mlflow, "mlflow", "mlflow-skinny"),
+    ],
+    ids=["tensorboard", "wandb", "mlflow"],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, make: Any, module: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"'{package}'.*pip install 'lipt\[loggers\]'"):
+        make("x")
+
+
+def test_the_real_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    log = callbacks.tensorboard(str(tmp_path))
+    for one in RECORDS:
+        log(one)
+    events = reading.EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(3, 1.0), (6, 0.5)]
+    assert [event.step for event in events.Scalars("test_accuracy")] == [6]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the package itself
+def test_the_real_wandb_writes_a_run_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.chdir(tmp_path)
+    log = callbacks.wandb("project")
+    for one in RECORDS:
+        log(one)
+    wandb.teardown()  # its own process writes, and has done so when it has ended
+    (written,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert b"images_per_second" in written.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")  # of the package itself
+def test_the_real_mlflow_knows_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    # The store that needs no package besides mlflow-skinny.
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
+    log = callbacks.mlflow("experiment", name="mine")
+    for one in RECORDS:
+        log(one)
+    client = mlflow.MlflowClient()
+    (experiment,) = client.search_experiments(filter_string="name = 'experiment'")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(metric.step, metric.value) for metric in history] == [(3, 1.0), (6, 0.5)]
