@@ -9,7 +9,14 @@ from pathlib import Path
 
 from lipt.common.devices import versions
 
-BENCHMARKS = ("randaugment", "evaluation", "sparse_codec", "blobs", "control_calls")
+BENCHMARKS = (
+    "randaugment",
+    "evaluation",
+    "main_training",
+    "sparse_codec",
+    "blobs",
+    "control_calls",
+)
 
 
 def main() -> int:

@@ -37,12 +37,17 @@ def crop_flip(
     left_B1 = torch.randint(2 * padding + 1, offsets, generator=generator)
     flipped_B1 = torch.randint(2, offsets, generator=generator).to(torch.bool) & flip
 
-    rows_BH = top_B1 + torch.arange(height)
-    columns_W = torch.arange(width)
+    # Only the draws travel, and are not waited for: an accelerator's queue must not run dry.
+    device = images_BCHW.device
+    top_B1, left_B1, flipped_B1 = (
+        drawn_B1.to(device, non_blocking=True) for drawn_B1 in (top_B1, left_B1, flipped_B1)
+    )
+    rows_BH = top_B1 + torch.arange(height, device=device)
+    columns_W = torch.arange(width, device=device)
     columns_BW = left_B1 + torch.where(flipped_B1, columns_W.flip(0), columns_W)
     padded_width = width + 2 * padding
     pixels_BHW = rows_BH.unsqueeze(2) * padded_width + columns_BW.unsqueeze(1)
 
     padded_BCP = functional.pad(images_BCHW, [padding] * 4).flatten(2)
-    pixels_B1P = pixels_BHW.flatten(1).unsqueeze(1).to(images_BCHW.device)
+    pixels_B1P = pixels_BHW.flatten(1).unsqueeze(1)
     return padded_BCP.gather(-1, pixels_B1P.expand(-1, num_channels, -1)).view_as(images_BCHW)

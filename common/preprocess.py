@@ -36,7 +36,10 @@ def to_model_input(images_BCHW: Tensor, image: ImageFormat, device: torch.device
             f"[B, {', '.join(map(str, image.shape))}], the format of the run's images. "
             "Give images of the data set that the run was made with."
         )
-    mean_C11 = torch.tensor(image.mean, dtype=torch.float32, device=device)[:, None, None]
-    std_C11 = torch.tensor(image.std, dtype=torch.float32, device=device)[:, None, None]
+    # Not waited for: an accelerator has a queue of work that must not run dry.
+    mean_C11, std_C11 = (
+        torch.tensor(values, dtype=torch.float32).to(device, non_blocking=True)[:, None, None]
+        for values in (image.mean, image.std)
+    )
     scaled_BCHW = images_BCHW.to(device).to(torch.float32).div_(255)
     return scaled_BCHW.sub_(mean_C11).div_(std_C11).contiguous()

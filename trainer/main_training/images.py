@@ -59,7 +59,7 @@ class TrainingImages:
         """The images of each batch of positions, in order; uint8, B x C x H x W."""
         if self._images_NCHW is not None:
             for positions_B in positions:
-                yield self._images_NCHW[positions_B.to(self._device)]
+                yield self._images_NCHW[positions_B.to(self._device, non_blocking=True)]
             return
         with ThreadPoolExecutor(1, thread_name_prefix="decode") as executor:
             ahead: deque[Future[Tensor]] = deque()

@@ -1,0 +1,53 @@
+"""Both sides of the benchmark train the same model on the same images."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from benchmarks import main_training
+from benchmarks.main_training import Files, images, with_fit, with_loader
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LIPT_DATA", str(tmp_path))
+    monkeypatch.setattr(main_training, "BATCH_SIZE", 4)
+
+
+def test_files_hold_the_pixels_that_fit_is_given(made_up: None) -> None:
+    dataset, files = images(6)
+    assert dataset.source == "made-up images"
+    for pixels_CHW, file in zip(dataset.images_NCHW, files, strict=True):
+        decoded = torch.frombuffer(
+            bytearray(Image.open(io.BytesIO(file)).tobytes()), dtype=torch.uint8
+        )
+        assert torch.equal(decoded.view(32, 32, 3).permute(2, 0, 1), pixels_CHW)
+
+
+def test_a_plain_example_is_augmented_and_normalized(made_up: None) -> None:
+    dataset, files = images(2)
+    inputs_CHW, label = Files(files, [7, 8])[1]
+    assert (inputs_CHW.shape, inputs_CHW.dtype, label) == ((3, 32, 32), torch.float32, 8)
+    assert not torch.equal(inputs_CHW, dataset.images_NCHW[1].float())
+
+
+def test_both_sides_take_their_steps(made_up: None) -> None:
+    dataset, files = images(8)
+    assert with_fit(dataset, "resnet8", 3, CPU) > 0
+    assert with_loader(Files(files, dataset.labels_N.tolist()), 0, "resnet8", 3, CPU) > 0
+
+
+def test_real_images_are_taken_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, cifar10_jpeg: Path
+) -> None:
+    monkeypatch.setenv("LIPT_DATA", str(cifar10_jpeg.parent))
+    dataset, files = images(3)
+    assert dataset.source == "cifar10-jpeg"
+    assert [file[:2] for file in files] == [b"\xff\xd8"] * 3
