@@ -91,7 +91,8 @@ class Files(TorchDataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = Image.open(io.BytesIO(self._files[index])).convert("RGB")
-        return self._transform(image), self._labels[index]
+        inputs_CHW: Tensor = self._transform(image)  # type: ignore[assignment]
+        return inputs_CHW, self._labels[index]
 
 
 def main() -> None:

@@ -58,7 +58,11 @@ OnStep = Callable[[int, int], None]
 
 
 class JsonLines:
-    """Appends every record to a file, one JSON object per line, on disk at once."""
+    """Appends every record to a file, one JSON object per line, on disk at once.
+
+    Training that was killed and goes on writes the epochs since its checkpoint again: of
+    two lines with one epoch the later one counts.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file: TextIO = path.open("a", encoding="utf-8")
