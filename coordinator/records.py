@@ -118,7 +118,14 @@ class LearnerRecord(_Record):
     train_seconds: float = 0.0
     bytes_received: int = 0
     message: str = ""
+    # Why attempts counted against it, oldest first; a later success does not erase them.
+    refusals: tuple[str, ...] = ()
     ingredient: IngredientRecord | None = None
+
+    @property
+    def account(self) -> str:
+        """What went wrong with it so far, oldest first, and where it stands; may be empty."""
+        return "; ".join(dict.fromkeys(filter(None, (*self.refusals, self.message))))
 
 
 class SoupRecord(_Record):

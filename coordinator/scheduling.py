@@ -15,6 +15,10 @@ from lipt.coordinator.records import LearnerRecord, LearnerState, RunRecord, Run
 
 LearnerKey = tuple[str, int]  # run id, learner index
 
+# What is kept of the attempts that failed: a run may allow any number of them.
+_MAX_REFUSALS = 5
+_MAX_REASON_CHARACTERS = 500
+
 
 @dataclass(frozen=True)
 class WorkerRecord:
@@ -146,7 +150,7 @@ def _whereabouts(learner: LearnerRecord) -> str:
         where = "waiting for a worker"
     else:
         where = learner.state.value
-    return f"{where}: {learner.message}" if learner.message else where
+    return f"{where}: {learner.account}" if learner.account else where
 
 
 def after_failure(
@@ -155,11 +159,14 @@ def after_failure(
     """The learner after an attempt that counts against it: queued again, or given up."""
     failures = learner.failures + 1
     given_up = failures >= max_attempts
+    on = f" on {learner.worker_name}" if learner.worker_name else ""
+    message = f"attempt {failures} of {max_attempts}{on}: {reason[:_MAX_REASON_CHARACTERS]}"
     return learner.changed(
         state=LearnerState.FAILED if given_up else LearnerState.QUEUED,
         failures=failures,
         failed_on=(*learner.failed_on, worker_id),
-        message=f"attempt {failures} of {max_attempts}: {reason}",
+        message=message,
+        refusals=(*learner.refusals, message)[-_MAX_REFUSALS:],
     )
 
 

@@ -1,16 +1,25 @@
-"""The tensors of each run's theta*, read once from its file's header."""
+"""What the learners of each run are compared with: its theta*, read once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.weights.files import read_specs
+from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.specs import TensorSpec
+from lipt.coordinator.learner_check import trained_norm
 from lipt.coordinator.records import RunRecord
+
+
+@dataclass(frozen=True)
+class Reference:
+    """theta* without its values: its tensors by name, and the length of what is trained in it."""
+
+    specs: dict[str, TensorSpec]
+    norm: float
 
 
 class WeightSpecs:
@@ -18,7 +27,7 @@ class WeightSpecs:
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
-        self._known: dict[BlobName, Mapping[str, TensorSpec]] = {}
+        self._known: dict[BlobName, Reference] = {}
 
     def path(self, name: BlobName) -> Path:
         """The file of a stored blob.
@@ -28,12 +37,17 @@ class WeightSpecs:
         """
         return self._blobs.path(name)
 
-    async def of_run(self, run: RunRecord) -> Mapping[str, TensorSpec]:
-        """Names, shapes and dtypes of the run's theta*."""
+    async def of_run(self, run: RunRecord) -> Reference:
+        """The run's theta*."""
         name = run.initial_weights
         if name is None:
             raise ValueError(f"run {run.run_id} has no initial weights yet")
         if name not in self._known:
-            path = self._blobs.path(name)
-            self._known[name] = await asyncio.to_thread(read_specs, path)
+            self._known[name] = await asyncio.to_thread(self._read, name)
         return self._known[name]
+
+    def _read(self, name: BlobName) -> Reference:
+        path = self._blobs.path(name)
+        specs = read_specs(path)
+        weights = read_weights(path, like=specs, max_bytes=self._blobs.max_blob_bytes)
+        return Reference(specs, trained_norm(weights))

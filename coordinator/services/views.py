@@ -59,7 +59,7 @@ def _learner(learner: LearnerRecord, progress: LearnerProgress, run: RunRecord) 
         loss=learner.loss if done else progress.loss,
         result=_blob(learner.result),
         train_seconds=learner.train_seconds,
-        message=learner.message,
+        message=learner.account,
     )
     if learner.ingredient is not None:
         view.ingredient.CopyFrom(run_pb2.IngredientReport(**learner.ingredient.model_dump()))

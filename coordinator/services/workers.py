@@ -15,8 +15,13 @@ from lipt.common.errors import (
 )
 from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.rpc.wire import blob_from_proto, blob_to_proto, enum_value, task_to_proto
+from lipt.common.run_config import PruningMethod
 from lipt.coordinator.dispatch import Dispatcher, LearnerResult, parse_assignment_id
-from lipt.coordinator.learner_check import check_learner, require_snapshots
+from lipt.coordinator.learner_check import (
+    check_learner,
+    require_finite_report,
+    require_snapshots,
+)
 from lipt.coordinator.records import LearnerRecord, RunRecord
 from lipt.coordinator.run_book import LearnerProgress
 from lipt.coordinator.services.views import protocol_version
@@ -104,6 +109,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         run, already = self._dispatcher.check_commit(*held, blob)
         if not already:
             snapshots = tuple(map(blob_from_proto, request.snapshots))
+            report = request.report
             try:
                 require_snapshots(
                     len(snapshots),
@@ -111,13 +117,21 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                     worker=self._dispatcher.workers.name(request.worker_id),
                     version=self._dispatcher.workers.version(request.worker_id),
                 )
-                specs = await self._specs.of_run(run)
-                for name in (*snapshots, blob):
-                    await asyncio.to_thread(check_learner, self._specs.path(name), specs)
+                require_finite_report(report.loss, report.train_seconds, report.bytes_received)
+                theta = await self._specs.of_run(run)
+                # Snapshots are not pruned; the result is, unless the run says otherwise.
+                densities = [*(None for _ in snapshots), _density(run, key[1])]
+                for name, density in zip((*snapshots, blob), densities, strict=True):
+                    await asyncio.to_thread(
+                        check_learner,
+                        self._specs.path(name),
+                        theta.specs,
+                        initial_norm=theta.norm,
+                        density=density,
+                    )
             except LearnerRejectedError as error:
                 await self._dispatcher.fail(*held, str(error))
                 raise
-            report = request.report
             result = LearnerResult(
                 blob,
                 loss=report.loss,
@@ -169,3 +183,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         finally:
             stop.cancel()
             poll.cancel()
+
+
+def _density(run: RunRecord, index: int) -> float | None:
+    """The share of weights that a learner's result keeps; None where the run does not prune."""
+    pruned = run.config.pruning.method is not PruningMethod.NONE
+    return run.learners[index].density if pruned else None

@@ -122,6 +122,23 @@ def test_learner_is_given_up_after_max_attempts(make_run: MakeRun) -> None:
     assert twice.message == "attempt 2 of 2: NaN"
 
 
+def test_reasons_of_failed_attempts_stay_after_a_success(make_run: MakeRun) -> None:
+    learner = make_run().learners[0].changed(worker_name="liar")
+    for reason in ("NaN", "too dense"):
+        learner = after_failure(learner, worker_id="w", reason=reason, max_attempts=9)
+    assert learner.account == "attempt 1 of 9 on liar: NaN; attempt 2 of 9 on liar: too dense"
+    done = learner.changed(state=LearnerState.DONE, message="")
+    assert done.account == learner.account
+
+
+def test_record_does_not_grow_with_the_number_of_attempts(make_run: MakeRun) -> None:
+    learner = make_run().learners[0]
+    for _ in range(50):
+        learner = after_failure(learner, worker_id="w", reason="x" * 9999, max_attempts=99)
+    assert len(learner.account) < 3000
+    assert "attempt 50 of 99" in learner.account
+
+
 def test_worker_that_goes_away_is_no_failure_of_the_learner(make_run: MakeRun) -> None:
     learner: LearnerRecord = requeued(make_run().learners[0], "its worker gave it back")
     assert (learner.state, learner.failures, learner.failed_on) == (LearnerState.QUEUED, 0, ())

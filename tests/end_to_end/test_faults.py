@@ -7,83 +7,22 @@ from typing import Any
 
 import grpc
 import pytest
-import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import download, upload
 from lipt.common.errors import (
     IncompatibleProtocolError,
-    LearnerRejectedError,
     RunFailedError,
     StaleLeaseError,
 )
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
-from lipt.common.weights.files import read_specs, read_weights
-from lipt.common.weights.sparse import encode_sparse
 from lipt.trainer.views import RunState
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.coordinator import Assignment, Coordinator, Report
 from tests.end_to_end.cluster import Cluster
-
-REPORT = Report(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0)
-
-
-class TestWorker:
-    """A worker that the test plays itself, over real gRPC."""
-
-    __test__ = False
-
-    def __init__(self, cluster: Cluster, channel: grpc.Channel, name: str) -> None:
-        self.coordinator = Coordinator(channel)
-        self.worker_id = self.coordinator.register(
-            name, name=name, device="cpu", versions={}, allowed_modules=()
-        )
-        self._store = BlobStore(cluster.directory / f"cache-{name}", max_blob_bytes=2**30)
-
-    def take(self) -> Assignment:
-        while (assignment := self.coordinator.acquire(self.worker_id)) is None:
-            pass
-        return assignment
-
-    def initial_weights(self, assignment: Assignment) -> dict[str, torch.Tensor]:
-        path = download(self.coordinator.blobs, assignment.initial_weights, self._store)
-        return read_weights(path, like=read_specs(path), max_bytes=2**30)
-
-    def submit(self, assignment: Assignment, weights: dict[str, torch.Tensor]) -> None:
-        name: BlobName = upload(self.coordinator.blobs, encode_sparse(weights))
-        self.coordinator.commit(self.worker_id, assignment, name, REPORT)
-
-
-@pytest.mark.parametrize("how", ["nan", "shape", "name"])
-def test_bad_learner_is_refused_and_done_again_by_another_worker(
-    cluster: Cluster, small_run: dict[str, Any], how: str
-) -> None:
-    cluster.start_coordinator()
-    with cluster.client() as client, open_channel(cluster.address) as channel:
-        run = client.start_run(small_run)
-        liar = TestWorker(cluster, channel, "liar")
-        assignment = liar.take()
-        weights = liar.initial_weights(assignment)
-        name = next(name for name in weights if weights[name].ndim == 4)
-        if how == "nan":
-            weights[name] = torch.full_like(weights[name], float("nan"))
-        elif how == "shape":
-            weights[name] = weights[name][:1]
-        else:
-            weights[f"{name}.other"] = weights.pop(name)
-        with pytest.raises(LearnerRejectedError, match=name):
-            liar.submit(assignment, weights)
-        cluster.start_worker("honest")
-        final = client.wait(run.run_id)
-    assert final.state is RunState.READY, final.message
-    learner = final.learners[assignment.learner_index]
-    assert (learner.worker, learner.attempts) == ("honest", 2)
+from tests.end_to_end.stub_worker import StubWorker
 
 
 def test_worker_gives_its_learner_back_when_it_is_told_to_stop(
@@ -96,10 +35,10 @@ def test_worker_gives_its_learner_back_when_it_is_told_to_stop(
         client.start_run({**small_run, "learners": learners})
         leaving = cluster.start_worker("leaving")
         leaving.wait_for("density")
-        heir = TestWorker(cluster, channel, "heir")
+        heir = StubWorker(cluster.directory, channel, "heir")
         assert leaving.stop() == 0
         assignment = heir.take()
-        heir.submit(assignment, heir.initial_weights(assignment))
+        heir.submit(assignment, heir.learner(assignment))
         final = client.wait()
     assert final.state is RunState.READY, final.message
     assert final.learners[0].attempts == 2
@@ -118,10 +57,10 @@ def test_killed_worker_s_learner_goes_to_another_after_the_lease(
         doomed = cluster.start_worker("doomed")
         doomed.wait_for("density")
         doomed.stop(signal.SIGKILL)
-        heir = TestWorker(cluster, channel, "heir")
+        heir = StubWorker(cluster.directory, channel, "heir")
         assignment = heir.take()
         assert assignment.epoch == 2
-        heir.submit(assignment, heir.initial_weights(assignment))
+        heir.submit(assignment, heir.learner(assignment))
         assert client.wait(run.run_id).state is RunState.READY
 
 
@@ -134,10 +73,10 @@ def test_zombie_s_late_commit_is_refused_as_stale(
     learners = {"num_learners": 1, "num_steps": 1, "batch_size": 32}
     with cluster.client() as client, open_channel(cluster.address) as channel:
         run = client.start_run({**small_run, "learners": learners})
-        zombie = TestWorker(cluster, channel, "zombie")
+        zombie = StubWorker(cluster.directory, channel, "zombie")
         old = zombie.take()
         weights = zombie.initial_weights(old)
-        heir = TestWorker(cluster, channel, "heir")
+        heir = StubWorker(cluster.directory, channel, "heir")
         new = heir.take()  # comes when the zombie's lease has ended
         with pytest.raises(StaleLeaseError, match="not used"):
             zombie.submit(old, {name: tensor * 2 for name, tensor in weights.items()})
@@ -153,10 +92,10 @@ def test_run_closes_at_its_deadline_with_the_learners_that_are_in(
     learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32, "deadline_seconds": 2.0}
     with cluster.client() as client, open_channel(cluster.address) as channel:
         run = client.start_run({**small_run, "learners": learners})
-        slow, quick = (TestWorker(cluster, channel, name) for name in ("slow", "quick"))
+        slow, quick = (StubWorker(cluster.directory, channel, name) for name in ("slow", "quick"))
         never = slow.take()
         done = quick.take()
-        quick.submit(done, quick.initial_weights(done))
+        quick.submit(done, quick.learner(done))
         final = client.wait(run.run_id)
         assert final.state is RunState.READY, final.message
         states = [learner.state.value for learner in final.learners]
@@ -173,7 +112,7 @@ def test_run_that_gets_too_few_learners_fails_and_names_the_missing(
     learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32, "deadline_seconds": 1.0}
     with cluster.client() as client, open_channel(cluster.address) as channel:
         run = client.start_run({**small_run, "learners": {**learners, "min_learners": 2}})
-        TestWorker(cluster, channel, "slow").take()
+        StubWorker(cluster.directory, channel, "slow").take()
         with pytest.raises(RunFailedError, match=r"learner 0 \(at worker slow\)"):
             client.wait(run.run_id)
 
@@ -225,7 +164,7 @@ def test_control_calls_are_answered_while_the_compute_process_stands_still(
     try:
         with cluster.client() as client, open_channel(cluster.address) as channel:
             run = client.start_run(small_run)
-            TestWorker(cluster, channel, "w")
+            StubWorker(cluster.directory, channel, "w")
             assert client.run(run.run_id).state in (RunState.PENDING, RunState.INITIALIZING)
             assert [worker.name for worker in client.info().workers] == ["w"]
             assert client.cancel(run.run_id).state is RunState.CANCELLED

@@ -26,6 +26,9 @@ def run_lines(run: RunView) -> list[str]:
     if run.learners:
         rows = [learner_cells(learner, learners.num_steps) for learner in run.learners]
         lines += ["", *table_lines(LEARNER_COLUMNS, rows)]
+    # Beside a learner's part in the soup there is no room for what went wrong on the way.
+    notes = [item for item in run.learners if item.ingredient is not None and item.message]
+    lines += [f"learner {item.index}: {item.message}" for item in notes]
     return lines
 
 

@@ -14,7 +14,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import LearnerRejectedError, UnknownBlobError
 from lipt.common.rpc.wire import blob_to_proto
-from lipt.common.run_config import LearnersConfig, RunConfig
+from lipt.common.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.dispatch import Dispatcher
@@ -46,7 +46,8 @@ class Bench:
     async def begin(self, run: RunRecord) -> None:
         learners = LearnersConfig(num_steps=10, num_snapshots=2, max_attempts=1)
         initial = self.blobs.put_bytes(serialize_weights(THETA))
-        config = RunConfig(model="resnet8", learners=learners)
+        pruning = PruningConfig(method=PruningMethod.NONE)
+        config = RunConfig(model="resnet8", learners=learners, pruning=pruning)
         await self.book.add(run.changed(config=config, initial_weights=initial))
         registered = await self.service.Register(
             pb.RegisterRequest(
