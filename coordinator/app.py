@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from time import monotonic, time
 
 from lipt.common.blobs.store import BlobStore
+from lipt.common.events import Events
+from lipt.coordinator.clocks import steady_clock
 from lipt.coordinator.compute.jobs import DataDescription, DescribeData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.compute.settings import ComputeSettings
@@ -33,6 +35,7 @@ class App:
     """Everything that the servicers delegate to."""
 
     settings: CoordinatorSettings
+    events: Events
     data: DataDescription
     lock: StateLock
     blobs: BlobStore
@@ -52,6 +55,9 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
         DataError: the data set is missing or damaged.
         LiptError: the configured model cannot be built.
     """
+    events = Events()
+    # Both count the same deadline.
+    deadline_clock = steady_clock(time, monotonic)
     lock = StateLock(settings.state_dir)
     compute = ComputeProcess(_child_settings(settings))
     database: Database | None = None
@@ -64,9 +70,15 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
         book = RunBook(database)
         await book.load()
         dispatcher = Dispatcher(
-            book, lease_seconds=settings.lease.duration_seconds, clock=monotonic, wall_clock=time
+            book,
+            lease_seconds=settings.lease.duration_seconds,
+            clock=monotonic,
+            wall_clock=deadline_clock,
+            events=events,
         )
-        driver = RunDriver(book, compute, wall_clock=time)
+        driver = RunDriver(
+            book, compute, wall_clock=time, deadline_clock=deadline_clock, events=events
+        )
         runs = Runs(
             book,
             driver,
@@ -81,7 +93,7 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
         dispatcher.restore()
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
-        yield App(settings, data, lock, blobs, book, dispatcher, driver, runs, subsets)
+        yield App(settings, events, data, lock, blobs, book, dispatcher, driver, runs, subsets)
         await subsets.stop()
     finally:
         if expiry is not None:

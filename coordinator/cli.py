@@ -43,6 +43,9 @@ def coordinator(
         Path | None,
         typer.Option(help="Where runs survive restarts [default: the user's state directory]."),
     ] = None,
+    metrics_listen: Annotated[
+        str | None, typer.Option(help="Address of Prometheus metrics, at /metrics.")
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="auto, cpu or cuda:N, for the soup and the signals.")
     ] = None,
@@ -75,6 +78,7 @@ def coordinator(
                 "run": {"model": model},
                 "listen": listen,
                 "state_dir": state_dir,
+                "metrics_listen": metrics_listen,
                 "device": device,
                 "allow_modules": tuple(allow_module) if allow_module else None,
                 "tls_cert": tls_cert,

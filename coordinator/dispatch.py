@@ -19,6 +19,7 @@ from lipt.common.errors import (
     LiptError,
     StaleLeaseError,
 )
+from lipt.common.events import EventKind, Events
 from lipt.coordinator.leases import Lease, LeaseTable
 from lipt.coordinator.records import LearnerRecord, LearnerState, RunRecord, RunState
 from lipt.coordinator.run_book import LearnerProgress, RunBook
@@ -58,9 +59,21 @@ class Dispatcher:
         lease_seconds: float,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        events: Events | None = None,
     ) -> None:
+        """Dispatch the learners of `book`.
+
+        Args:
+            book: the runs.
+            lease_seconds: how long a worker may be silent.
+            clock: monotonic seconds, for leases.
+            wall_clock: seconds since 1970, for when training began; deadlines are
+                counted on the same clock.
+            events: where expiries and reassignments are counted.
+        """
         self._book = book
         self._wall_clock = wall_clock
+        self._events = events or Events()
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
         self._waiting: dict[str, asyncio.Future[LearnerKey]] = {}
@@ -206,13 +219,14 @@ class Dispatcher:
 
         await self._book.update(key[0], change)
         self.leases.end(key)
-        logger.warning("learner %s/%d failed on %s: %s", *key, self.workers.name(worker_id), reason)
+        self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
         self._match()
 
     async def release(self, worker_id: str, key: LearnerKey, epoch: int) -> None:
         """Queue a learner again that its worker gives back undone; a stale call is harmless."""
+        reason = "its worker gave it back"
         with contextlib.suppress(StaleLeaseError):
-            await self._requeue(key, epoch, worker_id, "its worker gave it back")
+            await self._requeue(key, epoch, worker_id, EventKind.LEARNER_RETURNED, reason)
 
     async def expire_leases(self) -> None:
         """Take the learners back whose workers have gone silent; runs until cancelled."""
@@ -225,22 +239,23 @@ class Dispatcher:
         name = self.workers.name(lease.worker_id)
         reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"
         try:
-            await self._requeue(key, lease.epoch, lease.worker_id, reason)
+            await self._requeue(key, lease.epoch, lease.worker_id, EventKind.LEASE_EXPIRED, reason)
         except StaleLeaseError:
             self.leases.end(key)
         except LiptError as error:
-            logger.warning("lease of %s/%d: %s", *key, error)
+            self._record(EventKind.RETRIED, key, lease.worker_id, str(error), detail="lease expiry")
             self.leases.extend(key, _RETRY_SECONDS)
-        else:
-            logger.warning("lease of learner %s/%d expired: %s", *key, reason)
 
-    async def _requeue(self, key: LearnerKey, epoch: int, worker_id: str, reason: str) -> None:
+    async def _requeue(
+        self, key: LearnerKey, epoch: int, worker_id: str, why: EventKind, reason: str
+    ) -> None:
         def change(run: RunRecord) -> RunRecord:
             self.leases.require(key, worker_id, epoch)
             return run.with_learner(requeued(run.learners[key[1]], reason))
 
         await self._book.update(key[0], change)
         self.leases.end(key)
+        self._record(why, key, worker_id, reason)
         self._match()
 
     async def _grant(
@@ -265,7 +280,22 @@ class Dispatcher:
         if learner.state is not LearnerState.LEASED or learner.worker_id != worker.worker_id:
             return None
         self.leases.grant(key, learner.worker_id, learner.epoch)
+        if learner.epoch > 1:
+            self._record(EventKind.LEARNER_REASSIGNED, key, learner.worker_id, learner.message)
         return run, learner
+
+    def _record(
+        self, kind: EventKind, key: LearnerKey, worker_id: str, reason: str, *, detail: str = ""
+    ) -> None:
+        self._events.record(
+            kind,
+            detail=detail,
+            level=logging.WARNING,
+            run=self._book.find(key[0]).name,
+            learner=key[1],
+            worker=self.workers.name(worker_id),
+            reason=reason,
+        )
 
     def _match(self) -> None:
         """Give waiting workers, in the order of their asking, what there is to do."""

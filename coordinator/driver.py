@@ -8,14 +8,16 @@ the stage it was in, and nothing that was finished is done again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic
+from typing import TypeVar
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.errors import LiptError, RunFailedError
+from lipt.common.errors import LiptError, RunFailedError, StateError
+from lipt.common.events import EventKind, Events
 from lipt.coordinator.compute.jobs import CutShards, InitializeWeights, MakeSoup, SoupResult
+from lipt.coordinator.compute.messages import Job
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.records import (
     IngredientRecord,
@@ -30,17 +32,45 @@ from lipt.coordinator.scheduling import Closing, decide_closing
 
 logger = logging.getLogger(__name__)
 
+ResultT = TypeVar("ResultT")
+
+# A disk that refuses (full, read-only) is asked again, ever more seldom.
+_FIRST_PAUSE_SECONDS = 1.0
+_MAX_PAUSE_SECONDS = 30.0
+
 
 class RunDriver:
     """One task per run that has not ended."""
 
     def __init__(
-        self, book: RunBook, compute: ComputeProcess, *, wall_clock: Callable[[], float]
+        self,
+        book: RunBook,
+        compute: ComputeProcess,
+        *,
+        wall_clock: Callable[[], float],
+        deadline_clock: Callable[[], float] | None = None,
+        events: Events | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        """Drive the runs of `book`.
+
+        Args:
+            book: the runs.
+            compute: where the stages are computed.
+            wall_clock: seconds since 1970, for when a run ended.
+            deadline_clock: the clock of `training_started_at`; the wall clock's where
+                it is not given.
+            events: where retries and ends are counted.
+            sleep: waits so many seconds.
+        """
         self._book = book
         self._compute = compute
         self._wall_clock = wall_clock
+        self._deadline_clock = deadline_clock or wall_clock
+        self._events = events or Events()
+        self._sleep = sleep
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        book.listen(self._on_change)
 
     def start(self, run_id: str) -> None:
         """Begin, or go on with, a run."""
@@ -93,13 +123,45 @@ class RunDriver:
             logger.exception("run %s failed", run_id)
             await self._fail(run_id, "an internal error; the coordinator's log has it.")
 
-    async def _fail(self, run_id: str, reason: str) -> None:
-        logger.error("run %s failed: %s", run_id, reason)
-        with contextlib.suppress(LiptError):  # an unwritable state: the restart tries again
-            await self._book.update(
-                run_id,
-                lambda run: run if run.state.ended else self._ended(run, RunState.FAILED, reason),
+    def _on_change(self, run: RunRecord) -> None:
+        if run.state.ended:
+            level = logging.ERROR if run.state is RunState.FAILED else logging.INFO
+            self._events.record(
+                EventKind.RUN_ENDED,
+                detail=run.state.value,
+                level=level,
+                run=run.name,
+                reason=run.message,
             )
+
+    async def _fail(self, run_id: str, reason: str) -> None:
+        await self._advance(run_id, lambda run: self._ended(run, RunState.FAILED, reason))
+
+    async def _patiently(
+        self, run_id: str, action: Callable[[], Awaitable[ResultT]], *, stage: str
+    ) -> ResultT:
+        """Do something until the disk lets it: the run waits for an operator, and is not lost."""
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await action()
+            except StateError as error:
+                self._events.record(
+                    EventKind.RETRIED,
+                    detail=stage,
+                    level=logging.WARNING,
+                    run=self._book.find(run_id).name,
+                    after_seconds=pause,
+                    reason=str(error),
+                )
+                self._book.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
+                await self._sleep(pause)
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    async def _computed(self, run_id: str, job: Job[ResultT]) -> ResultT:
+        return await self._patiently(
+            run_id, lambda: self._compute.run(job, self._report(run_id)), stage="stage"
+        )
 
     def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
         return run.changed(state=state, message=message, ended_at=self._wall_clock())
@@ -114,7 +176,7 @@ class RunDriver:
 
     async def _initialize(self, run: RunRecord) -> None:
         started = monotonic()
-        made = await self._compute.run(InitializeWeights(run.config), self._report(run.run_id))
+        made = await self._computed(run.run_id, InitializeWeights(run.config))
         seconds = monotonic() - started
         await self._advance(
             run.run_id,
@@ -128,7 +190,7 @@ class RunDriver:
 
     async def _shard(self, run: RunRecord) -> None:
         started = monotonic()
-        draws = await self._compute.run(CutShards(run.config), self._report(run.run_id))
+        draws = await self._computed(run.run_id, CutShards(run.config))
         seconds = monotonic() - started
         learners = tuple(
             LearnerRecord(index=index, density=draw.density, shard=draw.shard)
@@ -144,10 +206,11 @@ class RunDriver:
         )
 
     async def _train(self, run: RunRecord) -> None:
+        await self._advance(run.run_id, self._began_in_the_past)
         while True:
             revision = self._book.revision(run.run_id)
             run = self._book.find(run.run_id)
-            decision = decide_closing(run, now=self._wall_clock())
+            decision = decide_closing(run, now=self._deadline_clock())
             if decision.verdict is Closing.FAIL:
                 raise RunFailedError(decision.reason)
             if decision.verdict is Closing.MERGE:
@@ -157,7 +220,7 @@ class RunDriver:
             )
         logger.info("run %s closes: %s", run.name, decision.reason)
         started = run.training_started_at
-        seconds = 0.0 if started is None else self._wall_clock() - started
+        seconds = 0.0 if started is None else self._deadline_clock() - started
         await self._advance(
             run.run_id,
             lambda now: _without_open_learners(now, decision.reason).changed(
@@ -166,14 +229,18 @@ class RunDriver:
             ),
         )
 
+    def _began_in_the_past(self, run: RunRecord) -> RunRecord:
+        # The machine's clock may have been set back since an earlier process wrote this.
+        now, started = self._deadline_clock(), run.training_started_at
+        return run.changed(training_started_at=None if started is None else min(started, now))
+
     async def _merge(self, run: RunRecord) -> None:
         started = monotonic()
         if run.image is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
         arrived = tuple((learner.index, learner.result) for learner in run.committed)
-        made = await self._compute.run(
-            MakeSoup(run.config, run.image, run.initial_weights, arrived),
-            self._report(run.run_id),
+        made = await self._computed(
+            run.run_id, MakeSoup(run.config, run.image, run.initial_weights, arrived)
         )
         seconds = monotonic() - started
         await self._advance(
@@ -190,8 +257,12 @@ class RunDriver:
 
     async def _advance(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> None:
         """Write a stage's results and the next state in one transaction."""
-        # A run that was cancelled meanwhile stays so.
-        await self._book.update(run_id, lambda run: run if run.state.ended else change(run))
+        await self._patiently(
+            run_id,
+            # A run that was cancelled meanwhile stays so.
+            lambda: self._book.update(run_id, lambda run: run if run.state.ended else change(run)),
+            stage="record",
+        )
 
 
 def _without_open_learners(run: RunRecord, reason: str) -> RunRecord:

@@ -20,7 +20,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def require_deliberate_exposure(listen: str, tls: TlsFiles | None, *, insecure: bool) -> None:
+def require_deliberate_exposure(
+    listen: str, tls: TlsFiles | None, *, insecure: bool, flag: str = "--listen"
+) -> None:
     """Refuse to listen beyond this machine unencrypted unless it was asked for.
 
     Raises:
@@ -29,7 +31,7 @@ def require_deliberate_exposure(listen: str, tls: TlsFiles | None, *, insecure: 
     host, _ = split_address(listen)
     if not is_loopback(host) and tls is None and not insecure:
         raise ConfigError(
-            f"--listen {listen} is reachable from other machines and there is no TLS. Give "
+            f"{flag} {listen} is reachable from other machines and there is no TLS. Give "
             "--tls-cert and --tls-key (with --tls-ca only certified peers get in), or --insecure "
             "where the network itself keeps strangers out."
         )

@@ -80,6 +80,9 @@ class LeaseTable:
             (key for key, lease in self._leases.items() if lease.worker_id == worker_id), None
         )
 
+    def __len__(self) -> int:
+        return len(self._leases)
+
     def holders(self) -> set[str]:
         """The workers that hold a lease."""
         return {lease.worker_id for lease in self._leases.values()}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -13,11 +16,13 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.errors import ConfigError
+from lipt.common.metrics import serving_metrics
 from lipt.common.rpc.channel import split_address
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.rpc.tls import TlsFiles
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.exposure import describe_exposure, require_deliberate_exposure
+from lipt.coordinator.metrics import from_other_threads, gauges
 from lipt.coordinator.services.blobs import BlobService
 from lipt.coordinator.services.info import InfoService
 from lipt.coordinator.services.runs import RunService
@@ -60,23 +65,63 @@ async def serve(settings: CoordinatorSettings) -> None:
     """
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     require_deliberate_exposure(settings.listen, tls, insecure=settings.insecure)
-    async with open_app(settings) as app:
-        stopping = asyncio.Event()
-        server, healthy = _build(app, stopping)
-        address = _bind(server, settings.listen, tls)
-        await server.start()
-        await _announce(app, address, tls)
-        await _signalled()
-        logger.info("stopping: no new work, up to %g s for calls under way", settings.drain_seconds)
-        await healthy.enter_graceful_shutdown()
-        stopping.set()
-        await server.stop(settings.drain_seconds)
+    if settings.metrics_listen is not None:
+        require_deliberate_exposure(
+            settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
+        )
+    asked = _on_signals()
+    async with AsyncExitStack() as stack:
+        opening = asyncio.ensure_future(stack.enter_async_context(open_app(settings)))
+        app = await _unless(asked, opening)
+        if app is not None:
+            stack.enter_context(_metrics(app, tls))
+            await _serve_until(asked, app, tls)
     logger.info("stopped")
+
+
+async def _serve_until(asked: asyncio.Event, app: App, tls: TlsFiles | None) -> None:
+    drain_seconds = app.settings.drain_seconds
+    stopping = asyncio.Event()
+    server, healthy = _build(app, stopping)
+    address = _bind(server, app.settings.listen, tls)
+    await server.start()
+    await _announce(app, address, tls)
+    await asked.wait()
+    logger.info("stopping: no new work, up to %g s for calls under way", drain_seconds)
+    await healthy.enter_graceful_shutdown()
+    stopping.set()
+    await server.stop(drain_seconds)
+
+
+async def _unless(asked: asyncio.Event, opening: asyncio.Future[App]) -> App | None:
+    """What is being opened, or None where it was given up because the process has to end."""
+    asking = asyncio.ensure_future(asked.wait())
+    either: set[asyncio.Future[Any]] = {asking, opening}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    asking.cancel()
+    if not opening.done():
+        logger.info("stopping before the state and the data are open")
+        opening.cancel()
+        await asyncio.wait({opening})
+        return None
+    return opening.result()
+
+
+@contextmanager
+def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
+    listen = app.settings.metrics_listen
+    if listen is None:
+        yield
+        return
+    figures = from_other_threads(lambda: gauges(app.book, app.dispatcher))
+    with serving_metrics(listen, tls, app.events, figures) as address:
+        logger.info("metrics on %s/metrics", address)
+        yield
 
 
 def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
     server = grpc.aio.server(
-        interceptors=[ErrorInterceptor()],
+        interceptors=[ErrorInterceptor(app.events)],
         maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls,
         options=(
             ("grpc.so_reuseport", 0),
@@ -139,10 +184,10 @@ def _write_address(path: Path, address: str) -> None:
     temporary.replace(path)
 
 
-async def _signalled() -> None:
-    """Wait for SIGTERM or SIGINT."""
+def _on_signals() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT from now on."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
-    await asked.wait()
+    return asked

@@ -52,6 +52,8 @@ class CoordinatorSettings(LayeredSettings):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_ca: Path | None = None
+    # Where /metrics is served, with the same PEM files; None: nowhere.
+    metrics_listen: str | None = None
     device: str = "auto"
     # Modules from which a run may name a model factory.
     allow_modules: tuple[str, ...] = ()

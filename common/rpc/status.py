@@ -18,6 +18,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from lipt.common.errors import DOMAIN, LiptError, UnreachableError, error_class, revive
+from lipt.common.events import EventKind, Events
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,10 @@ def _rich_status(call: grpc.Call) -> status_pb2.Status | None:
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Maps what a servicer raises to a status; an unforeseen error gets an incident number."""
 
+    def __init__(self, events: Events | None = None) -> None:
+        """Count refused calls in `events`."""
+        self._events = events or Events()
+
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
@@ -79,7 +84,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 if handler.request_streaming
                 else grpc.unary_stream_rpc_method_handler
             )
-            wrapped: Any = _guard_stream(behaviour, method)
+            wrapped: Any = _guard_stream(behaviour, method, self._events)
         else:
             behaviour = handler.stream_unary or handler.unary_unary
             make = (
@@ -87,7 +92,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 if handler.request_streaming
                 else grpc.unary_unary_rpc_method_handler
             )
-            wrapped = _guard_unary(behaviour, method)
+            wrapped = _guard_unary(behaviour, method, self._events)
         return make(
             wrapped,
             request_deserializer=handler.request_deserializer,
@@ -95,19 +100,19 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         )
 
 
-def _guard_unary(behaviour: Any, method: str) -> Any:
+def _guard_unary(behaviour: Any, method: str, events: Events) -> Any:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             return await behaviour(request, context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the outermost frame of a call
-            await _abort(context, error, method)
+            await _abort(context, error, method, events)
 
     return guarded
 
 
-def _guard_stream(behaviour: Any, method: str) -> Any:
+def _guard_stream(behaviour: Any, method: str, events: Events) -> Any:
     async def guarded(
         request: Any, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
@@ -117,13 +122,13 @@ def _guard_stream(behaviour: Any, method: str) -> Any:
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the outermost frame of a call
-            await _abort(context, error, method)
+            await _abort(context, error, method, events)
 
     return guarded
 
 
 async def _abort(
-    context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str
+    context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str, events: Events
 ) -> None:
     if isinstance(error, NotImplementedError):  # a generated base class: an older version
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served here.")
@@ -131,6 +136,5 @@ async def _abort(
         incident = uuid.uuid4().hex[:8]
         logger.error("incident %s in %s", incident, method, exc_info=error)
         error = LiptError(f"internal error; the coordinator's log has it as incident {incident}.")
-    else:
-        logger.info("refused %s: %s: %s", method, error.reason, error)
+    events.record(EventKind.CALL_REFUSED, detail=error.reason, method=method, reason=str(error))
     await context.abort_with_status(rpc_status.to_status(to_status(error)))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
+
+from safetensors import SafetensorError
+
+logger = logging.getLogger(__name__)
 
 # A user tries several strategies on the same weights.
 _MAX_FILES = 4
@@ -42,13 +47,26 @@ def cached(
         os.utime(path)
         return load(path)
     value = compute()
-    folder.mkdir(exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    value.save(temporary)
-    temporary.replace(path)
+    if not _keep(value, path):
+        return value
     _forget_oldest(folder)
     # Mapped from here on: what was computed can be freed.
     return load(path)
+
+
+def _keep(value: Saveable, path: Path) -> bool:
+    """Whether the value could be written; a full disk is no reason to refuse what is computed."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        value.save(temporary)
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        logger.warning("%s is not kept, and will be computed again: %s", path, error)
+        for left in path.parent.glob(f"{temporary.name}*"):
+            left.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def _forget_oldest(folder: Path) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -147,14 +148,15 @@ def _save_subset(connection: sqlite3.Connection, subset: SubsetRecord) -> None:
         )
 
 
-class _transaction:  # noqa: N801 - used like a function
-    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK when the body raises."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK when the body or the COMMIT raises."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # A full disk has SQLite roll back by itself, sometimes.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

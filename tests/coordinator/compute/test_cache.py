@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from lipt.coordinator.compute.cache import cached
 
@@ -44,3 +47,20 @@ def test_only_the_four_last_used_files_stay(tmp_path: Path) -> None:
     keep(tmp_path, "e", made)
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["a", "c", "d", "e"]
     assert made == list("abcde")
+
+
+def test_value_that_cannot_be_kept_is_given_all_the_same_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(text: Text, path: Path) -> None:
+        path.with_name(f"{path.name}.part").write_text(text.text[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Text, "save", full)
+        assert keep(tmp_path, "a", made) == "of a"
+    assert "No space left on device" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+    assert keep(tmp_path, "a", made) == "of a"
+    assert made == ["a", "a"]

@@ -123,6 +123,27 @@ async def test_failed_write_leaves_the_state_and_says_so(tmp_path: Path, make_ru
     await database.close()
 
 
+async def test_service_goes_on_after_a_write_that_did_not_fit(
+    tmp_path: Path, make_run: MakeRun
+) -> None:
+    run = make_run()
+    database = Database.open(tmp_path / "lipt.db")
+    await database.save_run(run, run.learners)
+    pages = await database._do(
+        lambda: database._connection.execute("PRAGMA page_count").fetchone()[0]
+    )
+    await database._do(lambda: database._connection.execute(f"PRAGMA max_page_count = {pages}"))
+    large = run.changed(message="x" * 100_000)
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"full.*Nothing was lost that had been acknowledged"):
+            await database.save_run(large)
+        assert await database.load_runs() == (run,)
+    await database._do(lambda: database._connection.execute("PRAGMA max_page_count = 1000000"))
+    await database.save_run(large)
+    assert await database.load_runs() == (large,)
+    await database.close()
+
+
 def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lipt.db"
     path.write_bytes(b"this is not a database, and longer than its header would be" * 10)

@@ -1,0 +1,53 @@
+"""What the coordinator shows at `/metrics` besides its events: how it stands now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from lipt.common.metrics import Gauge
+from lipt.coordinator.dispatch import Dispatcher
+from lipt.coordinator.records import LearnerState, RunState
+from lipt.coordinator.run_book import RunBook
+
+# A scrape is given up where the service is too busy to answer.
+_PATIENCE_SECONDS = 5.0
+
+
+def from_other_threads(
+    gauges: Callable[[], tuple[Gauge, ...]],
+) -> Callable[[], tuple[Gauge, ...]]:
+    """Let the running loop compute `gauges` for a caller in another thread: it owns the state."""
+    loop = asyncio.get_running_loop()
+
+    async def compute() -> tuple[Gauge, ...]:
+        return gauges()
+
+    return lambda: asyncio.run_coroutine_threadsafe(compute(), loop).result(_PATIENCE_SECONDS)
+
+
+def gauges(book: RunBook, dispatcher: Dispatcher) -> tuple[Gauge, ...]:
+    """Runs, learners, workers and leases."""
+    runs = book.runs()
+    by_state = Counter(run.state for run in runs)
+    learners: Counter[LearnerState] = Counter()
+    for run in runs:
+        if run.state is RunState.TRAINING:
+            learners += run.count()
+    return (
+        Gauge(
+            "lipt_runs",
+            "Runs by state.",
+            "state",
+            {state.value: by_state[state] for state in RunState},
+        ),
+        Gauge(
+            "lipt_learners",
+            "Learners of runs in training, by state.",
+            "state",
+            {state.value: learners[state] for state in LearnerState},
+        ),
+        Gauge("lipt_workers", "Workers that are there.", "", {"": len(dispatcher.alive())}),
+        Gauge("lipt_leases", "Learners that a worker has now.", "", {"": len(dispatcher.leases)}),
+    )

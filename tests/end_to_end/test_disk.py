@@ -1,0 +1,134 @@
+"""A disk that is full or read-only, under a real coordinator."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipt.common.errors import StateError
+from lipt.common.rpc.channel import open_channel
+from lipt.trainer.views import LearnerState, RunState
+from tests.end_to_end.cluster import Cluster, LoggedProcess
+from tests.end_to_end.stub_worker import StubWorker
+
+
+@contextmanager
+def mounted(directory: Path, options: str) -> Iterator[None]:
+    """A tmpfs in `directory`; skips the test where this user may not mount."""
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command here")
+    if done.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+class FullTmpfs:
+    """A real file system without a free byte."""
+
+    def __init__(self, directory: Path, _: LoggedProcess) -> None:
+        self._ballast = directory / "ballast"
+
+    def fill(self) -> None:
+        with self._ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(2**16)):
+                pass
+
+    def empty(self) -> None:
+        self._ballast.unlink()
+
+
+class FileSizeLimit:
+    """The kernel refuses to let the processes' files grow; needs no privilege."""
+
+    def __init__(self, _: Path, coordinator: LoggedProcess) -> None:
+        pid = coordinator.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        self._pids = [pid, *map(int, children)]
+
+    def fill(self) -> None:
+        self._limit(0)
+
+    def empty(self) -> None:
+        self._limit(resource.RLIM_INFINITY)
+
+    def _limit(self, num_bytes: int) -> None:
+        for pid in self._pids:
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (num_bytes, hard))
+
+
+@pytest.fixture(params=[FileSizeLimit, FullTmpfs])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """A way to make the disk full under the state directory `tmp_path`/state."""
+    if request.param is FullTmpfs:
+        with mounted(tmp_path / "state", "size=8m"):
+            yield request.param
+    else:
+        yield request.param
+
+
+def test_full_disk_is_said_loses_nothing_and_is_got_over(
+    disk: Any, cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    state = cluster.directory / "state"
+    coordinator = cluster.start_coordinator()
+    learners = {**small_run["learners"], "num_learners": 2}
+    with cluster.client() as client, open_channel(cluster.address) as channel:
+        run = client.start_run({**small_run, "learners": learners})
+        worker = StubWorker(cluster.directory, channel, "w")
+        first = worker.take()
+        worker.submit(first, worker.learner(first))
+        second = worker.take()
+        learner = worker.learner(second)
+
+        space = disk(state, coordinator)
+        space.fill()
+        with pytest.raises(StateError, match="Free space there"):
+            worker.submit(second, learner)
+        with pytest.raises(StateError, match="Nothing was lost that had been acknowledged"):
+            client.start_run(small_run, name="never")
+        assert client.run(run.run_id).learners[0].state is LearnerState.DONE
+        assert [item.run_id for item in client.runs()] == [run.run_id]
+
+        space.empty()
+        worker.submit(second, learner)
+        final = client.wait(run.run_id)
+        assert final.state is RunState.READY, final.message
+        assert [item.attempts for item in final.learners] == [1, 1]
+        assert client.start_run(small_run, name="later").run_id
+    coordinator.stop(signal.SIGKILL)
+    cluster.start_coordinator()
+    with cluster.client() as client:
+        assert client.run(run.run_id).pretrained_weights == final.pretrained_weights
+
+
+def test_read_only_state_directory_is_refused_with_the_remedy(cluster: Cluster) -> None:
+    state = cluster.directory / "read-only"
+    flags = ("--data", "digits", "--listen", "127.0.0.1:0", "--state-dir", str(state))
+    if os.geteuid():
+        state.mkdir(mode=0o500)
+        refused = cluster.start("refused", ["-m", "lipt.coordinator", *flags])
+        assert refused.wait() == 1
+    else:  # whom no mode stops
+        with mounted(state, "ro"):
+            refused = cluster.start("refused", ["-m", "lipt.coordinator", *flags])
+            assert refused.wait() == 1
+    assert "Traceback" not in refused.text()
+    assert f"state directory {state} cannot be used: " in refused.text()
+    assert "--state-dir" in refused.text()
