@@ -161,7 +161,7 @@ def _bind(server: grpc.aio.Server, listen: str, tls: TlsFiles | None) -> str:
 
 
 async def _announce(app: App, address: str, tls: TlsFiles | None) -> None:
-    app.lock.describe(address)
+    app.lock.describe(f"serving {address}")
     data = app.data
     logger.info(
         "lipt-coordinator on %s (%s), serving %s (%d examples, %d classes) with %s; state in %s",

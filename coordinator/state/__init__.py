@@ -1,8 +1,19 @@
 """The state directory: what was acknowledged survives the end of any process.
 
-lipt.db, lipt.db-wal, lipt.db-shm   runs, learners and subsets (SQLite, WAL)
-blobs/ab/<sha256>                   weights, shards, learners, subsets
-uploads/<sha256>.part               uploads that were cut
-signals/<key>.safetensors           per-example signals, a cache
-coordinator.lock                    held by the one process that serves it
+lipt.db              the runs, their learners and the subsets: SQLite, one row per record with
+                     its JSON in `body`; the schema is in `migrations`, and `PRAGMA user_version`
+                     says how many of its steps the file has seen
+lipt.db-wal, -shm    SQLite's write-ahead log, with the newest transactions, and its index: they
+                     belong to lipt.db and have to be copied with it, if at all
+blobs/ab/SHA256      theta*, theta_p, shards, learners with their snapshots, subsets and what
+                     trainers uploaded, each under its content's digest; ab are its first two
+                     digits. A file appears whole and never changes
+uploads/SHA256.part  the beginning of an upload that was cut, to go on from
+uploads/*.tmp        a blob that is being written; removed when its process has died
+signals/KEY.safetensors  per-example signals: a cache of the newest four, which may be deleted
+coordinator.lock     locked by the one process that uses the directory, which is named in it
+
+`lipt state check` reads all of it and compares (`checking`), `lipt state gc` removes what
+no record needs (`collecting`; `needs` says what is needed), `lipt state backup` copies it
+while it is served (`backing_up`).
 """

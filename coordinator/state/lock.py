@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -22,7 +23,8 @@ class StateLock:
         path = directory / "coordinator.lock"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+", encoding="utf-8")
+            # Unbuffered: what could not be written must not be tried again at the end.
+            self._file = path.open("ab+", buffering=0)
         except OSError as error:
             raise StateError(
                 f"state directory {directory} cannot be used: {error.strerror}. "
@@ -32,19 +34,22 @@ class StateLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.seek(0)
-            holder = self._file.read().strip() or "an unnamed process"
+            holder = self._file.read().decode(errors="replace").strip() or "an unnamed process"
             self._file.close()
             raise StateError(
                 f"state directory {directory} is in use by {holder}. "
                 "Stop that coordinator, or give another --state-dir."
             ) from None
+        # An earlier holder's name must not be taken for this one's.
+        self.describe("starting")
 
-    def describe(self, address: str) -> None:
-        """Write down who holds the lock, for the next one's refusal."""
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(f"process {os.getpid()} serving {address}\n")
-        self._file.flush()
+    def describe(self, doing: str) -> None:
+        """Write down who holds the lock and what for ("serving ADDRESS"), for the next refusal."""
+        # A courtesy: on a full disk the refusal names nobody.
+        with contextlib.suppress(OSError):
+            self._file.seek(0)
+            self._file.truncate()
+            self._file.write(f"process {os.getpid()} {doing}\n".encode())
 
     def release(self) -> None:
         """Give the directory free."""

@@ -14,10 +14,22 @@ import typer
 from typer.core import TyperGroup
 
 from lipt.trainer.cli import compare, demo, doctor, report, run, strategies, subset, train, weights
+from lipt.trainer.cli.plugins import plugin, plugin_names
 
 
-class _OneSentenceErrors(TyperGroup):
-    """Prints what this package raises on purpose as a sentence, without a traceback."""
+class _Commands(TyperGroup):
+    """The commands below and those that are plugged in.
+
+    Prints what this package raises on purpose as a sentence, without a traceback.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names, this package's first."""
+        return [*super().list_commands(ctx), *plugin_names()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name; this package's own go first."""
+        return super().get_command(ctx, cmd_name) or plugin(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a refusal ends the process with status 1."""
@@ -46,7 +58,7 @@ def _fail(sentence: str) -> None:
 
 
 main = typer.Typer(
-    cls=_OneSentenceErrors,
+    cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

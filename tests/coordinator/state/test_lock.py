@@ -11,7 +11,9 @@ from lipt.coordinator.state.lock import StateLock
 
 def test_second_coordinator_is_refused_and_told_of_the_first(tmp_path: Path) -> None:
     first = StateLock(tmp_path)
-    first.describe("127.0.0.1:50051")
+    with pytest.raises(StateError, match=rf"process {os.getpid()} starting"):
+        StateLock(tmp_path)
+    first.describe("serving 127.0.0.1:50051")
     with pytest.raises(StateError, match=rf"process {os.getpid()} serving 127\.0\.0\.1:50051"):
         StateLock(tmp_path)
     first.release()

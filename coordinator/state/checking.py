@@ -1,0 +1,127 @@
+"""Whether a state directory is whole: every record, every reference, every digest."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.errors import InvalidBlobNameError
+from lipt.coordinator.records import LearnerState, RunRecord, RunState, SubsetRecord
+from lipt.coordinator.state.contents import Contents, open_read_only, read_contents
+from lipt.coordinator.state.needs import needed_blobs
+
+# An index of 8 bytes and a weight of 4.
+_EXAMPLE_BYTES = 12
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was looked at, and a sentence per fault."""
+
+    num_runs: int
+    num_subsets: int
+    num_blobs: int
+    num_bytes: int
+    problems: tuple[str, ...]
+
+
+def check_state(directory: Path) -> Checked:
+    """Read everything in a state directory and compare it with what it should be.
+
+    Nothing is changed, and a coordinator may serve the directory meanwhile. Every
+    blob's content is hashed, so that this reads all of it once.
+
+    Raises:
+        StateError: there is no state, or a database that cannot be read at all.
+    """
+    problems = [*_database_problems(directory)]
+    # The records first: blobs are only ever added while a coordinator serves.
+    contents = read_contents(directory)
+    problems += [*contents.problems, *_record_problems(contents)]
+    blobs: dict[str, int] = {}
+    for path in sorted((directory / "blobs").glob("*/*")):
+        problem = _blob_problem(path)
+        if problem is None:
+            blobs[path.name] = path.stat().st_size
+        else:
+            problems.append(problem)
+    for need in needed_blobs(contents.runs, contents.subsets):
+        if blobs.get(need.blob.sha256) != need.blob.size_bytes:
+            problems.append(f"blob {need.blob.sha256} is not there, {need.whose} needs it")
+    return Checked(
+        num_runs=len(contents.runs),
+        num_subsets=len(contents.subsets),
+        num_blobs=len(blobs),
+        num_bytes=sum(blobs.values()),
+        problems=tuple(problems),
+    )
+
+
+def _database_problems(directory: Path) -> Iterator[str]:
+    with closing(open_read_only(directory)) as connection:
+        try:
+            for (line,) in connection.execute("PRAGMA integrity_check"):
+                if line != "ok":
+                    yield f"the database is damaged: {line}"
+            for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check"):
+                yield f"row {row} of {table} belongs to no row of {parent}"
+        except sqlite3.Error as error:
+            yield f"the database is damaged: {error}"
+
+
+def _record_problems(contents: Contents) -> Iterator[str]:
+    known = {run.run_id for run in contents.runs}
+    for run in contents.runs:
+        yield from _run_problems(run)
+    for subset in contents.subsets:
+        yield from _subset_problems(subset, known)
+
+
+def _run_problems(run: RunRecord) -> Iterator[str]:
+    indices = [learner.index for learner in run.learners]
+    if indices != list(range(len(indices))):
+        yield f"run {run.name} has learners {indices}: some are missing"
+    if run.state is RunState.READY and run.pretrained_weights is None:
+        yield f"run {run.name} is ready and has no theta_p"
+    begun = run.state in (RunState.TRAINING, RunState.MERGING, RunState.READY)
+    if begun and (run.initial_weights is None or run.image is None):
+        yield f"run {run.name} is {run.state} and has no theta*"
+    if begun and len(indices) != run.config.learners.num_learners:
+        yield (
+            f"run {run.name} has {len(indices)} learners, its configuration says "
+            f"{run.config.learners.num_learners}"
+        )
+    for learner in run.learners:
+        if (learner.state is LearnerState.DONE) != (learner.result is not None):
+            yield f"learner {learner.index} of run {run.name} is {learner.state}, its result is not"
+
+
+def _subset_problems(subset: SubsetRecord, known: set[str]) -> Iterator[str]:
+    name = f"subset {subset.key[:12]} of run {subset.run_id}"
+    if subset.run_id not in known:
+        yield f"{name}: there is no such run"
+    if subset.digest != subset.blob.sha256:
+        yield f"{name}: its digest {subset.digest[:12]} is not its blob's"
+    if subset.blob.size_bytes != _EXAMPLE_BYTES * subset.num_examples:
+        yield (f"{name}: {subset.num_examples} examples do not take {subset.blob.size_bytes} bytes")
+
+
+def _blob_problem(path: Path) -> str | None:
+    shown = Path(*path.parts[-3:])
+    try:
+        name = BlobName(path.name, path.stat().st_size)
+    except InvalidBlobNameError:
+        return f"{shown} is no blob: its name is no digest"
+    if path.parent.name != path.name[:2]:
+        return f"{shown} is in the wrong folder"
+    try:
+        found = BlobName.of_file(path)
+    except OSError as error:
+        return f"{shown} cannot be read: {error.strerror}"
+    if found != name:
+        return f"{shown} is damaged: its content has the digest {found.sha256}"
+    return None

@@ -1,0 +1,108 @@
+"""`lipt state`: look after a coordinator's state directory on the machine that has it.
+
+The `lipt` command finds these through the entry point group `lipt.commands`, so
+that the trainer's package need not know the coordinator's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Check, clean and back up a coordinator's state directory, on its own machine.",
+)
+
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        envvar="LIPT_STATE_DIR",
+        help="The coordinator's --state-dir [default: the user's state directory].",
+    ),
+]
+
+
+@app.command()
+def check(state_dir: StateDir = None) -> None:
+    """Verify every record, reference and digest; the status is 1 when something is wrong.
+
+    Works while a coordinator serves the directory, and changes nothing.
+    """
+    from lipt.coordinator.state.checking import check_state
+
+    directory = _directory(state_dir)
+    checked = check_state(directory)
+    for problem in checked.problems:
+        typer.echo(problem)
+    typer.echo(
+        f"{directory}: {checked.num_runs} runs, {checked.num_subsets} subsets and "
+        f"{checked.num_blobs} blobs ({_megabytes(checked.num_bytes)}), "
+        f"{len(checked.problems) or 'no'} problem{'' if len(checked.problems) == 1 else 's'}"
+    )
+    if checked.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def gc(
+    state_dir: StateDir = None,
+    min_age_hours: Annotated[
+        float,
+        typer.Option(min=0.0, help="Spare what is younger: its sender may still want it."),
+    ] = 24.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and leave it.")
+    ] = False,
+) -> None:
+    """Remove what no run needs; refused while a coordinator serves the directory."""
+    from time import time
+
+    from lipt.coordinator.state.collecting import collect_garbage
+
+    collected = collect_garbage(
+        _directory(state_dir), min_age_seconds=3600 * min_age_hours, now=time(), dry_run=dry_run
+    )
+    typer.echo(
+        f"{'would remove' if dry_run else 'removed'} {collected.num_files} files "
+        f"({_megabytes(collected.num_bytes)}), spared {collected.num_young} younger than "
+        f"{min_age_hours:g} h"
+    )
+
+
+@app.command()
+def backup(
+    destination: Annotated[
+        Path, typer.Argument(metavar="DEST", help="A directory that is yet to be made.")
+    ],
+    state_dir: StateDir = None,
+    copy: Annotated[
+        bool,
+        typer.Option("--copy", help="Copy blobs also where a hard link would do."),
+    ] = False,
+) -> None:
+    """Copy a state directory, also while it is served; a coordinator can start on the copy."""
+    from lipt.coordinator.state.backing_up import back_up
+
+    made = back_up(_directory(state_dir), destination, link=not copy)
+    typer.echo(
+        f"{destination}: {made.num_runs} runs and {made.num_blobs} blobs "
+        f"({_megabytes(made.num_bytes)}), {made.num_linked} of them hard links. "
+        f"Check it with: lipt state check --state-dir {destination}"
+    )
+
+
+def _directory(given: Path | None) -> Path:
+    if given is not None:
+        return given
+    from platformdirs import user_state_path
+
+    return user_state_path("lipt")
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:.1f} MB"

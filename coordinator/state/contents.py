@@ -1,0 +1,123 @@
+"""What a state directory says, read without changing it: also while a coordinator serves it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from lipt.common.errors import LiptError, StateError
+from lipt.common.validation import explain
+from lipt.coordinator.records import LearnerRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.migrations import MIGRATIONS
+
+DATABASE = "lipt.db"
+
+RecordT = TypeVar("RecordT", RunRecord, LearnerRecord, SubsetRecord)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All records, and what is wrong with those that could not be read."""
+
+    schema: int
+    runs: tuple[RunRecord, ...]
+    subsets: tuple[SubsetRecord, ...]
+    problems: tuple[str, ...]
+
+
+def open_read_only(directory: Path) -> sqlite3.Connection:
+    """The directory's database; nothing is written to it.
+
+    Raises:
+        StateError: there is none, or it cannot be opened.
+    """
+    path = directory / DATABASE
+    if not path.is_file():
+        raise StateError(
+            f"there is no state in {directory}: it has no {DATABASE}. Give the --state-dir that "
+            "a coordinator was started with."
+        )
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        connection.execute("PRAGMA user_version")
+    except sqlite3.Error as error:
+        raise StateError(f"{path} cannot be read: {error}. Restore it from a backup.") from None
+    return connection
+
+
+def read_contents(directory: Path) -> Contents:
+    """All runs and subsets of a state directory, in one consistent view.
+
+    Raises:
+        StateError: there is no database, it is damaged, or of a newer version.
+    """
+    with closing(open_read_only(directory)) as connection:
+        try:
+            connection.execute("BEGIN")
+            return _read(connection, directory)
+        except sqlite3.Error as error:
+            raise StateError(
+                f"{directory / DATABASE} cannot be read: {error}. Restore it from a backup."
+            ) from None
+
+
+def _read(connection: sqlite3.Connection, directory: Path) -> Contents:
+    schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if not 1 <= schema <= len(MIGRATIONS):
+        raise StateError(
+            f"{directory / DATABASE} has schema {schema}, this version knows 1 to "
+            f"{len(MIGRATIONS)}. Use the lipt that wrote it."
+        )
+    problems: list[str] = []
+    learners: dict[str, list[LearnerRecord]] = {}
+    for run_id, learner in _rows(
+        connection,
+        "SELECT run_id, learner_index, body FROM learners ORDER BY run_id, learner_index",
+        LearnerRecord,
+        "learner",
+        problems,
+    ):
+        learners.setdefault(run_id, []).append(learner)
+    runs = tuple(
+        run.changed(learners=tuple(learners.get(run_id, ())))
+        for run_id, run in _rows(
+            connection,
+            "SELECT run_id, '', body FROM runs ORDER BY created_at, run_id",
+            RunRecord,
+            "run",
+            problems,
+        )
+    )
+    subsets = tuple(
+        subset
+        for _, subset in _rows(
+            connection,
+            "SELECT run_id, subset_key, body FROM subsets ORDER BY run_id, subset_key",
+            SubsetRecord,
+            "subset",
+            problems,
+        )
+    )
+    return Contents(schema, runs, subsets, tuple(problems))
+
+
+def _rows(
+    connection: sqlite3.Connection,
+    query: str,
+    record: type[RecordT],
+    what: str,
+    problems: list[str],
+) -> Iterator[tuple[str, RecordT]]:
+    for run_id, key, body in connection.execute(query):
+        try:
+            yield run_id, record.model_validate_json(body)
+        except (ValidationError, LiptError) as error:
+            why = explain(error) if isinstance(error, ValidationError) else str(error)
+            name = f"{what} {key} of run {run_id}" if key != "" else f"{what} {run_id}"
+            problems.append(f"the record of {name} cannot be read: {why[:500]}")

@@ -1,0 +1,60 @@
+"""Which blobs the records refer to, and so must be there: what is left can go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from lipt.common.blobs.name import BlobName
+from lipt.coordinator.records import RunRecord, RunState, SubsetRecord
+
+_GIVEN_UP = (RunState.FAILED, RunState.CANCELLED)
+
+
+@dataclass(frozen=True)
+class Need:
+    """A blob, and whose."""
+
+    blob: BlobName
+    whose: str
+
+
+def needed_blobs(runs: Iterable[RunRecord], subsets: Iterable[SubsetRecord]) -> tuple[Need, ...]:
+    """What has to be kept for these records, with what it is kept for.
+
+    A run needs its weights for ever, its shards while learners are to be trained on
+    them, and its learners' results and snapshots unless it failed or was cancelled:
+    strategies that watch training read them. A subset needs its examples.
+    """
+    return (
+        *(need for run in runs for need in _of_run(run)),
+        *(
+            Need(subset.blob, f"subset {subset.strategy} ({subset.digest[:12]}) of {subset.run_id}")
+            for subset in subsets
+        ),
+    )
+
+
+def useful_digests(runs: Iterable[RunRecord], subsets: Iterable[SubsetRecord]) -> frozenset[str]:
+    """Digests of uploads that records name, which are kept and may be missing all the same.
+
+    Weights that a run started from are read before its initialization only; those that
+    a subset was selected on decide whether a later request may keep it.
+    """
+    given = (run.config.initialization.weights_sha256 for run in runs)
+    selected_on = (subset.weights_sha256 for subset in subsets)
+    return frozenset(filter(None, (*given, *selected_on)))
+
+
+def _of_run(run: RunRecord) -> Iterator[Need]:
+    for name, blob in (("theta*", run.initial_weights), ("theta_p", run.pretrained_weights)):
+        if blob is not None:
+            yield Need(blob, f"{name} of run {run.name}")
+    for learner in run.learners:
+        whose = f"of learner {learner.index} of run {run.name}"
+        if learner.state.open and not run.state.ended:
+            yield Need(learner.shard, f"the shard {whose}")
+        if learner.result is not None and run.state not in _GIVEN_UP:
+            yield Need(learner.result, f"the result {whose}")
+            for number, snapshot in enumerate(learner.snapshots):
+                yield Need(snapshot, f"snapshot {number} {whose}")

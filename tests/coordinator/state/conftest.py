@@ -1,0 +1,86 @@
+"""A state directory with a run of every kind, made by the coordinator's own parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.coordinator.records import LearnerState, RunRecord, RunState, SubsetRecord
+from lipt.coordinator.state.database import Database
+
+NUM_EXAMPLES = 2
+
+
+class StateBench:
+    """A directory, and what was put into it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.blobs = BlobStore(directory, max_blob_bytes=2**20)
+
+    def put(self, text: str) -> BlobName:
+        return self.blobs.put_bytes(text.encode())
+
+    def path(self, text: str) -> Path:
+        return self.blobs.path(BlobName.of(text.encode()))
+
+    def has(self, text: str) -> bool:
+        return self.blobs.has(BlobName.of(text.encode()))
+
+    def with_blobs(self, run: RunRecord, *states: LearnerState) -> RunRecord:
+        """The run with blobs of its own: theta*, a shard per learner, results where done."""
+        name = run.run_id
+        run = run.changed(initial_weights=self.put(f"{name} theta*"))
+        if run.state is RunState.READY:
+            run = run.changed(pretrained_weights=self.put(f"{name} theta_p"))
+        for index, state in enumerate(states):
+            learner = run.learners[index].changed(
+                state=state, shard=self.put(f"{name} shard {index}")
+            )
+            if state is LearnerState.DONE:
+                learner = learner.changed(
+                    result=self.put(f"{name} result {index}"),
+                    snapshots=(self.put(f"{name} snapshot {index}"),),
+                )
+            run = run.with_learner(learner)
+        return run
+
+    def subset(self, run: RunRecord) -> SubsetRecord:
+        blob = self.put("x" * 12 * NUM_EXAMPLES)
+        return SubsetRecord(
+            key="k" * 64,
+            run_id=run.run_id,
+            strategy="grand",
+            num_examples=NUM_EXAMPLES,
+            balanced=True,
+            fingerprint=run.fingerprint,
+            digest=blob.sha256,
+            weights_sha256=self.put("uploaded weights").sha256,
+            manifest={},
+            blob=blob,
+            created_at=1.0,
+        )
+
+
+@pytest.fixture
+async def state(tmp_path: Path, make_run: Callable[..., RunRecord]) -> StateBench:
+    """One run that is ready, with a subset; one in training; one that was cancelled."""
+    bench = StateBench(tmp_path / "state")
+    database = Database.open(bench.directory / "lipt.db")
+    done, leased, queued = LearnerState.DONE, LearnerState.LEASED, LearnerState.QUEUED
+    ready = bench.with_blobs(
+        make_run("ready", num_learners=2, state=RunState.READY), done, LearnerState.DROPPED
+    )
+    training = bench.with_blobs(make_run("training"), done, leased, queued)
+    cancelled = bench.with_blobs(
+        make_run("cancelled", num_learners=2, state=RunState.CANCELLED), done, leased
+    )
+    for run in (ready, training, cancelled):
+        await database.save_run(run, run.learners)
+    await database.save_subset(bench.subset(ready))
+    await database.close()
+    return bench

@@ -1,0 +1,28 @@
+"""Commands of `lipt` that other packages bring: entry points of the group `lipt.commands`.
+
+An entry point names a `typer.Typer`; it is imported when its command is called, or
+shown in the help. This package's own coordinator adds `lipt state` that way.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+import typer.main
+
+GROUP = "lipt.commands"
+
+
+def plugin_names() -> list[str]:
+    """The commands that are installed, by name."""
+    return sorted(entry_points(group=GROUP).names)
+
+
+def plugin(name: str) -> Any | None:
+    """The command of that name as typer's groups hold it, or None where there is none."""
+    for entry in entry_points(group=GROUP, name=name):
+        command = typer.main.get_command(entry.load())
+        command.name = name
+        return command
+    return None
