@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
 
+from pydantic import ValidationError
+
 from lipt.common.errors import StateError
+from lipt.common.validation import explain
 from lipt.coordinator.records import LearnerRecord, RunRecord, SubsetRecord
 from lipt.coordinator.state.migrations import migrate
 
@@ -50,8 +53,18 @@ class Database:
         self._thread.shutdown()
 
     async def load_runs(self) -> tuple[RunRecord, ...]:
-        """All runs with their learners, oldest first."""
-        return await self._do(lambda: _load_runs(self._connection))
+        """All runs with their learners, oldest first.
+
+        Raises:
+            StateError: a record cannot be read.
+        """
+        try:
+            return await self._do(lambda: _load_runs(self._connection))
+        except ValidationError as error:
+            raise StateError(
+                f"a {error.title} of the state cannot be read: {explain(error)[:500]}. lipt state "
+                "check names all of them; restore a backup, or give another --state-dir."
+            ) from None
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
         """Write a run, and those of its learners that changed with it."""

@@ -30,6 +30,10 @@ MIGRATIONS: tuple[str, ...] = (
         body       TEXT NOT NULL
     ) STRICT;
     """,
+    # From here on learners have `refusals`, which an older version would not read.
+    """
+    CREATE INDEX subsets_by_run ON subsets (run_id);
+    """,
 )
 
 
