@@ -53,7 +53,8 @@ class SoupMethod(StrEnum):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # What is not finite has no JSON, so a run with it could not be read again.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ValidationConfig(_Section):

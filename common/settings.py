@@ -28,7 +28,11 @@ class LayeredSettings(BaseSettings):
     """Base of a process's settings; unknown keys are refused."""
 
     model_config = SettingsConfigDict(
-        env_prefix="LIPT_", env_nested_delimiter="__", frozen=True, extra="forbid"
+        env_prefix="LIPT_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
     )
 
     @classmethod
@@ -72,7 +76,7 @@ def load_settings(
         return model(flags=_given(flags), toml=toml)  # type: ignore[call-arg]
     except ValidationError as error:
         where = f"{config}: " if config else ""
-        raise ConfigError(f"{where}{explain(error)}") from None
+        raise ConfigError(f"{where}{explain(error, model)}") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

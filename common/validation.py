@@ -21,11 +21,16 @@ def validate(model: type[ModelT], values: Mapping[str, Any]) -> ModelT:
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+        raise ConfigError(explain(error, model)) from None
 
 
-def explain(error: ValidationError) -> str:
-    """What pydantic found wrong: field, value and what is allowed, one clause each."""
+def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """What pydantic found wrong: field, value and what is allowed, one clause each.
+
+    Args:
+        error: pydantic's complaints.
+        model: what was validated; its fields are listed where one does not exist.
+    """
     clauses = []
     for item in error.errors(include_url=False):
         field = ".".join(str(part) for part in item["loc"])
@@ -34,10 +39,22 @@ def explain(error: ValidationError) -> str:
         if item["type"] == "value_error":
             clauses.append(f"{field}: {message}" if field else message)
         elif item["type"] == "extra_forbidden":
-            clauses.append(f"{field}: there is no such setting")
+            known = ", ".join(_fields_beside(item["loc"], model))
+            clauses.append(
+                f"{field}: there is no such setting" + (f"; there are {known}" if known else "")
+            )
         else:
             clauses.append(f"{field}{value}: {message[:1].lower()}{message[1:]}")
     return "; ".join(clauses)
+
+
+def _fields_beside(loc: tuple[int | str, ...], model: type[BaseModel] | None) -> list[str]:
+    """The names that exist where an unknown one was given; empty where that is not known."""
+    for part in loc[:-1]:
+        field = model.model_fields.get(str(part)) if model is not None else None
+        inner = field.annotation if field is not None else None
+        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+    return [] if model is None else list(model.model_fields)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 from platformdirs import user_state_path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lipt.common.factory import is_factory_spec
 from lipt.common.run_config import RunConfig
@@ -16,7 +17,7 @@ _SCHEMES = ("torchvision", "cifar10", "cifar100", "imagefolder", "parquet")
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class DatasetSettings(_Section):
@@ -63,6 +64,17 @@ class CoordinatorSettings(LayeredSettings):
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
     run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _deadline_outlasts_a_lease(self) -> Self:
+        deadline, lease = self.run.learners.deadline_seconds, self.lease.duration_seconds
+        if 0.0 < deadline < lease:
+            raise ValueError(
+                f"run.learners.deadline_seconds = {deadline:g} is below lease.duration_seconds = "
+                f"{lease:g}: no learner of a worker that died could be given to another in time. "
+                f"Set it to 0, which waits for all learners, or to {lease:g} or more."
+            )
+        return self
 
 
 def with_own_modules(settings: CoordinatorSettings) -> CoordinatorSettings:

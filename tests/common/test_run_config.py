@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from lipt.common.errors import ConfigError
 from lipt.common.rpc.wire import overrides_to_proto, run_config_from_proto
 from lipt.common.run_config import LearnersConfig, RunConfig
+from lipt.common.validation import validate
 
 
 @pytest.mark.parametrize(
@@ -49,3 +51,24 @@ def test_number_of_snapshots_travels_with_a_run() -> None:
     message = overrides_to_proto({"learners": {"num_snapshots": 4}})
     assert run_config_from_proto(message, RunConfig()).learners.num_snapshots == 4
     assert RunConfig().learners.num_snapshots == 0
+
+
+def floats(model: type[BaseModel]) -> list[str]:
+    """The dotted names of a model's numbers."""
+    found = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += [f"{name}.{deeper}" for deeper in floats(inner)]
+        elif inner is float:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("path", floats(RunConfig))
+def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) -> None:
+    # JSON has no such numbers: a run's record with one could not be read at the next start.
+    section, _, field = path.partition(".")
+    with pytest.raises(ConfigError, match=rf"{section}\.{field} = .*finite"):
+        validate(RunConfig, {section: {field: value}})

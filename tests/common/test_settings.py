@@ -7,6 +7,7 @@ import pytest
 from lipt.common.errors import ConfigError
 from lipt.common.settings import load_settings
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
+from lipt.worker.settings import WorkerSettings
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "run.example.toml"
 
@@ -42,8 +43,29 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("lisen = 'x'", "lisen: there is no such setting"),
+        ("lisen = 'x'", "lisen: there is no such setting; there are listen, state_dir, "),
+        (
+            "[lease]\nseconds = 5",
+            r"lease\.seconds: there is no such setting; there are duration_seconds$",
+        ),
+        (
+            "[run.learners]\ndensity = 1",
+            r"run\.learners\.density: there is no such .* num_learners, num_minibatches, ",
+        ),
         ("[lease]\nduration_seconds = -1", r"lease\.duration_seconds = -1: .*greater than 0"),
+        ("[lease]\nduration_seconds = 0", r"lease\.duration_seconds = 0: .*greater than 0"),
+        ("[lease]\nduration_seconds = nan", r"lease\.duration_seconds = nan: .*finite"),
+        ("[lease]\nduration_seconds = 1e9", r"duration_seconds = 1000000000\.0: .*equal to 3600"),
+        ("[lease]\nduration_seconds = 'x'", r"lease\.duration_seconds = 'x': .*valid number"),
+        (
+            "[lease]\nduration_seconds = 30\n[run.learners]\ndeadline_seconds = 5",
+            r"deadline_seconds = 5 is below lease\.duration_seconds = 30: .* 0, .* or to 30 or more",
+        ),
+        ("[run.learners]\ndeadline_seconds = -1", r"deadline_seconds = -1: .*equal to 0"),
+        ("[run.learners]\nmin_learners = 11", "min_learners 11 is more than num_learners 10"),
+        ("drain_seconds = -1", "drain_seconds = -1: .*greater than or equal to 0"),
+        ("log_level = 'LOUD'", r"log_level = 'LOUD': .*DEBUG\|INFO\|WARNING\|ERROR"),
+        ("drain_seconds = inf", "drain_seconds = inf: .*finite"),
         ("[run.pruning]\nmethod = 'axe'", r"run\.pruning\.method = 'axe': .*'magnitude'"),
         ("[run.learners]\nnum_steps = 0", r"run\.learners\.num_steps = 0"),
         ("listen = ", "is not TOML"),
@@ -55,6 +77,28 @@ def test_bad_file_is_refused_with_file_key_and_what_is_allowed(
     config = write(tmp_path / "run.toml", text)
     with pytest.raises(ConfigError, match=words) as caught:
         load_settings(CoordinatorSettings, config=config, flags={"dataset": {"source": "digits"}})
+    assert str(config) in str(caught.value)
+
+
+@pytest.mark.parametrize("deadline", [0.0, 30.0, 3600.0])
+def test_deadline_of_a_lease_or_more_or_none_is_taken(deadline: float) -> None:
+    flags = {"dataset": {"source": "digits"}, "run": {"learners": {"deadline_seconds": deadline}}}
+    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
+    assert settings.run.learners.deadline_seconds == deadline
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cordinator = 'x:1'", "cordinator: there is no such setting; there are coordinator, name"),
+        ("max_learners = 0", "max_learners = 0: .*greater than or equal to 1"),
+        ("cache_bytes = -5", "cache_bytes = -5: .*greater than or equal to 0"),
+    ],
+)
+def test_worker_s_bad_file_is_refused_likewise(tmp_path: Path, text: str, words: str) -> None:
+    config = write(tmp_path / "worker.toml", text)
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_settings(WorkerSettings, config=config, flags={})
     assert str(config) in str(caught.value)
 
 
