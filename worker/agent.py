@@ -22,6 +22,7 @@ from lipt.common.errors import (
     UnknownWorkerError,
     UnreachableError,
 )
+from lipt.common.events import EventKind, Events
 from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.coordinator import Assignment, Coordinator
 from lipt.worker.lease import LeaseKeeper
@@ -44,8 +45,10 @@ class Agent:
         coordinator: Coordinator,
         cache: BlobStore,
         device: torch.device,
+        events: Events,
     ) -> None:
         self._settings = settings
+        self._events = events
         self._coordinator = coordinator
         self._cache = cache
         self._device = device
@@ -75,10 +78,13 @@ class Agent:
             except IncompatibleProtocolError:
                 raise
             except LiptError as error:
-                if not complained:
-                    logger.warning(
-                        "%s Trying again until %s answers.", error, self._settings.coordinator
-                    )
+                # Counted every time, and said once: it may be away for hours.
+                self._events.record(
+                    EventKind.RETRIED,
+                    detail="joining",
+                    level=logging.DEBUG if complained else logging.WARNING,
+                    reason=f"{error} Trying again until {self._settings.coordinator} answers.",
+                )
                 complained = isinstance(error, UnreachableError)
                 self._stopping.wait(_RETRY_SECONDS)
 
@@ -118,13 +124,14 @@ class Agent:
         )
         ended = threading.Event()
         failure: list[Exception] = []
-        with LeaseKeeper(self._coordinator, worker_id, assignment) as lease:
+        with LeaseKeeper(self._coordinator, worker_id, assignment, self._events) as lease:
             runner = AssignmentRunner(
                 self._coordinator,
                 self._cache,
                 lease,
                 cache_bytes=self._settings.cache_bytes,
                 device=self._device,
+                events=self._events,
                 allowed_modules=self._settings.allow_modules,
                 should_stop=lambda: self._stopping.is_set() or lease.lost.is_set(),
             )

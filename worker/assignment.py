@@ -14,6 +14,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.errors import LiptError, StateError, UnreachableError
+from lipt.common.events import EventKind, Events
 from lipt.common.models import build_model
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.sparse import encode_sparse
@@ -44,6 +45,7 @@ class AssignmentRunner:
         *,
         cache_bytes: int,
         device: torch.device,
+        events: Events,
         allowed_modules: Collection[str],
         should_stop: Callable[[], bool],
     ) -> None:
@@ -52,6 +54,7 @@ class AssignmentRunner:
         self._cache_bytes = cache_bytes
         self._lease = lease
         self._device = device
+        self._events = events
         self._allowed_modules = allowed_modules
         self._should_stop = should_stop
         self._bytes_received = 0
@@ -150,5 +153,10 @@ class AssignmentRunner:
             try:
                 return action()
             except patient_with as error:
-                logger.warning("%s Trying again.", error)
+                self._events.record(
+                    EventKind.RETRIED,
+                    detail="transfer or commit",
+                    level=logging.WARNING,
+                    reason=f"{error} Trying again.",
+                )
                 sleep(_RETRY_SECONDS)

@@ -38,6 +38,9 @@ def worker(
     tls_ca: Annotated[
         Path | None, typer.Option(help="PEM authority that certified the coordinator.")
     ] = None,
+    metrics_listen: Annotated[
+        str | None, typer.Option(help="Address of Prometheus metrics, at /metrics.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
 ) -> None:
     """Train learners for a coordinator until told to stop."""
@@ -56,6 +59,7 @@ def worker(
                 "tls_cert": tls_cert,
                 "tls_key": tls_key,
                 "tls_ca": tls_ca,
+                "metrics_listen": metrics_listen,
                 "log_level": log_level,
             },
         )
@@ -68,7 +72,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     import logging
     import os
     import signal
-    import threading
+    from contextlib import ExitStack
 
     from lipt.common.logs import configure_logging
     from lipt.common.settings import load_settings
@@ -80,6 +84,8 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     wait_passively()
     from lipt.common.blobs.store import BlobStore
     from lipt.common.devices import resolve_device
+    from lipt.common.events import Events
+    from lipt.common.metrics import serving_metrics
     from lipt.common.rpc.channel import open_channel
     from lipt.common.rpc.tls import TlsFiles
     from lipt.worker.agent import Agent
@@ -88,16 +94,22 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     device = resolve_device(settings.device)
     cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
-    with open_channel(settings.coordinator, tls) as channel:
-        agent = Agent(settings, Coordinator(channel), cache, device)
+    events = Events()
+    with ExitStack() as stack:
+        if settings.metrics_listen is not None:
+            stack.enter_context(
+                serving_metrics(settings.metrics_listen, tls, events, gauges=lambda: ())
+            )
+        channel = stack.enter_context(open_channel(settings.coordinator, tls))
+        agent = Agent(settings, Coordinator(channel), cache, device, events)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.run()
     logging.getLogger(__name__).info("stopped")
-    if threading.active_count() > 1:
-        # A learner that was given back may still be inside a kernel: don't wait for it.
-        logging.shutdown()
-        os._exit(0)
+    # A learner that was given back may still be inside a kernel, and gRPC waits for the answer
+    # of a coordinator that hangs: the process must not wait for either.
+    logging.shutdown()
+    os._exit(0)
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ _CALL_SECONDS = 20.0
 # A commit is answered once the learner has been read and checked.
 _COMMIT_SECONDS = 300.0
 _POLL_SECONDS = 30.0
+# A worker that is asked to stop waits for the heartbeat that is under way.
+_HEARTBEAT_SECONDS = 10.0
 # A worker that is asked to stop does not wait long for a coordinator that is gone, too.
 _RELEASE_SECONDS = 5.0
 
@@ -95,6 +97,9 @@ class Coordinator:
                 request, timeout=_POLL_SECONDS + _CALL_SECONDS
             )
             self._polling = polling
+            # A signal may have come while the call was being made.
+            if self._interrupted:
+                polling.cancel()
         try:
             response = polling.result()
         except grpc.FutureCancelledError:
@@ -137,7 +142,8 @@ class Coordinator:
             epoch=assignment.epoch,
             progress=progress,
         )
-        return bool(_call(self._stub.Heartbeat, request, assignment.heartbeat_seconds).stop)
+        timeout_seconds = min(_HEARTBEAT_SECONDS, assignment.heartbeat_seconds)
+        return bool(_call(self._stub.Heartbeat, request, timeout_seconds).stop)
 
     def commit(
         self,

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError
+from lipt.common.events import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.coordinator import Assignment, Coordinator
 
@@ -17,11 +18,14 @@ logger = logging.getLogger(__name__)
 class LeaseKeeper:
     """Sends heartbeats until it is left; `lost` says that the learner is worth nothing now."""
 
-    def __init__(self, coordinator: Coordinator, worker_id: str, assignment: Assignment) -> None:
+    def __init__(
+        self, coordinator: Coordinator, worker_id: str, assignment: Assignment, events: Events
+    ) -> None:
         self.lost = threading.Event()
         self._coordinator = coordinator
         self._worker_id = worker_id
         self._assignment = assignment
+        self._events = events
         self._progress = worker_pb2.LearnerProgress(
             phase=worker_pb2.LEARNER_PHASE_FETCHING, num_steps=assignment.task.learners.num_steps
         )
@@ -62,6 +66,12 @@ class LeaseKeeper:
                 self.lost.set()
             except LiptError as error:
                 # The coordinator may be restarting: the lease may well outlive that.
-                logger.warning("heartbeat for %s: %s", self._assignment.assignment_id, error)
+                self._events.record(
+                    EventKind.RETRIED,
+                    detail="heartbeat",
+                    level=logging.WARNING,
+                    assignment=self._assignment.assignment_id,
+                    reason=str(error),
+                )
                 self._left.wait(min(1.0, self._assignment.heartbeat_seconds))
             self._news.wait(self._assignment.heartbeat_seconds)

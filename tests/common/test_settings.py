@@ -59,7 +59,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(
         ("[lease]\nduration_seconds = 'x'", r"lease\.duration_seconds = 'x': .*valid number"),
         (
             "[lease]\nduration_seconds = 30\n[run.learners]\ndeadline_seconds = 5",
-            r"deadline_seconds = 5 is below lease\.duration_seconds = 30: .* 0, .* or to 30 or more",
+            r"deadline_seconds = 5 is below lease\.duration_seconds = 30: .* 0, .* or to 30",
         ),
         ("[run.learners]\ndeadline_seconds = -1", r"deadline_seconds = -1: .*equal to 0"),
         ("[run.learners]\nmin_learners = 11", "min_learners 11 is more than num_learners 10"),

@@ -92,6 +92,33 @@ def test_interrupted_worker_asks_no_more(served: tuple[Fake, Coordinator]) -> No
     assert coordinator.acquire("w") is None
 
 
+class Poll:
+    """A long poll that is never answered."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def result(self) -> None:
+        assert self.cancelled, "nobody will end this poll"
+        raise grpc.FutureCancelledError
+
+
+def test_signal_while_a_poll_is_being_made_ends_that_poll(
+    served: tuple[Fake, Coordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = served[1]
+
+    def future(*_: Any, **__: Any) -> Poll:
+        coordinator.interrupt()  # what the handler of a signal does
+        return Poll()
+
+    monkeypatch.setattr(coordinator._stub.AcquireAssignment, "future", future)
+    assert coordinator.acquire("w") is None
+
+
 def test_result_goes_out_with_its_snapshots_in_order(served: tuple[Fake, Coordinator]) -> None:
     fake, coordinator = served
     assignment = coordinator.acquire("w")

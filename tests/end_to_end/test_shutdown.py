@@ -1,0 +1,131 @@
+"""SIGTERM to the coordinator and to workers, in the moments that are not the easy ones."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.wire import blob_to_proto
+from lipt.common.weights.files import serialize_weights
+from lipt.v1 import blob_pb2, blob_pb2_grpc
+from tests.end_to_end.cluster import Cluster, LoggedProcess
+from tests.end_to_end.stub_worker import StubWorker
+
+# What a service manager gives a process before it kills it.
+GRACE_SECONDS = 30.0
+LONG_RUN = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
+
+
+def ends_in_time(process: LoggedProcess) -> int:
+    """The exit status after SIGTERM; a process that takes longer is a failure."""
+    process.process.send_signal(signal.SIGTERM)
+    return process.process.wait(GRACE_SECONDS)
+
+
+def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    config = cluster.directory / "run.toml"
+    config.write_text("drain_seconds = 2.0\n")
+    coordinator = cluster.start_coordinator("--config", str(config))
+    polling = cluster.start_worker("polling")
+    polling.wait_for("joined")
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(cluster.client())
+        path = cluster.directory / "large.safetensors"
+        import torch
+
+        path.write_bytes(serialize_weights({"w": torch.zeros(8_000_000)}))
+        name = client.upload_weights(path)
+        channel = stack.enter_context(open_channel(cluster.address))
+        stub: Any = blob_pb2_grpc.BlobServiceStub(channel)
+        stalled = [
+            stub.ReadBlob(blob_pb2.ReadBlobRequest(blob=blob_to_proto(name))) for _ in range(5)
+        ]
+        for reader in stalled:
+            next(reader)
+        run = client.start_run({**small_run, "learners": LONG_RUN})
+        watch = client.watch(run.run_id)
+        next(iter(watch))
+        watching = open_channel(cluster.address)
+        stack.enter_context(watching)
+        health: Any = health_pb2_grpc.HealthStub(watching)
+        states = health.Watch(health_pb2.HealthCheckRequest())
+        assert next(states).status == health_pb2.HealthCheckResponse.SERVING
+        coordinator.process.send_signal(signal.SIGTERM)
+        # At once: while the readers are still being waited for.
+        assert next(states).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert coordinator.process.poll() is None
+        assert coordinator.process.wait(GRACE_SECONDS) == 0
+        for reader in stalled:
+            with pytest.raises(grpc.RpcError):
+                for _ in reader:
+                    pass
+    assert "Traceback" not in coordinator.text()
+    assert ends_in_time(polling) == 0
+
+
+def test_coordinator_that_is_still_starting_ends_cleanly(cluster: Cluster) -> None:
+    source = "import time\ndef data():\n    print('opening', flush=True)\n    time.sleep(3600)\n"
+    (cluster.directory / "slow_data.py").write_text(source)
+    flags = ["--data", "slow_data:data", "--model", "resnet8", "--listen", "127.0.0.1:0"]
+    coordinator = cluster.start(
+        "starting",
+        ["-m", "lipt.coordinator", *flags, "--state-dir", str(cluster.directory / "state")],
+        {"PYTHONPATH": f"{cluster.directory}:{python_path()}"},
+    )
+    coordinator.wait_for("opening")
+    assert ends_in_time(coordinator) == 0
+    assert "Traceback" not in coordinator.text()
+
+
+def test_worker_whose_coordinator_does_not_answer_ends_in_time(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    config = cluster.directory / "run.toml"
+    # A long lease has long heartbeats, which must not hold a worker up.
+    config.write_text("[lease]\nduration_seconds = 3600\n")
+    coordinator = cluster.start_coordinator("--config", str(config))
+    with cluster.client() as client:
+        client.start_run({**small_run, "learners": LONG_RUN})
+        training = cluster.start_worker("training")
+        training.wait_for("density")
+        polling = cluster.start_worker("polling")
+        polling.wait_for("joined")
+        coordinator.process.send_signal(signal.SIGSTOP)
+        try:
+            assert ends_in_time(polling) == 0
+            assert ends_in_time(training) == 0
+        finally:
+            coordinator.process.send_signal(signal.SIGCONT)
+
+
+def test_restarted_coordinator_takes_up_what_the_drained_one_left(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    coordinator = cluster.start_coordinator()
+    learners = {**LONG_RUN, "num_learners": 2}
+    with cluster.client() as client, open_channel(cluster.address) as channel:
+        run = client.start_run({**small_run, "learners": learners})
+        worker = StubWorker(cluster.directory, channel, "w")
+        first = worker.take()
+        worker.submit(first, worker.learner(first))
+        second = worker.take()
+        assert ends_in_time(coordinator) == 0
+        cluster.start_coordinator(listen=cluster.address)
+        worker.submit(second, worker.learner(second))
+        final = client.wait(run.run_id)
+    assert [item.attempts for item in final.learners] == [1, 1]
+
+
+def python_path() -> str:
+    """Where this process finds the package."""
+    import os
+
+    return os.environ.get("PYTHONPATH", "")
