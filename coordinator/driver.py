@@ -13,20 +13,13 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TypeVar
 
-from lipt.common.blobs.name import BlobName
 from lipt.common.errors import LiptError, RunFailedError, StateError
 from lipt.common.events import EventKind, Events
-from lipt.coordinator.compute.jobs import CutShards, InitializeWeights, MakeSoup, SoupResult
+from lipt.coordinator.compute.jobs import CutShards, InitializeWeights, MakeSoup
 from lipt.coordinator.compute.messages import Job
 from lipt.coordinator.compute.process import ComputeProcess
-from lipt.coordinator.records import (
-    IngredientRecord,
-    LearnerRecord,
-    LearnerState,
-    RunRecord,
-    RunState,
-    SoupRecord,
-)
+from lipt.coordinator.outcomes import soup_record, with_ingredients, without_open_learners
+from lipt.coordinator.records import LearnerRecord, RunRecord, RunState
 from lipt.coordinator.run_book import Activity, RunBook
 from lipt.coordinator.scheduling import Closing, decide_closing
 
@@ -223,7 +216,7 @@ class RunDriver:
         seconds = 0.0 if started is None else self._deadline_clock() - started
         await self._advance(
             run.run_id,
-            lambda now: _without_open_learners(now, decision.reason).changed(
+            lambda now: without_open_learners(now, decision.reason).changed(
                 state=RunState.MERGING,
                 costs=now.costs.changed(training_seconds=seconds),
             ),
@@ -248,8 +241,8 @@ class RunDriver:
             lambda now: now.changed(
                 state=RunState.READY,
                 ended_at=self._wall_clock(),
-                learners=_with_ingredients(now, made, arrived),
-                soup=_soup_record(made),
+                learners=with_ingredients(now, made, arrived),
+                soup=soup_record(made),
                 pretrained_weights=made.weights,
                 costs=now.costs.changed(merging_seconds=seconds),
             ),
@@ -263,43 +256,3 @@ class RunDriver:
             lambda: self._book.update(run_id, lambda run: run if run.state.ended else change(run)),
             stage="record",
         )
-
-
-def _without_open_learners(run: RunRecord, reason: str) -> RunRecord:
-    learners = tuple(
-        learner.changed(state=LearnerState.DROPPED, message=reason)
-        if learner.state.open
-        else learner
-        for learner in run.learners
-    )
-    return run.changed(learners=learners)
-
-
-def _with_ingredients(
-    run: RunRecord, made: SoupResult, arrived: tuple[tuple[int, BlobName], ...]
-) -> tuple[LearnerRecord, ...]:
-    learners = list(run.learners)
-    for part in made.ingredients:
-        index, _ = arrived[part.index]
-        learners[index] = learners[index].changed(
-            ingredient=IngredientRecord(
-                position=part.position,
-                accuracy=part.accuracy,
-                soup_accuracy=part.soup_accuracy,
-                alpha=part.alpha,
-                kept=part.kept,
-            )
-        )
-    return tuple(learners)
-
-
-def _soup_record(made: SoupResult) -> SoupRecord:
-    accuracies = [part.accuracy for part in made.ingredients]
-    return SoupRecord(
-        initial_accuracy=made.initial_accuracy,
-        mean_learner_accuracy=sum(accuracies) / len(accuracies),
-        best_learner_accuracy=max(accuracies),
-        soup_accuracy=made.soup_accuracy,
-        num_kept=sum(part.kept for part in made.ingredients),
-        num_validation_examples=made.num_validation_examples,
-    )
