@@ -34,7 +34,8 @@ _LEARNERS_1_0 = {
 
 def main() -> None:
     """Run the worker."""
-    parse, call = coordinator.task_from_proto, coordinator._call
+    module: Any = coordinator
+    parse, call = module.task_from_proto, module._call
 
     def parse_1_0(message: worker_pb2.LearnerTask) -> Any:
         for field in config_pb2.LearnersConfig.DESCRIPTOR.fields:
@@ -49,7 +50,7 @@ def main() -> None:
             del request.snapshots[:]
         return call(method, request, timeout_seconds)
 
-    coordinator.task_from_proto, coordinator._call = parse_1_0, call_1_0
+    module.task_from_proto, module._call = parse_1_0, call_1_0
     cli.main()
 
 

@@ -14,7 +14,6 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 from lipt.common.errors import (
     IncompatibleProtocolError,
-    RunFailedError,
     StaleLeaseError,
 )
 from lipt.common.rpc.channel import open_channel
@@ -75,7 +74,7 @@ def test_zombie_s_late_commit_is_refused_as_stale(
         run = client.start_run({**small_run, "learners": learners})
         zombie = StubWorker(cluster.directory, channel, "zombie")
         old = zombie.take()
-        weights = zombie.initial_weights(old)
+        weights = zombie.learner(old)
         heir = StubWorker(cluster.directory, channel, "heir")
         new = heir.take()  # comes when the zombie's lease has ended
         with pytest.raises(StaleLeaseError, match="not used"):
@@ -83,38 +82,6 @@ def test_zombie_s_late_commit_is_refused_as_stale(
         heir.submit(new, weights)
         final = client.wait(run.run_id)
     assert final.learners[0].worker == "heir"
-
-
-def test_run_closes_at_its_deadline_with_the_learners_that_are_in(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    cluster.start_coordinator()
-    learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32, "deadline_seconds": 2.0}
-    with cluster.client() as client, open_channel(cluster.address) as channel:
-        run = client.start_run({**small_run, "learners": learners})
-        slow, quick = (StubWorker(cluster.directory, channel, name) for name in ("slow", "quick"))
-        never = slow.take()
-        done = quick.take()
-        quick.submit(done, quick.learner(done))
-        final = client.wait(run.run_id)
-        assert final.state is RunState.READY, final.message
-        states = [learner.state.value for learner in final.learners]
-        assert states == ["dropped", "done"]
-        assert "deadline of 2 s" in final.learners[0].message
-        progress = worker_pb2.LearnerProgress()
-        assert slow.coordinator.heartbeat(slow.worker_id, never, progress) is True
-
-
-def test_run_that_gets_too_few_learners_fails_and_names_the_missing(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    cluster.start_coordinator()
-    learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32, "deadline_seconds": 1.0}
-    with cluster.client() as client, open_channel(cluster.address) as channel:
-        run = client.start_run({**small_run, "learners": {**learners, "min_learners": 2}})
-        StubWorker(cluster.directory, channel, "slow").take()
-        with pytest.raises(RunFailedError, match=r"learner 0 \(at worker slow\)"):
-            client.wait(run.run_id)
 
 
 def test_killed_coordinator_goes_on_where_it_was(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from typing import Any
 
 import grpc
 import pytest
+import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.wire import blob_to_proto
 from lipt.common.weights.files import serialize_weights
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.end_to_end.cluster import Cluster, LoggedProcess
@@ -39,15 +40,12 @@ def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(cluster.client())
         path = cluster.directory / "large.safetensors"
-        import torch
-
         path.write_bytes(serialize_weights({"w": torch.zeros(8_000_000)}))
         name = client.upload_weights(path)
+        large = blob_pb2.BlobRef(sha256=name.sha256, size_bytes=name.size_bytes)
         channel = stack.enter_context(open_channel(cluster.address))
         stub: Any = blob_pb2_grpc.BlobServiceStub(channel)
-        stalled = [
-            stub.ReadBlob(blob_pb2.ReadBlobRequest(blob=blob_to_proto(name))) for _ in range(5)
-        ]
+        stalled = [stub.ReadBlob(blob_pb2.ReadBlobRequest(blob=large)) for _ in range(5)]
         for reader in stalled:
             next(reader)
         run = client.start_run({**small_run, "learners": LONG_RUN})
@@ -78,7 +76,7 @@ def test_coordinator_that_is_still_starting_ends_cleanly(cluster: Cluster) -> No
     coordinator = cluster.start(
         "starting",
         ["-m", "lipt.coordinator", *flags, "--state-dir", str(cluster.directory / "state")],
-        {"PYTHONPATH": f"{cluster.directory}:{python_path()}"},
+        {"PYTHONPATH": f"{cluster.directory}:{os.environ.get('PYTHONPATH', '')}"},
     )
     coordinator.wait_for("opening")
     assert ends_in_time(coordinator) == 0
@@ -122,10 +120,3 @@ def test_restarted_coordinator_takes_up_what_the_drained_one_left(
         worker.submit(second, worker.learner(second))
         final = client.wait(run.run_id)
     assert [item.attempts for item in final.learners] == [1, 1]
-
-
-def python_path() -> str:
-    """Where this process finds the package."""
-    import os
-
-    return os.environ.get("PYTHONPATH", "")

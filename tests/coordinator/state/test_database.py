@@ -120,6 +120,9 @@ async def test_failed_write_leaves_the_state_and_says_so(tmp_path: Path, make_ru
     with pytest.raises(StateError, match="could not be written"):
         await database.save_run(twin, twin.learners)
     assert await database.load_runs() == (run,)
+    # No transaction is left open.
+    await database.save_run(run.changed(message="next"))
+    assert await database.load_runs() == (run.changed(message="next"),)
     await database.close()
 
 
