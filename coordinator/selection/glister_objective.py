@@ -20,6 +20,7 @@ from lipt.coordinator.selection.glister_regularizers import Regularizer
 from lipt.coordinator.selection.last_layer import (
     LayerGradient,
     alignments,
+    aligns_compiled,
     in_validation_span,
     last_layer_at,
     step,
@@ -119,7 +120,8 @@ def _cheapest_form(
     if work_saved > num_validation * num_features and fits:
         signals, validation = in_validation_span(signals, validation)
         num_features = signals.features_ND.shape[1]
-    if 8 * len(signals) * (num_classes + num_features) <= _HELD_BYTES:
+    held_bytes = 8 * len(signals) * (num_classes + num_features)
+    if held_bytes <= _HELD_BYTES and not aligns_compiled(signals):
         errors_NC, features_ND = signals.errors_NC.double(), signals.features_ND.double()
         signals = replace(signals, errors_NC=errors_NC, features_ND=features_ND)
     return signals, validation

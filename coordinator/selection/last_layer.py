@@ -22,10 +22,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.coordinator.selection.blocks import row_blocks
+from lipt.coordinator.selection.solvers.compiling import can_compile
 from lipt.coordinator.signals import Signals
 
 # A block's products should stay in the processor's cache.
 CACHED_BYTES = 4 * 1024**2
+# Up to this many columns a compiled loop is faster than a matrix product.
+_FEW_CLASSES = 64
 # A label's probability is read off e = p - 1, whose last digit is worth twice this.
 _LEAST_LABEL_PROBABILITY = 2.0**-25
 
@@ -112,6 +115,8 @@ def alignments(
     signals: Signals, gradient: LayerGradient, *, block_bytes: int = CACHED_BYTES
 ) -> Tensor:
     """<g_i, gradient> of every example; N float64."""
+    if aligns_compiled(signals):
+        return _alignments_compiled(signals, gradient)
     num_classes, num_features = gradient.weight_CD.shape
     aligned_N = gradient.bias_C.new_empty(len(signals))
     row_bytes = 8 * (num_features + num_classes)
@@ -121,6 +126,25 @@ def alignments(
         products_BC *= signals.errors_NC[rows]
         torch.sum(products_BC, dim=-1, out=aligned_N[rows])
     return aligned_N
+
+
+def aligns_compiled(signals: Signals) -> bool:
+    """Whether `alignments` runs in machine code, at its best on features as they are stored."""
+    return (
+        can_compile(signals.features_ND.device)
+        and signals.errors_NC.shape[1] <= _FEW_CLASSES
+        and signals.errors_NC.dtype == signals.features_ND.dtype
+        and signals.features_ND.dtype in (torch.float32, torch.float64)
+    )
+
+
+def _alignments_compiled(signals: Signals, gradient: LayerGradient) -> Tensor:
+    from lipt.coordinator.selection.solvers.compiled_alignments import (  # noqa: PLC0415 - an extra
+        alignments_compiled,
+    )
+
+    arrays = (signals.errors_NC, signals.features_ND, gradient.weight_CD, gradient.bias_C)
+    return torch.from_numpy(alignments_compiled(*(array.contiguous().numpy() for array in arrays)))
 
 
 def in_validation_span(signals: Signals, validation: Signals) -> tuple[Signals, Signals]:

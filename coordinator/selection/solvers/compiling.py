@@ -26,12 +26,24 @@ def compiled(function: Function) -> Function:
 
     Where nothing can be written the code is made again in each process.
     """
+    return _compiled(function)
+
+
+def compiled_with_reordered_sums(function: Function) -> Function:
+    """As `compiled`, with sums in any order, so that many terms are added at a time.
+
+    For float64 sums that are compared in float32, where the order cannot be seen.
+    """
+    return _compiled(function, fastmath={"reassoc", "contract", "nsz"})
+
+
+def _compiled(function: Function, **options: Any) -> Function:
     import numba  # noqa: PLC0415 - an extra
 
     try:
-        return cast("Function", numba.njit(cache=True, nogil=True)(function))
+        return cast("Function", numba.njit(cache=True, nogil=True, **options)(function))
     except RuntimeError:
-        return cast("Function", numba.njit(nogil=True)(function))
+        return cast("Function", numba.njit(nogil=True, **options)(function))
 
 
 @cache

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.coordinator.selection import last_layer
 from lipt.coordinator.selection.last_layer import (
     LayerGradient,
     alignments,
@@ -101,6 +102,14 @@ def test_a_step_gives_the_loss_and_the_gradient_of_the_layer_written_out(
     assert gradient.norm() == pytest.approx(float(expected_CD.norm()), rel=1e-5)
 
 
+@pytest.fixture(params=[True, False], ids=["compiled", "torch"])
+def may_compile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if not request.param:
+        monkeypatch.setattr(last_layer, "can_compile", lambda _: False)
+    return bool(request.param)
+
+
+@pytest.mark.usefixtures("may_compile")
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_alignments_are_products_of_gradients(has_bias: bool) -> None:
     truth = written_out(11, 9, has_bias=has_bias)
@@ -114,16 +123,39 @@ def test_alignments_are_products_of_gradients(has_bias: bool) -> None:
     )
 
 
-def test_alignments_do_not_depend_on_blocks() -> None:
+def random_signals_and_gradient(num_classes: int = 10) -> tuple[Signals, LayerGradient]:
     generator = torch.Generator().manual_seed(0)
     signals = Signals(
-        torch.randn(129, 10, generator=generator),
+        torch.randn(129, num_classes, generator=generator),
         torch.randn(129, 33, generator=generator),
         torch.zeros(129, dtype=torch.int64),
     )
-    gradient = LayerGradient(
-        torch.randn(10, 33, generator=generator, dtype=torch.float64), torch.ones(10).double()
-    )
+    weight_CD = torch.randn(num_classes, 33, generator=generator, dtype=torch.float64)
+    return signals, LayerGradient(weight_CD, torch.ones(num_classes).double())
+
+
+def test_compiled_alignments_are_those_of_torch_to_the_last_digit_of_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signals, gradient = random_signals_and_gradient()
+    assert last_layer.aligns_compiled(signals)
+    compiled_N = alignments(signals, gradient)
+    monkeypatch.setattr(last_layer, "can_compile", lambda _: False)
+    assert not last_layer.aligns_compiled(signals)
+    assert torch.equal(compiled_N.float(), alignments(signals, gradient).float())
+
+
+def test_many_classes_and_half_precision_are_left_to_torch() -> None:
+    many, _ = random_signals_and_gradient(num_classes=65)
+    assert not last_layer.aligns_compiled(many)
+    few, _ = random_signals_and_gradient()
+    halves = replace(few, errors_NC=few.errors_NC.half(), features_ND=few.features_ND.half())
+    assert not last_layer.aligns_compiled(halves)
+
+
+@pytest.mark.usefixtures("may_compile")
+def test_alignments_do_not_depend_on_blocks() -> None:
+    signals, gradient = random_signals_and_gradient()
     row_bytes = 8 * (10 + 33)
     blocked = [
         alignments(signals, gradient, block_bytes=size * row_bytes).float()
