@@ -35,8 +35,8 @@ _HIGHEST: dict[Precision, int] = {"24-bit": 2**24 - 1, "16-bit": 2**15 - 1, "8-b
 LEVEL_BYTES: dict[Precision, int] = {
     precision: dtype.itemsize for precision, dtype in _DTYPES.items()
 }
-# How many examples' similarities with all others show the range.
-_NUM_OBSERVED = 256
+# How many examples' similarities with each other show the range.
+_NUM_OBSERVED = 1024
 # A tile of products and what is made of it stay in a CPU's cache; a GPU wants more at a time.
 _CPU_TILE = 512
 _GPU_TILE = 4096
@@ -114,16 +114,18 @@ class ComputedLevels:
 def fit_scale(similarity: PairwiseSimilarity, precision: Precision) -> Scale:
     """Levels between the similarity's bounds.
 
-    Few levels must not be spent on what does not occur: 8-bit ones start at the lowest
-    similarity that some evenly spaced examples have with all others. A pair below it counts
-    as that low; it is the high similarities that decide who represents whom.
+    Few levels must not be spent on what decides nothing: who represents whom is decided by
+    the high similarities. 8-bit levels start where a quarter of some evenly spaced
+    examples' similarities with each other lie below; a pair below counts as that low.
     """
     lowest = similarity.lowest
     if precision == "8-bit":
         step = max(1, len(similarity) // _NUM_OBSERVED)
         observed_n = torch.arange(0, len(similarity), step, device=similarity.device)
-        blocks = row_blocks(len(similarity), 4 * similarity.row_width)
-        lowest = min(float(similarity.block(observed_n, columns).min()) for columns in blocks)
+        observed = similarity.block(observed_n, observed_n).flatten().sort().values
+        quartile, least = float(observed[len(observed) // 4]), float(observed[0])
+        # Where most pairs are the same, all that there is to tell apart lies below.
+        lowest = quartile if quartile < float(observed[-1]) else least
     return Scale(min(lowest, similarity.highest), similarity.highest, precision)
 
 
