@@ -1,4 +1,4 @@
-"""How fast pruned weights become bytes and back, on one core, and how small they get.
+"""How fast pruned weights become bytes and back in each encoding, on one core, and how small.
 
 Weights of a CIFAR ResNet-18's shapes (44.7 MB in fp32), random values at the given
 densities. Speeds are in MB of dense weights per second, and as a share of a plain
@@ -15,8 +15,9 @@ from typing import TypeVar
 
 import torch
 
+from lipt.common.run_config import WeightEncoding
+from lipt.common.weights.encodings import decode_weights, encode_weights
 from lipt.common.weights.files import read_weights, serialize_weights
-from lipt.common.weights.sparse import decode_sparse, encode_sparse
 from lipt.common.weights.specs import Weights, specs_of
 
 ResultT = TypeVar("ResultT")
@@ -61,21 +62,26 @@ def measure(density: float) -> None:
     like = specs_of(weights)
     dense_mb = sum(spec.num_bytes for spec in like.values()) / 1e6
     _, copy_seconds = timed(lambda: {name: tensor.clone() for name, tensor in weights.items()})
-    sparse, encode_seconds = timed(lambda: encode_sparse(weights))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "weights"
-        path.write_bytes(sparse)
-        _, decode_seconds = timed(lambda: decode_sparse(path, like=like))
+    rows = []
+    for encoding in WeightEncoding:
+        content, encode_seconds = timed(lambda encoding=encoding: encode_weights(weights, encoding))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "weights"
+            path.write_bytes(content)
+            _, decode_seconds = timed(lambda path=path: decode_weights(path, like=like))
+        rows += [
+            (f"encode {encoding}", content, encode_seconds),
+            (f"decode {encoding} (mapped)", content, decode_seconds),
+        ]
     dense, serialize_seconds = timed(lambda: serialize_weights(weights))
     _, read_seconds = timed(lambda: read_weights(dense, like=like, max_bytes=len(dense)))
     for what, data, seconds in (
-        ("encode sparse", sparse, encode_seconds),
-        ("decode sparse (mapped)", sparse, decode_seconds),
+        *rows,
         ("serialize dense", dense, serialize_seconds),
         ("read dense", dense, read_seconds),
     ):
         print(
-            f"{density:>7} {what:<22} {len(data) / 1e6:>6.1f} {dense_mb / seconds:>6.0f} "
+            f"{density:>7} {what:<32} {len(data) / 1e6:>6.1f} {dense_mb / seconds:>6.0f} "
             f"{copy_seconds / seconds:>8.0%}"
         )
 
@@ -83,7 +89,7 @@ def measure(density: float) -> None:
 def main() -> None:
     """Measure some densities."""
     torch.set_num_threads(1)
-    print(f"{'density':>7} {'what':<22} {'MB':>6} {'MB/s':>6} {'of a copy':>9}")
+    print(f"{'density':>7} {'what':<32} {'MB':>6} {'MB/s':>6} {'of a copy':>9}")
     for density in (0.85, 0.9, 0.95, 0.5):
         measure(density)
 

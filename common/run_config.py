@@ -23,9 +23,11 @@ class Precision(StrEnum):
 
 
 class WeightEncoding(StrEnum):
-    """How a learner's weights travel."""
+    """How a learner's weights travel; all but bfloat16 are bit-exact."""
 
     BITMASK = "bitmask"
+    PLANES = "planes"
+    BFLOAT16_PLANES = "bfloat16_planes"
 
 
 class AugmentationMethod(StrEnum):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import BlobTooLargeError, LearnerRejectedError, WeightsError
+from lipt.common.weights.encodings import decode_weights
 from lipt.common.weights.finite import require_finite
-from lipt.common.weights.sparse import decode_sparse
 from lipt.common.weights.specs import TensorSpec
 
 # A few steps of training leave the length of the weights about where it was.
@@ -63,7 +63,7 @@ def check_learner(
             that are not finite; weights far longer than theta*'s; another density.
     """
     try:
-        weights = decode_sparse(path, like=like)
+        weights = decode_weights(path, like=like)
         require_finite(weights)
     except (WeightsError, BlobTooLargeError) as error:
         raise LearnerRejectedError(str(error)) from None

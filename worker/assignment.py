@@ -16,8 +16,9 @@ from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.errors import LiptError, StateError, UnreachableError
 from lipt.common.events import EventKind, Events
 from lipt.common.models import build_model
+from lipt.common.run_config import WeightEncoding
+from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
-from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.v1 import worker_pb2
 from lipt.worker.coordinator import Assignment, Coordinator, Report
@@ -87,7 +88,8 @@ class AssignmentRunner:
         )
         # The snapshots before the result, so that a learner that is in has all of them.
         *snapshots, result = [
-            self._upload(weights) for weights in (*learner.snapshots, learner.weights)
+            self._upload(weights, task.learners.encoding)
+            for weights in (*learner.snapshots, learner.weights)
         ]
         seconds = perf_counter() - started
         report = Report(learner.loss, learner.train_seconds, seconds, self._bytes_received)
@@ -103,8 +105,8 @@ class AssignmentRunner:
             sum(blob.size_bytes for blob in (*snapshots, result)) / 1e6,
         )
 
-    def _upload(self, weights: Weights) -> BlobName:
-        content = encode_sparse(weights)
+    def _upload(self, weights: Weights, encoding: WeightEncoding) -> BlobName:
+        content = encode_weights(weights, encoding)
         return self._insist(
             lambda: upload(self._coordinator.blobs, content), patient_with=_COORDINATOR_IN_TROUBLE
         )

@@ -106,6 +106,15 @@ def decode_sparse(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> We
         max_bytes=max_bytes + max_tensors * _HEADER_BYTES_PER_TENSOR,
         max_tensors=max_tensors,
     )
+    return unpack_sparse(container, like=like)
+
+
+def unpack_sparse(container: Container, *, like: Mapping[str, TensorSpec]) -> Weights:
+    """As `decode_sparse`, of a file that is open.
+
+    Raises:
+        WeightsError: as `decode_sparse`.
+    """
     shapes = _read_shapes(container.metadata)
     check_specs(dict(_declared(container.specs, shapes)), like)
     return {

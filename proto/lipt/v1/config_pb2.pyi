@@ -17,6 +17,8 @@ class WeightEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WEIGHT_ENCODING_UNSPECIFIED: _ClassVar[WeightEncoding]
     WEIGHT_ENCODING_BITMASK: _ClassVar[WeightEncoding]
+    WEIGHT_ENCODING_PLANES: _ClassVar[WeightEncoding]
+    WEIGHT_ENCODING_BFLOAT16_PLANES: _ClassVar[WeightEncoding]
 
 class AugmentationMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -44,6 +46,8 @@ PRECISION_FLOAT32: Precision
 PRECISION_BFLOAT16: Precision
 WEIGHT_ENCODING_UNSPECIFIED: WeightEncoding
 WEIGHT_ENCODING_BITMASK: WeightEncoding
+WEIGHT_ENCODING_PLANES: WeightEncoding
+WEIGHT_ENCODING_BFLOAT16_PLANES: WeightEncoding
 AUGMENTATION_METHOD_UNSPECIFIED: AugmentationMethod
 AUGMENTATION_METHOD_RANDAUGMENT: AugmentationMethod
 AUGMENTATION_METHOD_CROP_FLIP: AugmentationMethod

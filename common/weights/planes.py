@@ -1,0 +1,228 @@
+"""The compressed codec: a bitmask, and the kept values with their exponents compressed.
+
+A trained weight's sign and mantissa look like noise, its exponent does not: of fp32's 32 bits
+some 5 can go. A file is a safetensors file whose metadata has the key `lipt.planes` with
+{"version":1,"tensors":{NAME:{"dtype":D,"kept":K,"shape":[...]}}}: names and keys sorted, no
+spaces. Each tensor NAME is stored in one of two forms, both uint8 and 1-D but the first:
+
+    dense/NAME    an integer tensor as it is
+    mask/NAME     the bitmask of the sparse codec, as one raw DEFLATE stream (RFC 1951)
+    planes/NAME   the K kept values of dtype D, byte by byte: with each value's bits rotated
+                  left by one, so that its exponent comes first and its sign last, the lowest
+                  byte of all values, then the next, ...; the highest as one raw DEFLATE stream
+
+D is the tensor's own dtype, or BF16 for a float32 tensor whose values were rounded to nearest,
+ties to even; a BF16 value becomes float32 again by 16 zero bits. A value is kept when the bits
+that are stored are not all zero. Only Huffman codes are asked of DEFLATE: neighbours have
+nothing in common, so looking for repetitions costs time and gains nothing. Different versions
+of zlib may write different bytes, which decode to the same.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lipt.common.errors import WeightsError
+from lipt.common.weights.container import Container, bytes_of, is_shape, pack
+from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
+
+METADATA_KEY = "lipt.planes"
+_VERSION = 1
+_DTYPES = {
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What the metadata says of a compressed tensor."""
+
+    dtype: torch.dtype
+    num_kept: int
+    shape: tuple[int, ...]
+
+
+def encode_planes(weights: Mapping[str, torch.Tensor], *, bfloat16: bool = False) -> bytes:
+    """Encode weights; without loss unless `bfloat16`.
+
+    Args:
+        weights: tensors by name, any shape, dtype, layout and device.
+        bfloat16: round float32 tensors, which halves them again.
+
+    Raises:
+        WeightsError: a tensor's dtype is not one of the format's.
+    """
+    stored: dict[str, torch.Tensor] = {}
+    tensors: dict[str, Any] = {}
+    for name, tensor in sorted(weights.items()):
+        if not tensor.is_floating_point():
+            stored[f"dense/{name}"] = tensor
+            continue
+        rounded = tensor.bfloat16() if bfloat16 and tensor.dtype == torch.float32 else tensor
+        bits = _unsigned(bytes_of(rounded), rounded.itemsize)
+        kept = bits != 0
+        values = bits[kept]
+        stored[f"mask/{name}"] = _tensor(_deflate(np.packbits(kept, bitorder="little")))
+        stored[f"planes/{name}"] = _tensor(_split(values))
+        tensors[name] = {
+            "dtype": _NAMES[rounded.dtype],
+            "kept": int(values.size),
+            "shape": list(tensor.shape),
+        }
+    text = json.dumps(
+        {"version": _VERSION, "tensors": tensors}, separators=(",", ":"), ensure_ascii=False
+    )
+    return pack(stored, {METADATA_KEY: text})
+
+
+def unpack_planes(container: Container, *, like: Mapping[str, TensorSpec]) -> Weights:
+    """Decode a file of `encode_planes` that must hold exactly the tensors of a model.
+
+    Every size is compared with `like` before anything is allocated for it; a stream that
+    goes on after what it was declared to hold is left there.
+
+    Args:
+        container: the file, which has `METADATA_KEY` in its metadata.
+        like: the model's tensors.
+
+    Returns:
+        Tensors on the CPU in the order of `like`, independent of the file.
+
+    Raises:
+        WeightsError: the file contradicts itself or `like`.
+    """
+    entries = _read_entries(container.metadata)
+    check_specs(dict(_declared(container.specs, entries, like)), like)
+    return {
+        name: _decode(container, name, entries[name], like[name])
+        if name in entries
+        else container.tensor(f"dense/{name}")
+        for name in like
+    }
+
+
+def _read_entries(metadata: Mapping[str, str]) -> dict[str, _Entry]:
+    try:
+        description = json.loads(metadata[METADATA_KEY])
+        version, tensors = description["version"], description["tensors"]
+        if version == _VERSION:
+            return {name: _read_entry(entry) for name, entry in tensors.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _contradiction(f"{METADATA_KEY!r} is not version and tensors") from None
+    raise WeightsError(
+        f"the file is compressed weights of version {str(version)[:20]}, this program reads "
+        f"version {_VERSION}. Run the same lipt version on both sides."
+    )
+
+
+def _read_entry(entry: Any) -> _Entry:
+    if not is_shape(entry["shape"]) or not is_shape([entry["kept"]]):
+        raise ValueError("an impossible shape, or number of values")
+    return _Entry(_DTYPES[entry["dtype"]], entry["kept"], tuple(entry["shape"]))
+
+
+def _declared(
+    specs: Mapping[str, TensorSpec],
+    entries: Mapping[str, _Entry],
+    like: Mapping[str, TensorSpec],
+) -> Iterator[tuple[str, TensorSpec]]:
+    """What the header says the tensors are, once its parts agree with each other."""
+    for stored, spec in specs.items():
+        form, _, name = stored.partition("/")
+        if form == "dense" and name not in entries:
+            yield name, spec
+        elif form not in ("mask", "planes") or name not in entries:
+            raise _contradiction(f"{quoted(stored)} is neither dense nor one of the compressed")
+        elif spec.dtype != torch.uint8 or len(spec.shape) != 1:
+            raise _contradiction(f"{quoted(stored)} is {spec}, not 1-D uint8")
+    for name, entry in entries.items():
+        if f"mask/{name}" not in specs or f"planes/{name}" not in specs:
+            raise _contradiction(f"the mask or the values of {quoted(name)} miss")
+        expected = like.get(name)
+        rounded = entry.dtype == torch.bfloat16 and expected and expected.dtype == torch.float32
+        spec = TensorSpec(entry.shape, torch.float32 if rounded else entry.dtype)
+        if entry.num_kept > spec.num_elements:
+            raise _contradiction(f"{quoted(name)} is {spec}, and keeps {entry.num_kept} values")
+        yield name, spec
+
+
+def _decode(container: Container, name: str, entry: _Entry, spec: TensorSpec) -> torch.Tensor:
+    num_mask_bytes = -(-spec.num_elements // 8)
+    packed = _inflate(container.values(f"mask/{name}"), num_mask_bytes, name)
+    num_padding = -spec.num_elements % 8
+    if num_padding and int(packed[-1]) >> (8 - num_padding):
+        raise _contradiction(f"the mask of {quoted(name)} sets bits after its end")
+    kept = np.unpackbits(packed, count=spec.num_elements, bitorder="little").view(np.bool_)
+    if int(np.count_nonzero(kept)) != entry.num_kept:
+        raise _contradiction(f"the mask of {quoted(name)} does not keep {entry.num_kept} values")
+    values = _join(container.values(f"planes/{name}"), entry, name)
+    tensor = torch.zeros(spec.shape, dtype=spec.dtype)
+    if spec.dtype != entry.dtype:
+        values = values.astype(np.uint32) << 16
+    _unsigned(bytes_of(tensor), tensor.itemsize)[kept] = values
+    return tensor
+
+
+def _split(values: npt.NDArray[Any]) -> bytes:
+    """The planes of some values, the highest compressed."""
+    rotated = (values << 1) | (values >> (8 * values.itemsize - 1))
+    planes = np.ascontiguousarray(rotated.view(np.uint8).reshape(-1, values.itemsize).T)
+    return planes[:-1].tobytes() + _deflate(planes[-1])
+
+
+def _join(content: npt.NDArray[np.uint8], entry: _Entry, name: str) -> npt.NDArray[Any]:
+    itemsize, num_kept = entry.dtype.itemsize, entry.num_kept
+    num_raw_bytes = (itemsize - 1) * num_kept
+    if content.size < num_raw_bytes:
+        raise _contradiction(f"{quoted(name)} has {content.size} bytes for {num_kept} values")
+    rotated = np.empty(num_kept, np.dtype(f"u{itemsize}"))
+    planes = rotated.view(np.uint8).reshape(-1, itemsize)
+    planes[:, :-1] = content[:num_raw_bytes].reshape(itemsize - 1, num_kept).T
+    planes[:, -1] = _inflate(content[num_raw_bytes:], num_kept, name)
+    return (rotated >> 1) | (rotated << (8 * itemsize - 1))
+
+
+def _deflate(content: npt.NDArray[np.uint8]) -> bytes:
+    squeeze = zlib.compressobj(1, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
+    return squeeze.compress(content.data) + squeeze.flush()
+
+
+def _inflate(content: npt.NDArray[np.uint8], num_bytes: int, name: str) -> npt.NDArray[np.uint8]:
+    """Exactly so many bytes; a longer stream is refused once it has given one byte more."""
+    stretch = zlib.decompressobj(-15)
+    try:
+        found = stretch.decompress(content.tobytes(), num_bytes + 1)
+    except zlib.error as error:
+        raise _contradiction(f"a stream of {quoted(name)} is damaged ({error})") from None
+    if len(found) != num_bytes or not stretch.eof or stretch.unused_data:
+        raise _contradiction(f"a stream of {quoted(name)} does not hold {num_bytes} bytes")
+    return np.frombuffer(found, np.uint8)
+
+
+def _unsigned(values: npt.NDArray[np.uint8], itemsize: int) -> npt.NDArray[Any]:
+    # numpy has no bfloat16, and -0.0 == 0.0: bit patterns are compared and moved instead.
+    return values.view(np.dtype(f"u{itemsize}"))
+
+
+def _tensor(content: bytes) -> torch.Tensor:
+    # The buffer is only read from here on.
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _contradiction(why: str) -> WeightsError:
+    return WeightsError(
+        f"the compressed weights contradict themselves: {why}. "
+        "Encode them again with lipt.common.weights.planes.encode_planes."
+    )
