@@ -12,7 +12,7 @@ PROTOS := $(wildcard proto/lipt/v1/*.proto)
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format stubs bench bench-selection clean
+.PHONY: help env demo test test-faults lint format stubs bench bench-selection clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -34,6 +34,9 @@ demo: env  ## The whole pipeline on this machine: three workers, main training, 
 
 test: env  ## The tests.
 	$(BIN)/pytest
+
+test-faults: env  ## What `make test` leaves out because it takes minutes: faults, load, fuzzing.
+	$(BIN)/pytest -m faults tests
 
 lint: env  ## Format, style, types, dependency direction, stub freshness.
 	$(BIN)/ruff format --check .

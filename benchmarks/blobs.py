@@ -2,7 +2,9 @@
 
 The server is a process of its own, as in life. The raw copy sends the same bytes
 over loopback with sendall and recv_into, in the same run, so that the share
-says more than the MB/s of this machine. Run: python benchmarks/blobs.py [--mb 256]
+says more than the MB/s of this machine. At last a whole round of a worker that trains
+nothing: register, fetch theta*, hand it in as it is, and have it acknowledged, durable.
+Run: python benchmarks/blobs.py [--mb 256]
 """
 
 from __future__ import annotations
@@ -28,8 +30,13 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.protocol import CHUNK_BYTES
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import ErrorInterceptor
+from lipt.common.weights.files import read_specs, read_weights
+from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.services import blobs
+from lipt.trainer import Client
+from lipt.trainer.demo.processes import Children
 from lipt.v1 import blob_pb2_grpc
+from lipt.worker.coordinator import Coordinator, Report
 
 REPEATS = 5
 MAX_BLOB_BYTES = 2**40
@@ -152,6 +159,55 @@ def measure_blobs(num_bytes: int, chunk_bytes: int) -> tuple[float, float, float
     return memory, file, up
 
 
+def measure_round() -> tuple[float, float]:
+    """MB of ResNet-18's theta*, and seconds of an identity round, the median of some."""
+    run = {
+        "model": "resnet18",
+        "learners": {"num_learners": REPEATS + 1, "batch_size": 1},
+        "pruning": {"method": "none"},
+    }
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Children(Path(scratch), dict(os.environ)) as children,
+    ):
+        address = start_coordinator(children, Path(scratch))
+        with Client(address) as client:
+            client.start_run(run)
+            next(view for view in client.watch() if view.learners)
+        rounds = [identity_round(address, Path(scratch) / str(i)) for i in range(REPEATS + 1)]
+    return rounds[0][0], sorted(seconds for _, seconds in rounds[1:])[REPEATS // 2]
+
+
+def identity_round(address: str, cache: Path) -> tuple[float, float]:
+    """MB and seconds of one round of a new worker."""
+    store = BlobStore(cache, max_blob_bytes=MAX_BLOB_BYTES)
+    start = time.perf_counter()
+    with open_channel(address) as channel:
+        coordinator = Coordinator(channel)
+        worker_id = coordinator.register(
+            cache.name, name="idle", device="cpu", versions={}, allowed_modules=()
+        )
+        assignment = coordinator.acquire(worker_id)
+        assert assignment is not None
+        path = transfer.download(coordinator.blobs, assignment.initial_weights, store)
+        weights = read_weights(path, like=read_specs(path), max_bytes=MAX_BLOB_BYTES)
+        result = transfer.upload(coordinator.blobs, encode_sparse(weights))
+        coordinator.commit(worker_id, assignment, result, Report(0.0, 0.0, 0.0, 0))
+        return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start
+
+
+def start_coordinator(children: Children, scratch: Path) -> str:
+    """A coordinator of digits; its address."""
+    file = scratch / "address"
+    arguments = ["-m", "lipt.coordinator", "--data", "digits", "--model", "resnet18"]
+    arguments += ["--listen", "127.0.0.1:0", "--state-dir", str(scratch / "state")]
+    children.start("coordinator", [*arguments, "--address-file", str(file)])
+    while not file.exists():
+        children.check()
+        time.sleep(0.05)
+    return file.read_text().strip()
+
+
 def main() -> None:
     """Print a row per way."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -171,6 +227,8 @@ def main() -> None:
         row(f"download into memory, {size}", memory, raw_down)
         row(f"download into a store, durable, {size}", file, raw_down)
         row(f"upload, durable, {size}", up, raw_up)
+    megabytes, seconds = measure_round()
+    print(f"identity round of {megabytes:.1f} MB: {seconds:.2f} s")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 # When a lease's end could not be written (the disk is full, say).
 _RETRY_SECONDS = 1.0
+# Python refuses to read numbers of thousands of digits, and no run has so many learners.
+_MAX_INDEX_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -354,6 +356,6 @@ def parse_assignment_id(text: str) -> LearnerKey:
         InvalidRequestError: it has another form.
     """
     run_id, separator, index = text.rpartition("/")
-    if not separator or not run_id or not index.isdecimal():
+    if not separator or not run_id or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
         raise InvalidRequestError(f"assignment id {text!r} is not RUN/INDEX.")
     return run_id, int(index)

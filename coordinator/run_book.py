@@ -100,20 +100,29 @@ class RunBook:
         self._announce(run.run_id)
 
     async def update(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
-        """Apply a change, durably; what `change` raises leaves the run as it was."""
+        """Apply a change, durably; what `change` raises leaves the run as it was.
+
+        Raises:
+            UnknownRunError: there is no such run.
+        """
         async with self._writing:
-            entry = self._entries[run_id]
+            entry = self._entries[self.find(run_id).run_id]
             old, new = entry.run, change(entry.run)
             if new == old:
                 return old
             before = dict(enumerate(old.learners))
-            changed = [item for item in new.learners if before.get(item.index) != item]
+            # Nearly all are the very same objects; comparing their fields takes its time.
+            changed = [
+                item
+                for item in new.learners
+                if (was := before.get(item.index)) is not item and was != item
+            ]
             await self._database.save_run(new, changed)
             entry.run = new
             for learner in changed:
                 if not learner.state.open:
                     entry.progress.pop(learner.index, None)
-        self._announce(run_id)
+        self._announce(new.run_id)
         return new
 
     def activity(self, run_id: str) -> Activity:

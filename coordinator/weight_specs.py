@@ -28,6 +28,7 @@ class WeightSpecs:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._known: dict[BlobName, Reference] = {}
+        self._reading = asyncio.Lock()
 
     def path(self, name: BlobName) -> Path:
         """The file of a stored blob.
@@ -42,8 +43,10 @@ class WeightSpecs:
         name = run.initial_weights
         if name is None:
             raise ValueError(f"run {run.run_id} has no initial weights yet")
-        if name not in self._known:
-            self._known[name] = await asyncio.to_thread(self._read, name)
+        # One at a time: many workers may commit at once, and it is read once for all.
+        async with self._reading:
+            if name not in self._known:
+                self._known[name] = await asyncio.to_thread(self._read, name)
         return self._known[name]
 
     def _read(self, name: BlobName) -> Reference:

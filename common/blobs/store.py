@@ -98,11 +98,20 @@ class BlobStore:
         path = self.path(name)
         with state_errors(path):
             data = path.read_bytes()
-        if BlobName.of(data) != name:
-            raise CorruptBlobError(
-                f"{path} does not hold blob {name} any more. Delete it, so that it is made again."
-            )
+        _require_same(BlobName.of(data), name, path)
         return data
+
+    def verified_path(self, name: BlobName) -> Path:
+        """The file of a stored blob, compared with its digest a piece at a time.
+
+        Raises:
+            UnknownBlobError: nothing is stored under that name.
+            CorruptBlobError: the file was changed, or the disk lost some of it.
+        """
+        path = self.path(name)
+        with state_errors(path):
+            _require_same(BlobName.of_file(path), name, path)
+        return path
 
     def put_bytes(self, data: bytes) -> BlobName:
         """Store a content, durably.
@@ -216,3 +225,10 @@ class BlobStore:
                 f"{label} has {size_bytes} bytes; at most {self.max_blob_bytes} are stored. "
                 "Raise the limit where the store is configured, or send less."
             )
+
+
+def _require_same(found: BlobName, name: BlobName, path: Path) -> None:
+    if found != name:
+        raise CorruptBlobError(
+            f"{path} does not hold blob {name} any more. Delete it, so that it is made again."
+        )

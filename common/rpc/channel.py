@@ -1,4 +1,4 @@
-"""Channels to the coordinator, with the retries that are safe for every call.
+"""Channels to the coordinator, with the retries that are safe for every plain call.
 
 Every request of the contract may be repeated, so UNAVAILABLE is retried by
 gRPC itself for some seconds; longer absences are the caller's decision.
@@ -12,14 +12,22 @@ import grpc
 
 from lipt.common.errors import ConfigError
 from lipt.common.rpc.tls import TlsFiles
+from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
+
+# Streams are left out: whoever reads one resumes it where it broke. With retries a stream was
+# seen to hang for good, deaf to its cancellation, after its coordinator was killed.
+_RETRIED = tuple(
+    {"service": service.full_name, "method": method.name}
+    for module in (info_pb2, run_pb2, subset_pb2, worker_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if not (method.client_streaming or method.server_streaming)
+)
 
 _SERVICE_CONFIG = {
     "methodConfig": [
         {
-            "name": [
-                {"service": f"lipt.v1.{service}"}
-                for service in ("WorkerService", "RunService", "SubsetService", "InfoService")
-            ],
+            "name": _RETRIED,
             "retryPolicy": {
                 "maxAttempts": 4,
                 "initialBackoff": "0.1s",

@@ -9,18 +9,30 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import grpc
 import grpc.aio
 from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from lipt.common.errors import DOMAIN, LiptError, UnreachableError, error_class, revive
+from lipt.common.errors import (
+    DOMAIN,
+    InvalidRequestError,
+    LiptError,
+    UnreachableError,
+    error_class,
+    revive,
+)
 from lipt.common.events import EventKind, Events
 
 logger = logging.getLogger(__name__)
+
+# A status travels as metadata, twice, a byte as up to three; peers refuse 8 KiB and more of it.
+_MAX_MESSAGE_BYTES = 1500
 
 # Health and reflection answer in their own way.
 _OWN_SERVICES = "/lipt.v1."
@@ -31,8 +43,17 @@ def to_status(error: LiptError) -> status_pb2.Status:
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
     return status_pb2.Status(
-        code=code_pb2.Code.Value(error.code.name), message=str(error), details=[detail]
+        code=code_pb2.Code.Value(error.code.name), message=_shortened(str(error)), details=[detail]
     )
+
+
+def _shortened(sentence: str) -> str:
+    """A sentence that fits; its end stays, for that is where the remedy stands."""
+    content = sentence.encode(errors="replace")
+    if len(content) > _MAX_MESSAGE_BYTES:
+        half = _MAX_MESSAGE_BYTES // 2
+        content = content[:half] + b" ... " + content[-half:]
+    return content.decode(errors="ignore")
 
 
 def from_rpc_error(error: grpc.RpcError) -> LiptError:
@@ -84,7 +105,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 if handler.request_streaming
                 else grpc.unary_stream_rpc_method_handler
             )
-            wrapped: Any = _guard_stream(behaviour, method, self._events)
+            wrapped: Any = _guard_stream(_read_requests(behaviour, handler), method, self._events)
         else:
             behaviour = handler.stream_unary or handler.unary_unary
             make = (
@@ -92,12 +113,51 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 if handler.request_streaming
                 else grpc.unary_unary_rpc_method_handler
             )
-            wrapped = _guard_unary(behaviour, method, self._events)
+            wrapped = _guard_unary(_read_requests(behaviour, handler), method, self._events)
         return make(
             wrapped,
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=_deserializer(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
+
+
+@dataclass(frozen=True)
+class _Malformed:
+    """Takes the place of a request whose bytes are no such message."""
+
+    why: str
+
+
+def _deserializer(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    # gRPC would answer UNKNOWN to what a deserializer raises, and log it as a fault of ours.
+    def parsed(content: bytes) -> Any:
+        try:
+            return parse(content)
+        except DecodeError as error:
+            return _Malformed(str(error))
+
+    return parsed
+
+
+def _read_requests(behaviour: Any, handler: Any) -> Any:
+    """`behaviour` for a handler with `_deserializer`: it never sees a malformed request."""
+    if handler.request_streaming:
+        return lambda requests, context: behaviour(_all_well_formed(requests), context)
+    return lambda request, context: behaviour(_well_formed(request), context)
+
+
+async def _all_well_formed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _well_formed(request)
+
+
+def _well_formed(request: Any) -> Any:
+    if isinstance(request, _Malformed):
+        raise InvalidRequestError(
+            f"the request cannot be read: {request.why}. "
+            "Send the message of the contract in proto/lipt/v1; both sides need the same major."
+        )
+    return request
 
 
 def _guard_unary(behaviour: Any, method: str, events: Events) -> Any:

@@ -105,7 +105,7 @@ class Context:
     def read_weights(self, name: BlobName, model: torch.nn.Module) -> Weights:
         """Dense weights of a model from a blob, checked."""
         return read_weights(
-            self.blobs.path(name),
+            self.blobs.verified_path(name),
             like=specs_of(model.state_dict()),
             max_bytes=self.settings.max_blob_bytes,
         )

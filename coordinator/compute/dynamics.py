@@ -11,7 +11,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.determinism import pinned_kernels
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import RunConfig
-from lipt.common.weights.sparse import decode_sparse
+from lipt.common.weights.encodings import decode_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
@@ -65,7 +65,7 @@ def _compute(
     specs = specs_of(model.state_dict())
 
     def loader(name: BlobName) -> Callable[[], Weights]:
-        return lambda: decode_sparse(context.blobs.path(name), like=specs)
+        return lambda: decode_weights(context.blobs.verified_path(name), like=specs)
 
     states = States(
         initial=partial(context.read_weights, trajectories.initial_weights, model),

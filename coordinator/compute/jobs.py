@@ -19,8 +19,8 @@ from lipt.common.determinism import pinned_kernels
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import RunConfig, SoupMethod
 from lipt.common.seeding import derive_seed
+from lipt.common.weights.encodings import decode_weights
 from lipt.common.weights.files import serialize_weights
-from lipt.common.weights.sparse import decode_sparse
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.evaluation import Evaluator
@@ -173,7 +173,7 @@ class MakeSoup:
         specs = specs_of(evaluator.model.state_dict())
 
         def loader(name: BlobName) -> Callable[[], Weights]:
-            return lambda: decode_sparse(context.blobs.path(name), like=specs)
+            return lambda: decode_weights(context.blobs.verified_path(name), like=specs)
 
         loaders = [loader(name) for _, name in self.learners]
         report = context.progress("merging learners")

@@ -112,19 +112,32 @@ def greedy_soup(
     weights, soup_accuracy = learners[order[0]]() | best.mended, best.accuracy
     ingredients = [_ingredient(order[0], 0, accuracies, alpha=1.0, soup_accuracy=soup_accuracy)]
     for position, index in enumerate(order[1:], start=1):
-        learner = learners[index]()
-        alpha, mended = 0.0, Weights()
-        for tried in (step / num_alphas for step in range(1, num_alphas)):
-            scored = score(interpolate(weights, learner, tried))
-            if scored.accuracy > soup_accuracy:
-                alpha, mended, soup_accuracy = tried, scored.mended, scored.accuracy
-        if alpha:
-            # Mixed again, so that only one mixture is in memory at a time.
-            weights = interpolate(weights, learner, alpha) | mended
+        weights, soup_accuracy, alpha = _offer(
+            weights, soup_accuracy, learners[index], score, num_alphas=num_alphas
+        )
         ingredients.append(
             _ingredient(index, position, accuracies, alpha=alpha, soup_accuracy=soup_accuracy)
         )
     return Soup(weights, soup_accuracy, tuple(ingredients))
+
+
+def _offer(
+    soup: Weights, soup_accuracy: float, load: LoadWeights, score: Evaluate, *, num_alphas: int
+) -> tuple[Weights, float, float]:
+    """The soup after one learner was offered, its accuracy, and the learner's alpha.
+
+    The learner is let go before the next one is read.
+    """
+    learner = load()
+    alpha, mended = 0.0, Weights()
+    for tried in (step / num_alphas for step in range(1, num_alphas)):
+        scored = score(interpolate(soup, learner, tried))
+        if scored.accuracy > soup_accuracy:
+            alpha, mended, soup_accuracy = tried, scored.mended, scored.accuracy
+    if alpha:
+        # Mixed again, so that only one mixture is in memory at a time.
+        soup = interpolate(soup, learner, alpha) | mended
+    return soup, soup_accuracy, alpha
 
 
 def uniform_soup(

@@ -20,6 +20,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _DEFAULT_PAGE_SIZE = 100
 _MAX_PAGE_SIZE = 1000
+_MAX_TOKEN_DIGITS = 9
 # A watcher is told at most this often, and hears something at least that often.
 _MIN_INTERVAL_SECONDS = 0.2
 _SIGN_OF_LIFE_SECONDS = 5.0
@@ -48,7 +49,8 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
         """Show runs, newest first."""
         token = request.page_token or "0"
-        if not token.isdecimal() or not 0 <= request.page_size <= _MAX_PAGE_SIZE:
+        given = token.isdecimal() and len(token) <= _MAX_TOKEN_DIGITS
+        if not given or not 0 <= request.page_size <= _MAX_PAGE_SIZE:
             raise InvalidRequestError(
                 f"page_size {request.page_size} is outside 0..{_MAX_PAGE_SIZE}, or page_token "
                 f"{request.page_token!r} is none that this service gave."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -34,6 +36,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_WAIT_SECONDS = 60.0
 _HEARTBEATS_PER_LEASE = 3
 _MAX_ALLOWED_MODULES = 100
+# Each takes the memory of two dense models while it lasts.
+_CHECKS_AT_ONCE = 1
 
 
 class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
@@ -43,6 +47,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._dispatcher = dispatcher
         self._specs = specs
         self._stopping = stopping
+        self._checking = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="learner-check")
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
         """Make a worker known."""
@@ -122,13 +127,14 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 # Snapshots are not pruned; the result is, unless the run says otherwise.
                 densities = [*(None for _ in snapshots), _density(run, key[1])]
                 for name, density in zip((*snapshots, blob), densities, strict=True):
-                    await asyncio.to_thread(
+                    check = partial(
                         check_learner,
                         self._specs.path(name),
                         theta.specs,
                         initial_norm=theta.norm,
                         density=density,
                     )
+                    await asyncio.get_running_loop().run_in_executor(self._checking, check)
             except LearnerRejectedError as error:
                 await self._dispatcher.fail(*held, str(error))
                 raise

@@ -222,7 +222,7 @@ async def test_first_grant_starts_the_deadline(bench: Bench, make_run: MakeRun) 
     assert bench.book.find("r").training_started_at == 1000.0
 
 
-@pytest.mark.parametrize("text", ["", "r", "r/", "/1", "r/-1", "r/1.5", "r/x"])
+@pytest.mark.parametrize("text", ["", "r", "r/", "/1", "r/-1", "r/1.5", "r/x", "r/" + "9" * 5000])
 def test_malformed_assignment_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="RUN/INDEX"):
         parse_assignment_id(text)

@@ -106,3 +106,12 @@ async def test_revisions_go_on_above_those_of_an_earlier_process(
     later = RunBook(database)
     await later.load()
     assert (book.revision("r"), later.revision("r")) == (1_000_002, 1_001_000)
+
+
+async def test_change_of_a_run_that_is_not_there_names_those_that_are(
+    database: Database, make_run: MakeRun
+) -> None:
+    book = RunBook(database)
+    await book.add(make_run("r"))
+    with pytest.raises(UnknownRunError, match="no run 'x'; the newest are: name-r"):
+        await book.update("x", lambda run: run)

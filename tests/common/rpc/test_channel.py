@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.common.rpc.channel import split_address
+from lipt.common.rpc.channel import open_channel, split_address
+from lipt.v1 import run_pb2, run_pb2_grpc
 
 
 @pytest.mark.parametrize(
@@ -22,3 +29,39 @@ def test_address_is_host_and_port(address: str, pair: tuple[str, int]) -> None:
 def test_malformed_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(ConfigError, match=r"Example: 127\.0\.0\.1:50051"):
         split_address(address)
+
+
+class Unavailable(run_pb2_grpc.RunServiceServicer):
+    """Refuses everything, and counts."""
+
+    num_unary = num_streams = 0
+
+    async def GetRun(self, request: Any, context: Any) -> run_pb2.GetRunResponse:
+        self.num_unary += 1
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
+        raise AssertionError
+
+    async def WatchRun(self, request: Any, context: Any) -> AsyncIterator[run_pb2.WatchRunResponse]:
+        self.num_streams += 1
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
+        yield run_pb2.WatchRunResponse()
+
+
+async def test_plain_calls_are_repeated_by_grpc_and_streams_by_those_who_read_them() -> None:
+    server = grpc.aio.server()
+    servicer = Unavailable()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
+    run_pb2_grpc.add_RunServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+
+    def ask() -> None:
+        with open_channel(f"127.0.0.1:{port}") as channel:
+            stub = run_pb2_grpc.RunServiceStub(channel)
+            with pytest.raises(grpc.RpcError):
+                stub.GetRun(run_pb2.GetRunRequest(), timeout=20)
+            with pytest.raises(grpc.RpcError):
+                list(stub.WatchRun(run_pb2.WatchRunRequest(), timeout=20))
+
+    await asyncio.to_thread(ask)
+    await server.stop(None)
+    assert (servicer.num_unary, servicer.num_streams) == (4, 1)

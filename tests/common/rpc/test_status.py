@@ -8,7 +8,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.errors import LiptError, UnreachableError, error_class
+from lipt.common.errors import (
+    InvalidRequestError,
+    LiptError,
+    UnknownRunError,
+    UnreachableError,
+    error_class,
+)
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
 from lipt.v1 import blob_pb2, blob_pb2_grpc, run_pb2, run_pb2_grpc
@@ -114,3 +120,52 @@ def test_every_reason_is_used_once() -> None:
 
 def test_reason_of_a_newer_version_is_a_plain_error() -> None:
     assert error_class("SOMETHING_NEW") is LiptError
+
+
+async def test_request_that_is_no_such_message_is_an_invalid_request(
+    servicer: tuple[Raising, str],
+) -> None:
+    async with grpc.aio.insecure_channel(servicer[1]) as channel:
+        method = channel.unary_unary("/lipt.v1.RunService/GetRun")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(b"\xff", timeout=20)
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, InvalidRequestError)
+    assert "cannot be read" in str(error)
+    assert "proto/lipt/v1" in str(error)
+
+
+async def test_message_in_the_middle_of_a_stream_that_is_none_is_an_invalid_request() -> None:
+    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+    seen = list[Any]()
+
+    class Reading(blob_pb2_grpc.BlobServiceServicer):
+        async def WriteBlob(self, request_iterator: Any, context: Any) -> Any:
+            seen.extend([request async for request in request_iterator])
+
+    servicer = Reading()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
+    blob_pb2_grpc.add_BlobServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method = channel.stream_unary("/lipt.v1.BlobService/WriteBlob")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(iter([b"", b"\xff"]), timeout=20)
+    await server.stop(None)
+    assert isinstance(from_rpc_error(caught.value), InvalidRequestError)
+    assert not seen
+
+
+async def test_long_sentence_arrives_with_its_beginning_and_its_remedy(
+    servicer: tuple[Raising, str],
+) -> None:
+    servicer[0].error = UnknownRunError(
+        f"there is no run {'é' * 50_000}. Start one: lipt run start"
+    )
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.to_thread(get_run, servicer[1])
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, UnknownRunError)
+    assert str(error).startswith("there is no run éé")
+    assert str(error).endswith("éé. Start one: lipt run start")
+    assert len(str(error).encode()) < 2000

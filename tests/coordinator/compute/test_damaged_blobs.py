@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.errors import CorruptBlobError
+from lipt.common.learner_task import ImageFormat
+from lipt.common.models import build_model
+from lipt.common.run_config import LearnersConfig, RunConfig, SoupConfig
+from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.sparse import encode_sparse
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs import MakeSoup, SoupResult
+from lipt.coordinator.compute.settings import ComputeSettings
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    settings = ComputeSettings(
+        state_dir=tmp_path,
+        data_source="digits",
+        image_size=None,
+        allowed_modules=(),
+        device="cpu",
+        max_blob_bytes=2**30,
+    )
+    return Context(settings, report=lambda _text, _done, _total: None)
+
+
+def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
+    config = RunConfig(
+        model="resnet8",
+        learners=LearnersConfig(num_learners=2, batch_size=16),
+        soup=SoupConfig(num_alphas=1, reestimate_batch_norm=False),
+    )
+    weights = build_model(
+        "resnet8", num_classes=10, image_shape=context.dataset.image_shape, seed=0
+    ).state_dict()
+    initial = context.blobs.put_bytes(serialize_weights(weights))
+    learner = context.blobs.put_bytes(
+        encode_sparse({name: tensor * 2 for name, tensor in weights.items()})
+    )
+    image = ImageFormat(*context.dataset.image_shape, mean=(0.5,), std=(0.25,))
+    return MakeSoup(config, image, initial, ((0, learner), (1, learner))), initial, learner
+
+
+@pytest.mark.parametrize("which", ["learner", "initial weights"])
+def test_bit_that_flipped_on_the_disk_never_gets_into_the_soup(
+    context: Context, which: str
+) -> None:
+    job, initial, learner = make(context)
+    assert isinstance(job.run(context), SoupResult)
+    path = context.blobs.path(learner if which == "learner" else initial)
+    content = bytearray(path.read_bytes())
+    content[-1000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptBlobError, match=f"{path.name}.*Delete it"):
+        job.run(context)

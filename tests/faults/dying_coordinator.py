@@ -1,0 +1,109 @@
+"""A coordinator that kills itself with SIGKILL at the n-th event of a kind.
+
+Run: python dying_coordinator.py KIND NUMBER -- ARGUMENTS OF lipt-coordinator
+Every event says what the service is doing at that moment, so a test can put the end of the
+process inside a stage, whatever the machine's speed. With NUMBER 0 it never comes. When it
+ends by SIGTERM it prints how many events of each kind there were.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+import threading
+from collections import Counter
+from typing import Any
+
+from lipt.coordinator import cli
+from lipt.coordinator.compute import process
+from lipt.coordinator.compute.messages import Progressed
+from lipt.coordinator.services import blobs
+
+# What the compute process reports in each stage.
+_STAGES = {
+    "training the initial weights": "initialization",
+    "cutting shards": "sharding",
+    "merging learners": "soup",
+    "computing signals": "selection",
+    "computing per-example gradients": "selection",
+}
+
+
+class Death:
+    """Counts events, and ends the process at the one that was ordered."""
+
+    def __init__(self, kind: str, number: int) -> None:
+        self.counts: Counter[str] = Counter()
+        self._ordered = (kind, number)
+        self._lock = threading.Lock()
+
+    def event(self, kind: str) -> None:
+        with self._lock:
+            self.counts[kind] += 1
+            if (kind, self.counts[kind]) == self._ordered:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def before(self, target: Any, name: str, kind: str) -> None:
+        """Make each call of a function an event."""
+        original = getattr(target, name)
+
+        def counted(*arguments: Any) -> Any:
+            self.event(kind)
+            return original(*arguments)
+
+        setattr(target, name, counted)
+
+    def watch_stages(self) -> None:
+        """Make each progress report of the compute process an event of its stage."""
+        original = process._receive
+
+        def counted(pipe: Any) -> Any:
+            message = original(pipe)
+            if isinstance(message, Progressed) and message.activity in _STAGES:
+                self.event(_STAGES[message.activity])
+            return message
+
+        process._receive = counted
+
+    def watch_database(self) -> None:
+        """Make the moments before and after each commit events."""
+        death = self
+
+        class Connection(sqlite3.Connection):
+            def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+                commits = sql == "COMMIT"
+                if commits:
+                    death.event("write")
+                cursor = super().execute(sql, *parameters)
+                if commits:
+                    death.event("written")
+                return cursor
+
+        connect = sqlite3.connect
+        setattr(  # noqa: B010 - a module is patched
+            sqlite3,
+            "connect",
+            lambda *args, **options: connect(*args, factory=Connection, **options),
+        )
+
+
+def main() -> None:
+    kind, number, _, *arguments = sys.argv[1:]
+    death = Death(kind, int(number))
+    death.watch_stages()
+    death.watch_database()
+    death.before(blobs, "_read", "download")
+    death.before(blobs, "_append", "upload")
+    death.before(os, "fsync", "sync")
+    sys.argv[1:] = arguments
+    try:
+        cli.main()
+    finally:
+        sys.stdout.write(f"counted {json.dumps(death.counts)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""How much memory a process has, and how much it had at most, in bytes; from /proc."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def resident_bytes(pid: int | str = "self", *, peak: bool = False) -> int:
+    """What a process has in memory now, or had at most since `reset_peak`."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status)
+    assert found is not None, f"process {pid} has ended"
+    return int(found[1]) * 1024
+
+
+def reset_peak(pid: int | str = "self") -> None:
+    """Let the peak start anew from what there is now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+@contextmanager
+def memory_growth(at_most_bytes: int) -> Iterator[None]:
+    """Fail when this process needs more at any moment of the block than it had before."""
+    reset_peak()
+    before = resident_bytes()
+    yield
+    growth = resident_bytes(peak=True) - before
+    assert growth <= at_most_bytes, f"{growth / 2**20:.0f} MiB more"

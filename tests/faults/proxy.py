@@ -1,0 +1,132 @@
+"""A network that misbehaves on order: it cuts, flips a bit, or falls silent."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+_PIECE_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one connection.
+
+    Attributes:
+        upstream: to the bytes that go to the server; else to those that come from it.
+        offset_bytes: at which byte of that direction.
+        bit: which bit of that byte is flipped; None cuts the connection there.
+    """
+
+    upstream: bool
+    offset_bytes: int
+    bit: int | None = None
+
+
+class Proxy:
+    """Forwards TCP to `target`; each connection meets the next of `faults`, if any is left.
+
+    Attributes:
+        address: where to connect in place of the target.
+        faults: what is still to come.
+        bytes_up, bytes_down: what was forwarded.
+    """
+
+    def __init__(self, target: str, faults: list[Fault] | None = None) -> None:
+        self.faults = faults or []
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self._target = target
+        self._frozen = threading.Event()
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._listener.getsockname())
+
+    def freeze(self) -> None:
+        """Forward nothing any more, and tell nobody: the machine behind it is gone."""
+        self._frozen.set()
+
+    def __enter__(self) -> Self:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for connection in self._open:
+                _reset(connection)
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                host, port = self._target.rsplit(":", 1)
+                try:
+                    server = socket.create_connection((host, int(port)))
+                except OSError:
+                    _reset(client)
+                    continue
+                with self._lock:
+                    self._open += [client, server]
+                    fault = self.faults.pop(0) if self.faults else None
+                self._start(self._forward, client, server, True, fault)
+                self._start(self._forward, server, client, False, fault)
+
+    def _forward(
+        self, source: socket.socket, sink: socket.socket, upstream: bool, fault: Fault | None
+    ) -> None:
+        at = fault.offset_bytes if fault and fault.upstream == upstream else None
+        done = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(_PIECE_BYTES):
+                if self._frozen.is_set():
+                    continue
+                inside = at is not None and done <= at < done + len(data)
+                if fault and inside:
+                    data = _broken(data, fault, at - done)  # type: ignore[operator]
+                sink.sendall(data)
+                done += len(data)
+                with self._lock:
+                    if upstream:
+                        self.bytes_up += len(data)
+                    else:
+                        self.bytes_down += len(data)
+                if fault and inside and fault.bit is None:
+                    break
+        _reset(source)
+        _reset(sink)
+
+
+def _broken(data: bytes, fault: Fault, index: int) -> bytes:
+    if fault.bit is None:
+        return data[:index]
+    return data[:index] + bytes([data[index] ^ 1 << fault.bit]) + data[index + 1 :]
+
+
+def _reset(connection: socket.socket) -> None:
+    """Close with RST: whoever waits in another thread notices, and so does the peer."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,0 +1,122 @@
+"""Many workers in one process: real gRPC, a connection each, and learners that cost nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from lipt.common.blobs.chunks import fill_chunk
+from lipt.common.blobs.name import BlobName
+from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.wire import blob_from_proto, blob_to_proto
+from lipt.common.weights.files import read_specs, read_weights
+from lipt.common.weights.sparse import encode_sparse
+from lipt.common.weights.specs import Weights
+from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
+from lipt.worker.pruning.masks import masks_of_largest
+
+_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
+_CALL_SECONDS, _POLL_SECONDS = 120.0, 30.0
+
+ResultT = TypeVar("ResultT")
+
+
+class Swarm:
+    """Workers that take and hand in learners until so many are in.
+
+    Attributes:
+        latencies: seconds of each call, by its name; long polls are left out.
+        committed: how many learners each worker handed in.
+    """
+
+    def __init__(self, address: str, blobs: Path, *, num_workers: int, num_learners: int) -> None:
+        self.latencies: dict[str, list[float]] = defaultdict(list)
+        self.committed: Counter[int] = Counter()
+        self._address = address
+        self._blobs = blobs
+        self._num_workers = num_workers
+        self._num_learners = num_learners
+        self._initial: dict[BlobName, Weights] = {}
+        self._all_registered = asyncio.Barrier(num_workers)
+        self._all_in = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until all learners are in; any error of any call is raised."""
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            tasks = []
+            for number in range(self._num_workers):
+                channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+                await stack.enter_async_context(channel)
+                tasks.append(group.create_task(self._work(number, channel)))
+            await self._all_in.wait()
+            for task in tasks:
+                task.cancel()
+
+    async def _work(self, number: int, channel: grpc.aio.Channel) -> None:
+        workers: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+        blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
+        request = worker_pb2.RegisterRequest(
+            instance_id=f"worker {number}",
+            name=f"worker-{number}",
+            protocol=worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
+            device="cpu",
+            allowed_modules=["tests.faults.tiny"],
+        )
+        registered = await self._timed("Register", workers.Register(request, timeout=_CALL_SECONDS))
+        await self._all_registered.wait()
+        poll = worker_pb2.AcquireAssignmentRequest(
+            worker_id=registered.worker_id, wait_seconds=_POLL_SECONDS
+        )
+        while True:
+            answer = await workers.AcquireAssignment(poll, timeout=_CALL_SECONDS + _POLL_SECONDS)
+            if answer.HasField("assignment"):
+                await self._train(registered.worker_id, answer.assignment, workers, blobs)
+                self.committed[number] += 1
+                if self.committed.total() == self._num_learners:
+                    self._all_in.set()
+
+    async def _train(self, worker_id: str, assignment: Any, workers: Any, blobs: Any) -> None:
+        held = {
+            "worker_id": worker_id,
+            "assignment_id": assignment.assignment_id,
+            "epoch": assignment.lease.epoch,
+        }
+        for phase in (worker_pb2.LEARNER_PHASE_TRAINING, worker_pb2.LEARNER_PHASE_SUBMITTING):
+            progress = worker_pb2.LearnerProgress(phase=phase)
+            beat = worker_pb2.HeartbeatRequest(**held, progress=progress)
+            await self._timed("Heartbeat", workers.Heartbeat(beat, timeout=_CALL_SECONDS))
+        content = self._learner(assignment)
+        write = blob_pb2.WriteBlobRequest(blob=blob_to_proto(BlobName.of(content)))
+        fill_chunk(write.chunk, 0, content)
+        stored = await self._timed(
+            "WriteBlob", blobs.WriteBlob(iter([write]), timeout=_CALL_SECONDS)
+        )
+        commit = worker_pb2.CommitResultRequest(**held, result=stored.blob)
+        await self._timed("CommitResult", workers.CommitResult(commit, timeout=_CALL_SECONDS))
+
+    def _learner(self, assignment: Any) -> bytes:
+        name = blob_from_proto(assignment.initial_weights)
+        if name not in self._initial:
+            path = self._blobs / name.sha256[:2] / name.sha256
+            self._initial[name] = read_weights(path, like=read_specs(path), max_bytes=2**20)
+        initial = self._initial[name]
+        scores = {key: tensor.abs() for key, tensor in initial.items() if tensor.ndim >= 2}
+        masks = masks_of_largest(scores, assignment.task.density)
+        # No two learners are equal.
+        factor = 1.0 + assignment.learner_index / 1e4
+        pruned = {key: initial[key] * mask * factor for key, mask in masks.items()}
+        return encode_sparse(initial | pruned)
+
+    async def _timed(self, name: str, call: Awaitable[ResultT]) -> ResultT:
+        started = perf_counter()
+        result = await call
+        self.latencies[name].append(perf_counter() - started)
+        return result

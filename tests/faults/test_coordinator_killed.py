@@ -1,0 +1,200 @@
+"""SIGKILL to the coordinator at seeded random moments: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from lipt.common.errors import ConfigError, UnreachableError
+from lipt.coordinator.records import LearnerState, RunRecord
+from lipt.coordinator.state.database import Database
+from lipt.trainer import Client
+from tests.end_to_end.cluster import Cluster, LoggedProcess
+
+SCRIPT = str(Path(__file__).with_name("dying_coordinator.py"))
+RUN = {
+    "model": "resnet8",
+    "initialization": {"steps": 4, "batch_size": 32},
+    "learners": {"num_learners": 4, "num_steps": 2, "batch_size": 32},
+    "soup": {"num_alphas": 3, "batch_norm_examples": 64},
+}
+# A run meets one moment of each group, in this order: a stage that is over does not come again.
+# write and written: before and after a transaction's COMMIT; sync: on a file's way to the disk.
+GROUPS = (
+    ("initialization", "sharding", "write", "written"),
+    ("download", "upload", "sync", "write", "written"),
+    ("soup", "selection"),
+)
+_END_SECONDS = 300.0
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has to be the same, whatever happened on the way."""
+
+    weights: str
+    subset: str
+    shards: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+class MortalCoordinator:
+    """One state directory and address, served by one process after another."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster = cluster
+        self._state_dir = cluster.directory / name
+
+    def start(self, kind: str = "none", number: int = 0) -> LoggedProcess:
+        """Start the next process, which kills itself at the n-th event of a kind."""
+        arguments = ["--data", "digits", "--model", "resnet8"]
+        arguments += ["--state-dir", str(self._state_dir)]
+        arguments += ["--listen", self._cluster.address or "127.0.0.1:0"]
+        process = self._cluster.start("coordinator", [SCRIPT, kind, str(number), "--", *arguments])
+        self._cluster.address = process.wait_for(r"lipt-coordinator on (\S+)")[1]
+        return process
+
+    def record(self) -> RunRecord | None:
+        """The only run as the state directory has it; for when nobody serves it."""
+
+        async def load() -> tuple[RunRecord, ...]:
+            database = Database.open(self._state_dir / "lipt.db")
+            try:
+                return await database.load_runs()
+            finally:
+                await database.close()
+
+        runs = asyncio.run(load())
+        assert len(runs) <= 1
+        return runs[0] if runs else None
+
+
+def insist(action: Callable[[], ResultT]) -> ResultT:
+    """Ask until somebody answers; gRPC's own retries are the pauses."""
+    while True:
+        with suppress(UnreachableError):
+            return action()
+
+
+def trainer(address: str) -> str:
+    """What a user does: start a run, wait for it, select; the subset's digest."""
+    with Client(address) as client:
+        # The first attempt may have been durable before its answer was lost.
+        with suppress(ConfigError):
+            insist(lambda: client.start_run(RUN, name="run"))
+        insist(lambda: client.wait("run"))
+        return insist(lambda: client.subset("run", "grand", fraction=0.1)).digest
+
+
+def outcome(run: RunRecord | None, subset: str) -> Outcome:
+    assert run is not None
+    assert run.pretrained_weights is not None
+    return Outcome(
+        weights=run.pretrained_weights.sha256,
+        subset=subset,
+        shards=tuple(learner.shard.sha256 for learner in run.learners),
+        results=tuple(learner.result.sha256 for learner in run.learners if learner.result),
+    )
+
+
+def finished(run: RunRecord | None) -> dict[int, tuple[int, str, object]]:
+    """The learners that are in: under which epoch, by whom, and what they are."""
+    return {
+        learner.index: (learner.epoch, learner.worker_id, learner.result)
+        for learner in (run.learners if run else ())
+        if learner.state is LearnerState.DONE
+    }
+
+
+def acknowledged(workers: list[LoggedProcess]) -> set[int]:
+    """The learners whose workers were told that they are in."""
+    text = "".join(worker.text() for worker in workers)
+    return {int(index) for index in re.findall(r"learner \w+/(\d+) is in: ", text)}
+
+
+def undisturbed(cluster: Cluster) -> tuple[Outcome, dict[str, int]]:
+    """What comes out when nothing happens, and how many events of each kind there are."""
+    mortal = MortalCoordinator(cluster, "undisturbed")
+    coordinator = mortal.start()
+    worker = cluster.start_worker("calm")
+    subset = trainer(cluster.address)
+    assert worker.stop() == 0
+    assert coordinator.stop() == 0
+    counts: dict[str, int] = json.loads(coordinator.wait_for(r"^counted (\{.*)")[1])
+    return outcome(mortal.record(), subset), counts
+
+
+def draw_moments(draw: random.Random, counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """One moment of each group; in the first half of those there are, for a restart leaves less."""
+    kinds = [draw.choice(group) for group in GROUPS]
+    return [(kind, draw.randint(1, max(1, counts[kind] // 2))) for kind in kinds]
+
+
+def die_or_end(process: LoggedProcess, asking: Future[str]) -> bool:
+    """Wait for the process to kill itself, or for the trainer to have its subset."""
+    ended = asking.add_done_callback
+    ended(lambda _: process.process.poll() is None and process.process.send_signal(signal.SIGTERM))
+    status = process.process.wait(_END_SECONDS)
+    return status == -signal.SIGKILL
+
+
+def live_through(
+    cluster: Cluster, name: str, moments: list[tuple[str, int]]
+) -> tuple[Outcome, list[tuple[str, int]]]:
+    """One run whose coordinator dies at some moments; what came of it, and which of them came."""
+    mortal = MortalCoordinator(cluster, name)
+    process = mortal.start(*moments[0])
+    workers = [cluster.start_worker(f"{name}-{number}") for number in (1, 2)]
+    deaths: list[tuple[str, int]] = []
+    done: dict[int, tuple[int, str, object]] = {}
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(trainer, cluster.address)
+        for moment, following in zip(moments, [*moments[1:], ("none", 0)], strict=True):
+            if die_or_end(process, asking):
+                deaths.append(moment)
+                acked = acknowledged(workers)
+                before, done = done, finished(mortal.record())
+                assert acked <= done.keys()  # no acknowledged result is lost
+                assert before.items() <= done.items()  # nor done again
+                process = mortal.start(*following)
+        subset = asking.result(_END_SECONDS)
+    assert process.stop() == 0
+    run = mortal.record()
+    assert done.items() <= finished(run).items()
+    assert [worker.stop() for worker in workers] == [0, 0]
+    return outcome(run, subset), deaths
+
+
+@pytest.mark.parametrize(
+    ("num_deaths", "seed"),
+    [
+        pytest.param(3, 0, marks=pytest.mark.timeout(600)),
+        pytest.param(20, 1, marks=[pytest.mark.faults, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_killed_coordinator_goes_on_and_gives_the_very_same_soup_and_subset(
+    cluster: Cluster, num_deaths: int, seed: int
+) -> None:
+    expected, counts = undisturbed(cluster)
+    assert len(set(expected.shards)) == 4
+    draw, deaths = random.Random(seed), list[tuple[str, int]]()
+    rounds = 0
+    while len(deaths) < num_deaths:
+        rounds += 1
+        assert rounds <= num_deaths, f"only {deaths} of the moments came"
+        got, came = live_through(cluster, f"round-{rounds}", draw_moments(draw, counts))
+        deaths += came
+        assert got == expected, f"after {came}"

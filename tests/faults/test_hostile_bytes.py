@@ -1,0 +1,146 @@
+"""Seeded fuzzing of everything that parses a peer's bytes: refused by name, in bounded memory."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from lipt.common.blobs.chunks import chunk_data
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.data.shard import unpack_shard
+from lipt.common.errors import LiptError, WeightsError
+from lipt.common.learner_task import ImageFormat
+from lipt.common.weights.container import pack
+from lipt.common.weights.encodings import decode_weights
+from lipt.common.weights.files import read_weights, serialize_weights
+from lipt.common.weights.planes import encode_planes
+from lipt.common.weights.sparse import METADATA_KEY, decode_sparse, encode_sparse
+from lipt.common.weights.specs import TensorSpec, specs_of
+from lipt.v1 import blob_pb2
+from tests.faults.memory import memory_growth
+from tests.faults.mutation import mutate, mutate_header, random_message
+
+LONG = [pytest.mark.faults, pytest.mark.timeout(1800)]
+# What the allocator and caches may take; no case has more than some kilobytes to decode.
+MAX_GROWTH_BYTES = 48 * 2**20
+
+WEIGHTS = {
+    "conv.weight": torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(1)).relu(),
+    "conv.bias": torch.arange(4.0),
+    "norm.num_batches": torch.tensor(3),
+    "half": torch.eye(9, dtype=torch.bfloat16),
+}
+LIKE = specs_of(WEIGHTS)
+IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+
+
+def decode(content: bytes) -> None:
+    decoded = decode_sparse(content, like=LIKE)
+    assert specs_of(decoded) == LIKE
+
+
+def read(content: bytes) -> None:
+    weights = read_weights(content, like=LIKE, max_bytes=1_000_000)
+    assert specs_of(weights) == LIKE
+
+
+def shard(content: bytes) -> None:
+    found = unpack_shard(content, IMAGE, num_examples=4, num_classes=10)
+    assert found.images.shape == (4, 1, 8, 8)
+
+
+def shard_file() -> bytes:
+    from lipt.common.data import open_dataset, pack_shard
+
+    return pack_shard(open_dataset("digits"), torch.arange(4))
+
+
+def decode_any(content: bytes) -> None:
+    decoded = decode_weights(content, like=LIKE)
+    assert specs_of(decoded) == LIKE
+
+
+READERS: dict[str, tuple[Callable[[bytes], None], Callable[[], bytes]]] = {
+    "sparse learner": (decode, lambda: encode_sparse(WEIGHTS)),
+    "compressed learner": (decode_any, lambda: encode_planes(WEIGHTS)),
+    "rounded learner": (decode_any, lambda: encode_planes(WEIGHTS, bfloat16=True)),
+    "safetensors": (read, lambda: serialize_weights(WEIGHTS, {"key": "text"})),
+    "shard": (shard, shard_file),
+}
+
+
+@pytest.mark.parametrize("num_cases", [1500, pytest.param(25_000, marks=LONG)])
+@pytest.mark.parametrize("reader", READERS)
+def test_damaged_file_is_refused_by_name_or_still_the_model_s(reader: str, num_cases: int) -> None:
+    parse, make = READERS[reader]
+    good = make()
+    parse(good)
+    draw, outcomes = random.Random(f"{reader} {num_cases}"), Counter[str]()
+    with memory_growth(MAX_GROWTH_BYTES):
+        for number in range(num_cases):
+            damage = mutate_header if number % 2 else mutate
+            try:
+                parse(damage(draw, good))
+            except LiptError as error:
+                outcomes[error.reason] += 1
+            else:
+                outcomes["fine"] += 1
+    # Damage to values alone cannot be seen here: the blob's digest is for that.
+    assert outcomes["fine"] < num_cases / 2
+    assert outcomes.total() == num_cases
+
+
+def test_bitmask_that_claims_2_60_elements_is_refused_from_its_header() -> None:
+    claims = '{"version":1,"shapes":{"w":[1152921504606846976]}}'
+    stored = {"mask/w": torch.ones(1, dtype=torch.uint8), "values/w": torch.ones(1)}
+    like = {"w": TensorSpec((2**60,), torch.float32)}
+    with (
+        memory_growth(2**20),
+        pytest.raises(WeightsError, match=r"needs uint8\[144115188075855872\]"),
+    ):
+        decode_sparse(pack(stored, {METADATA_KEY: claims}), like=like)
+
+
+@contextmanager
+def receiving(store: BlobStore, name: BlobName) -> Iterator[Callable[[blob_pb2.Chunk], None]]:
+    with store.open_upload(name, store.committed_offset(name)) as upload:
+        yield lambda chunk: upload.write(
+            chunk_data(chunk, blob=name, offset_bytes=upload.offset_bytes)
+        )
+
+
+@pytest.mark.parametrize("num_cases", [1000, pytest.param(20_000, marks=LONG)])
+def test_damaged_chunks_never_change_what_is_stored(tmp_path: Path, num_cases: int) -> None:
+    draw, outcomes = random.Random(num_cases), Counter[str]()
+    data = draw.randbytes(8 * 64)
+    store, name = BlobStore(tmp_path, max_blob_bytes=10_000), BlobName.of(data)
+    with memory_growth(MAX_GROWTH_BYTES), receiving(store, name) as write:
+        offset = 0
+        for number in range(num_cases):
+            if number % (num_cases // 8) == 0:
+                piece = data[offset : offset + 64]
+                write(blob_pb2.Chunk(offset_bytes=offset, data=piece, crc32=zlib.crc32(piece)))
+                offset += 64
+            chunk = blob_pb2.Chunk(
+                offset_bytes=offset, data=data[offset : offset + 64], crc32=draw.randrange(2**32)
+            )
+            if number % 3 == 0:
+                random_message(draw, chunk)
+            try:
+                write(chunk)
+            except LiptError as error:
+                outcomes[error.reason] += 1
+            else:
+                # An empty chunk at the right place says nothing, rightly.
+                assert not chunk.data
+                outcomes["fine"] += 1
+    assert outcomes.total() == num_cases
+    assert (tmp_path / "uploads" / f"{name.sha256}.part").read_bytes() == data

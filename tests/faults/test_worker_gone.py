@@ -1,0 +1,145 @@
+"""A worker that dies, stands still or loses its network: another gets its learner."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import monotonic
+from typing import Any
+
+import grpc
+import pytest
+
+from lipt.common.errors import StaleLeaseError
+from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.status import from_rpc_error
+from lipt.common.rpc.wire import blob_to_proto
+from lipt.trainer.views import RunState
+from lipt.v1 import worker_pb2, worker_pb2_grpc
+from tests.end_to_end.cluster import Cluster
+from tests.faults.conftest import Record
+from tests.faults.proxy import Proxy
+from tests.faults.stand_in import StandIn
+
+LEASE_SECONDS = 1.5
+# So long that only the end of its worker can free the learner.
+ENDLESS = {"num_learners": 1, "num_steps": 1_000_000, "batch_size": 64}
+RUN = {"model": "resnet8", "soup": {"num_alphas": 1, "batch_norm_examples": 64}}
+
+
+def start_coordinator(cluster: Cluster) -> None:
+    config = cluster.directory / "run.toml"
+    config.write_text(f"[lease]\nduration_seconds = {LEASE_SECONDS}\n")
+    cluster.start_coordinator("--config", str(config))
+
+
+def killed(cluster: Cluster, stack: ExitStack) -> tuple[Callable[[], object], Callable[[], None]]:
+    worker = cluster.start_worker("doomed")
+    worker.wait_for("density")
+    return lambda: worker.stop(signal.SIGKILL), lambda: None
+
+
+def stopped(cluster: Cluster, stack: ExitStack) -> tuple[Callable[[], object], Callable[[], None]]:
+    worker = cluster.start_worker("doomed")
+    worker.wait_for("density")
+
+    def wake() -> None:
+        worker.process.send_signal(signal.SIGCONT)
+        # Its heartbeat is refused, and it drops what it has.
+        worker.wait_for(r"lease with epoch 1 is over .* the result is not used")
+
+    return lambda: worker.process.send_signal(signal.SIGSTOP), wake
+
+
+def cut_off(cluster: Cluster, stack: ExitStack) -> tuple[Callable[[], object], Callable[[], None]]:
+    proxy = stack.enter_context(Proxy(cluster.address))
+    direct, cluster.address = cluster.address, proxy.address
+    worker = cluster.start_worker("doomed")
+    cluster.address = direct
+    worker.wait_for("density")
+
+    def end() -> None:
+        worker.stop(signal.SIGKILL)
+
+    return proxy.freeze, end
+
+
+@pytest.mark.parametrize(
+    ("begin", "seconds_allowed"),
+    [
+        # On a machine that does other things, too, only the order of events is certain.
+        pytest.param(stopped, 60.0),
+        *(
+            pytest.param(begin, LEASE_SECONDS + 1.0, marks=pytest.mark.faults)
+            for begin in (killed, stopped, cut_off)
+        ),
+    ],
+)
+def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_and_a_second(
+    cluster: Cluster,
+    begin: Callable[..., Any],
+    seconds_allowed: float,
+    record: Record,
+) -> None:
+    start_coordinator(cluster)
+    with (
+        ExitStack() as stack,
+        cluster.client() as client,
+        open_channel(cluster.address) as channel,
+    ):
+        run = client.start_run({**RUN, "learners": ENDLESS})
+        vanish, afterwards = begin(cluster, stack)
+        heir = StandIn(cluster.directory, channel, "heir")
+        vanish()
+        gone = monotonic()
+        assignment = heir.take()
+        seconds = monotonic() - gone
+        record(f"leased to another {seconds:.2f} s after, the lease is {LEASE_SECONDS} s")
+        assert assignment.epoch == 2
+        # The lease may have been renewed at the very moment, not later.
+        assert seconds <= seconds_allowed
+        afterwards()
+        heir.commit(assignment, heir.learner(assignment))
+        final = client.wait(run.run_id)
+    assert final.state is RunState.READY, final.message
+    assert final.learners[0].worker == "heir"
+
+
+def test_late_commit_of_a_zombie_is_refused_and_changes_nothing(cluster: Cluster) -> None:
+    start_coordinator(cluster)
+    learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32}
+    with cluster.client() as client, open_channel(cluster.address) as channel:
+        run = client.start_run({**RUN, "learners": learners})
+        zombie, heir = (StandIn(cluster.directory, channel, name) for name in ("zombie", "heir"))
+        old = zombie.take()
+        late = zombie.learner(old, factor=2.0)
+        taken = [heir.take()]
+        heir.commit(taken[0], heir.learner(taken[0]))
+        taken.append(heir.take())  # comes when the zombie's lease has ended
+        assert (taken[1].learner_index, taken[1].epoch) == (old.learner_index, 2)
+
+        def commit_late() -> None:
+            before = client.run(run.run_id)
+            request = worker_pb2.CommitResultRequest(
+                worker_id=zombie.worker_id,
+                assignment_id=old.assignment_id,
+                epoch=old.epoch,
+                result=blob_to_proto(late),
+            )
+            with pytest.raises(grpc.RpcError) as caught:
+                worker_pb2_grpc.WorkerServiceStub(channel).CommitResult(request, timeout=30)
+            assert isinstance(caught.value, grpc.Call)
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            error = from_rpc_error(caught.value)
+            assert isinstance(error, StaleLeaseError)
+            assert error.reason == "STALE_LEASE"
+            assert client.run(run.run_id).learners == before.learners
+
+        commit_late()  # while the heir has the lease
+        good = heir.learner(taken[1])
+        heir.commit(taken[1], good)
+        final = client.wait(run.run_id)
+        commit_late()  # and when the run has ended
+    assert [learner.worker for learner in final.learners] == ["heir", "heir"]
+    assert good.sha256 != late.sha256
