@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import (
@@ -20,6 +19,7 @@ from lipt.common.errors import (
     StaleLeaseError,
 )
 from lipt.common.events import EventKind, Events
+from lipt.coordinator.learner_result import LearnerResult, is_in
 from lipt.coordinator.leases import Lease, LeaseTable
 from lipt.coordinator.records import LearnerRecord, LearnerState, RunRecord, RunState
 from lipt.coordinator.run_book import LearnerProgress, RunBook
@@ -28,6 +28,7 @@ from lipt.coordinator.scheduling import (
     WorkerRecord,
     after_failure,
     choose_learner,
+    leased,
     requeued,
 )
 from lipt.coordinator.worker_registry import WorkerRegistry
@@ -36,19 +37,6 @@ logger = logging.getLogger(__name__)
 
 # When a lease's end could not be written (the disk is full, say).
 _RETRY_SECONDS = 1.0
-# Python refuses to read numbers of thousands of digits, and no run has so many learners.
-_MAX_INDEX_DIGITS = 9
-
-
-@dataclass(frozen=True)
-class LearnerResult:
-    """What a worker hands in."""
-
-    blob: BlobName
-    loss: float
-    train_seconds: float
-    bytes_received: int
-    snapshots: tuple[BlobName, ...] = ()
 
 
 class Dispatcher:
@@ -165,20 +153,10 @@ class Dispatcher:
 
         def change(run: RunRecord) -> RunRecord:
             learner = run.learners[key[1]]
-            if _already(learner, worker_id, epoch, result):
+            if is_in(learner, result.blob, worker_id, epoch):
                 return run
             self.leases.require(key, worker_id, epoch)
-            return run.with_learner(
-                learner.changed(
-                    state=LearnerState.DONE,
-                    result=result.blob,
-                    snapshots=result.snapshots,
-                    loss=result.loss,
-                    train_seconds=result.train_seconds,
-                    bytes_received=result.bytes_received,
-                    message="",
-                )
-            )
+            return run.with_learner(result.handed_in(learner))
 
         await self._book.update(key[0], change)
         self.leases.end(key)
@@ -196,7 +174,7 @@ class Dispatcher:
             StaleLeaseError: the lease is over, or the run has closed.
         """
         run, learner = self._learner(key)
-        if _already(learner, worker_id, epoch, LearnerResult(result, 0.0, 0.0, 0)):
+        if is_in(learner, result, worker_id, epoch):
             return run, True
         self.leases.require(key, worker_id, epoch)
         return run, False
@@ -268,14 +246,7 @@ class Dispatcher:
             if run.state is not RunState.TRAINING or learner.state is not LearnerState.QUEUED:
                 return run
             started = run.training_started_at or self._wall_clock()
-            leased = learner.changed(
-                state=LearnerState.LEASED,
-                epoch=learner.epoch + 1,
-                worker_id=worker.worker_id,
-                worker_name=worker.name,
-                device=worker.device,
-            )
-            return run.changed(training_started_at=started).with_learner(leased)
+            return run.changed(training_started_at=started).with_learner(leased(learner, worker))
 
         run = await self._book.update(key[0], change)
         learner = run.learners[key[1]]
@@ -339,23 +310,3 @@ class Dispatcher:
                 f"run {run.run_id} has learners 0..{len(run.learners) - 1}, not {key[1]}."
             )
         return run, run.learners[key[1]]
-
-
-def _already(learner: LearnerRecord, worker_id: str, epoch: int, result: LearnerResult) -> bool:
-    return learner.state is LearnerState.DONE and (
-        learner.worker_id,
-        learner.epoch,
-        learner.result,
-    ) == (worker_id, epoch, result.blob)
-
-
-def parse_assignment_id(text: str) -> LearnerKey:
-    """The run and learner of an assignment id, "RUN/INDEX".
-
-    Raises:
-        InvalidRequestError: it has another form.
-    """
-    run_id, separator, index = text.rpartition("/")
-    if not separator or not run_id or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
-        raise InvalidRequestError(f"assignment id {text!r} is not RUN/INDEX.")
-    return run_id, int(index)

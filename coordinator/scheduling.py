@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from lipt.common.errors import InvalidRequestError
 from lipt.common.factory import is_factory_spec
 from lipt.coordinator.records import LearnerRecord, LearnerState, RunRecord, RunState
 
@@ -18,6 +19,22 @@ LearnerKey = tuple[str, int]  # run id, learner index
 # What is kept of the attempts that failed: a run may allow any number of them.
 _MAX_REFUSALS = 5
 _MAX_REASON_CHARACTERS = 500
+
+
+# Python refuses to read numbers of thousands of digits, and no run has so many learners.
+_MAX_INDEX_DIGITS = 9
+
+
+def parse_assignment_id(text: str) -> LearnerKey:
+    """The run and learner of an assignment id, "RUN/INDEX".
+
+    Raises:
+        InvalidRequestError: it has another form.
+    """
+    run_id, separator, index = text.rpartition("/")
+    if not separator or not run_id or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
+        raise InvalidRequestError(f"assignment id {text!r} is not RUN/INDEX.")
+    return run_id, int(index)
 
 
 @dataclass(frozen=True)
@@ -167,6 +184,17 @@ def after_failure(
         failed_on=(*learner.failed_on, worker_id),
         message=message,
         refusals=(*learner.refusals, message)[-_MAX_REFUSALS:],
+    )
+
+
+def leased(learner: LearnerRecord, worker: WorkerRecord) -> LearnerRecord:
+    """The learner out at a worker, under a new epoch."""
+    return learner.changed(
+        state=LearnerState.LEASED,
+        epoch=learner.epoch + 1,
+        worker_id=worker.worker_id,
+        worker_name=worker.name,
+        device=worker.device,
     )
 
 

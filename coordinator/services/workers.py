@@ -18,14 +18,16 @@ from lipt.common.errors import (
 from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.rpc.wire import blob_from_proto, blob_to_proto, enum_value, task_to_proto
 from lipt.common.run_config import PruningMethod
-from lipt.coordinator.dispatch import Dispatcher, LearnerResult, parse_assignment_id
+from lipt.coordinator.dispatch import Dispatcher
 from lipt.coordinator.learner_check import (
     check_learner,
     require_finite_report,
     require_snapshots,
 )
+from lipt.coordinator.learner_result import LearnerResult
 from lipt.coordinator.records import LearnerRecord, RunRecord
 from lipt.coordinator.run_book import LearnerProgress
+from lipt.coordinator.scheduling import parse_assignment_id
 from lipt.coordinator.services.views import protocol_version
 from lipt.coordinator.weight_specs import WeightSpecs
 from lipt.v1 import worker_pb2 as pb

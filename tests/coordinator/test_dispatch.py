@@ -8,9 +8,11 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, StaleLeaseError, UnknownWorkerError
-from lipt.coordinator.dispatch import Dispatcher, LearnerResult, parse_assignment_id
+from lipt.coordinator.dispatch import Dispatcher
+from lipt.coordinator.learner_result import LearnerResult
 from lipt.coordinator.records import LearnerState, RunRecord, RunState
 from lipt.coordinator.run_book import LearnerProgress, RunBook
+from lipt.coordinator.scheduling import parse_assignment_id
 from lipt.coordinator.state.database import Database
 
 MakeRun = Callable[..., RunRecord]

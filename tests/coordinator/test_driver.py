@@ -15,8 +15,9 @@ from lipt.common.events import EventKind, Events
 from lipt.coordinator.clocks import steady_clock
 from lipt.coordinator.compute.jobs import SoupResult
 from lipt.coordinator.compute.process import ComputeProcess
-from lipt.coordinator.dispatch import Dispatcher, LearnerResult
+from lipt.coordinator.dispatch import Dispatcher
 from lipt.coordinator.driver import RunDriver
+from lipt.coordinator.learner_result import LearnerResult
 from lipt.coordinator.pretraining.soup import Ingredient
 from lipt.coordinator.records import LearnerState, RunRecord, RunState
 from lipt.coordinator.run_book import LearnerProgress, RunBook
