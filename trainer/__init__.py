@@ -3,7 +3,7 @@
     from lipt.trainer import Client
 
     with Client("127.0.0.1:50051") as client:
-        subset = client.subset(strategy="grand", fraction=0.1)
+        subset = client.subset(fraction=0.1)
 
 Names are looked up when they are first used, so that importing this package
 costs neither torch nor gRPC.

@@ -164,7 +164,7 @@ class Client:
     def subset(
         self,
         run: str = "latest",
-        strategy: str = "grand",
+        strategy: str = "facility_location",
         *,
         fraction: float | None = None,
         budget: int | None = None,

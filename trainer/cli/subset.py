@@ -40,7 +40,7 @@ def get(
     run: Run = "latest",
     strategy: Annotated[
         str, typer.Option("--strategy", "-s", help="One of 'lipt strategies'.")
-    ] = "grand",
+    ] = "facility_location",
     fraction: Annotated[
         float | None, typer.Option("--fraction", "-f", help="Of the data set, in (0, 1].")
     ] = None,
