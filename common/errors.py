@@ -237,6 +237,12 @@ class UnreachableError(LiptError):
     reason = "UNREACHABLE"
 
 
+class ForkedError(UnreachableError):
+    """This process forked during a call, which ended it; it can be made again at once."""
+
+    reason = "FORKED"
+
+
 class NotACoordinatorError(LiptError):
     """What answers at the address is another kind of gRPC server."""
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import grpc
 
-from lipt.common.errors import LiptError, NotACoordinatorError, UnreachableError
+from lipt.common.errors import (
+    ForkedError,
+    LiptError,
+    NotACoordinatorError,
+    UnreachableError,
+)
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.common.rpc.tls import TlsFiles
@@ -25,24 +30,41 @@ CREATE_SECONDS = 120.0
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
 class Stubs:
-    """The services, on one channel."""
+    """A channel, and the services on it."""
 
+    channel: grpc.Channel
     runs: run_pb2_grpc.RunServiceStub
     subsets: subset_pb2_grpc.SubsetServiceStub
     blobs: blob_pb2_grpc.BlobServiceStub
     info: info_pb2_grpc.InfoServiceStub
+
+    @classmethod
+    def of(cls, channel: grpc.Channel) -> Self:
+        """All services."""
+        return cls(
+            channel,
+            runs=run_pb2_grpc.RunServiceStub(channel),
+            subsets=subset_pb2_grpc.SubsetServiceStub(channel),
+            blobs=blob_pb2_grpc.BlobServiceStub(channel),
+            info=info_pb2_grpc.InfoServiceStub(channel),
+        )
+
+    def close(self) -> None:
+        """End the channel with all calls on it."""
+        self.channel.close()
 
 
 class Connection:
     """A channel to one address, and the services on it.
 
     gRPC's threads do not survive a fork, so the channel ends before one (of a DataLoader's
-    workers, say) unless a call is on its way, and the next call opens another. The child
-    of a fork never touches its parent's channel.
+    workers, say), and the next call opens another. Calls that were on their way are made
+    again: by `unary` itself, and by who has asked for a stream or a transfer.
 
     Raises:
         ConfigError: `address` is not host:port.
@@ -51,7 +73,7 @@ class Connection:
     def __init__(self, address: str, tls: TlsFiles | None) -> None:
         self.address = address
         self._tls = tls
-        self._channel = ForkAwareChannel(lambda: open_channel(address, tls))
+        self._channel = ForkAwareChannel(lambda: Stubs.of(open_channel(address, tls)))
 
     def close(self) -> None:
         """End the channel and every call on it; a later call opens another."""
@@ -59,14 +81,21 @@ class Connection:
 
     @contextmanager
     def stubs(self) -> Iterator[Stubs]:
-        """The services, on a channel that stays open meanwhile."""
-        with self._channel.held() as channel:
-            yield Stubs(
-                runs=run_pb2_grpc.RunServiceStub(channel),
-                subsets=subset_pb2_grpc.SubsetServiceStub(channel),
-                blobs=blob_pb2_grpc.BlobServiceStub(channel),
-                info=info_pb2_grpc.InfoServiceStub(channel),
-            )
+        """The services, on a channel that stays open meanwhile.
+
+        Raises:
+            ForkedError: what is done in the context failed because this process forked.
+        """
+        with self._channel.held() as hold:
+            try:
+                yield hold.channel
+            except Exception as error:
+                # Of any kind: a closed channel fails with ValueError, a cut call as cancelled.
+                if hold.cut:
+                    raise ForkedError(
+                        f"this process forked during a call to {self.address}. Call again."
+                    ) from error
+                raise
 
     def unary(
         self,
@@ -81,11 +110,14 @@ class Connection:
             LiptError: what the coordinator refused with, UnreachableError or
                 NotACoordinatorError.
         """
-        try:
-            with self.stubs() as stubs:
-                return method(stubs)(request, timeout=seconds)
-        except grpc.RpcError as error:
-            raise self.explain(error) from None
+        while True:
+            try:
+                with self.stubs() as stubs:
+                    return method(stubs)(request, timeout=seconds)
+            except ForkedError:
+                continue
+            except grpc.RpcError as error:
+                raise self.explain(error) from None
 
     def stream(
         self,
@@ -98,6 +130,7 @@ class Connection:
 
         Raises:
             LiptError: as `unary`.
+            ForkedError: this process forked meanwhile; ask again.
         """
         with self.stubs() as stubs:
             call = method(stubs)(request)
@@ -120,12 +153,23 @@ class Connection:
                 finally:
                     call.cancel()
 
+    def transfer(self, act: Callable[[blob_pb2_grpc.BlobServiceStub], ResultT]) -> ResultT:
+        """What a transfer of blobs comes to, however often this process forks meanwhile."""
+        while True:
+            try:
+                with self._blobs() as blobs:
+                    return act(blobs)
+            except ForkedError:
+                continue
+
     @contextmanager
-    def blobs(self) -> Iterator[blob_pb2_grpc.BlobServiceStub]:
+    def _blobs(self) -> Iterator[blob_pb2_grpc.BlobServiceStub]:
         """For a transfer of blobs; adds the address to what it says of a lost connection."""
         try:
             with self.stubs() as stubs:
                 yield stubs.blobs
+        except ForkedError:
+            raise
         except UnreachableError as error:
             raise UnreachableError(f"{self.address}: {error}") from None
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from lipt.common.errors import LiptError
+from lipt.common.errors import ForkedError, LiptError
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
@@ -40,11 +40,13 @@ class Patience:
             yield message
 
     def pause(self, error: LiptError) -> None:
-        """Wait before the next attempt.
+        """Wait before the next attempt; not at all where this process has cut the stream.
 
         Raises:
             LiptError: `error` itself, when there is no point in another attempt.
         """
+        if isinstance(error, ForkedError):
+            return
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         if not self._connected or now - self._since >= self._limit_seconds:

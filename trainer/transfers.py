@@ -45,8 +45,7 @@ def upload_blob(
     Raises:
         LiptError: as `lipt.common.blobs.transfer.upload`, with the address.
     """
-    with connection.blobs() as blobs:
-        name = upload(blobs, source, on_bytes=on_bytes)
+    name = connection.transfer(lambda blobs: upload(blobs, source, on_bytes=on_bytes))
     return BlobView(name.sha256, name.size_bytes)
 
 
@@ -57,8 +56,7 @@ def read_blob(connection: Connection, blob: BlobView) -> bytes:
         LiptError: as `lipt.common.blobs.transfer.download_bytes`, with the address.
     """
     name = BlobName.parse(blob.sha256, blob.size_bytes)
-    with connection.blobs() as blobs:
-        return download_bytes(blobs, name, max_bytes=MAX_BYTES)
+    return connection.transfer(lambda blobs: download_bytes(blobs, name, max_bytes=MAX_BYTES))
 
 
 def save_blob(
@@ -71,10 +69,9 @@ def save_blob(
         OSError: the directory is missing or cannot be written to.
     """
     name = BlobName.parse(blob.sha256, blob.size_bytes)
-    with (
-        # Beside the file, so that the last step is a rename.
-        tempfile.TemporaryDirectory(dir=path.parent, prefix=".lipt-") as folder,
-        connection.blobs() as blobs,
-    ):
+    # Beside the file, so that the last step is a rename.
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lipt-") as folder:
         store = BlobStore(Path(folder), max_blob_bytes=MAX_BYTES)
-        place(download(blobs, name, store, on_bytes=on_bytes), path)
+        place(
+            connection.transfer(lambda blobs: download(blobs, name, store, on_bytes=on_bytes)), path
+        )

@@ -88,6 +88,7 @@ def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> No
             sampler=sampler,
             num_workers=2,
             persistent_workers=persistent,
+            timeout=120,  # a child that a fork has locked up fails, and does not hang
             multiprocessing_context="fork",
         )
         for epoch in (0, 1, 2) if persistent else (3, 4):

@@ -3,19 +3,23 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from lipt.trainer.forking import ForkAwareChannel
+from lipt.trainer import forking
+from lipt.trainer.forking import ForkAwareChannel, Hold
 
 
 class FakeChannel:
     def __init__(self) -> None:
-        self.closed = False
+        self.ended = threading.Event()
+
+    @property
+    def closed(self) -> bool:
+        return self.ended.is_set()
 
     def close(self) -> None:
-        self.closed = True
+        self.ended.set()
 
 
 class Opened:
@@ -24,7 +28,7 @@ class Opened:
     def __init__(self) -> None:
         self.channels: list[FakeChannel] = []
 
-    def __call__(self) -> Any:
+    def __call__(self) -> FakeChannel:
         self.channels.append(FakeChannel())
         return self.channels[-1]
 
@@ -39,7 +43,7 @@ def opened() -> Opened:
 
 
 @pytest.fixture
-def channel(opened: Opened) -> ForkAwareChannel:
+def channel(opened: Opened) -> ForkAwareChannel[FakeChannel]:
     return ForkAwareChannel(opened)
 
 
@@ -55,64 +59,64 @@ def fork(in_child: Callable[[], bool]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_a_channel_stays_from_call_to_call(channel: ForkAwareChannel, opened: Opened) -> None:
+def test_a_channel_stays_from_call_to_call(
+    channel: ForkAwareChannel[FakeChannel], opened: Opened
+) -> None:
     for _ in range(3):
         with channel.held() as held:
-            assert held is opened.channels[0]  # type: ignore[comparison-overlap]
+            assert held.channel is opened.channels[0]
     assert opened.closed == [False]
 
 
 def test_an_idle_channel_is_closed_before_a_fork_and_opened_again(
-    channel: ForkAwareChannel, opened: Opened
+    channel: ForkAwareChannel[FakeChannel], opened: Opened
 ) -> None:
     assert fork(lambda: opened.closed == [True])
     assert opened.closed == [True]
     with channel.held() as held:
-        assert held is opened.channels[1]  # type: ignore[comparison-overlap]
+        assert held.channel is opened.channels[1]
     assert opened.closed == [True, False]
 
 
-def test_a_channel_with_a_call_on_it_stays_with_the_parent(
-    channel: ForkAwareChannel, opened: Opened
+def test_a_fork_cuts_calls_and_waits_until_they_have_let_go(
+    channel: ForkAwareChannel[FakeChannel], opened: Opened
 ) -> None:
-    def opens_its_own() -> bool:
-        with channel.held() as own:
-            return own is not opened.channels[0] and not opened.channels[0].closed  # type: ignore[comparison-overlap]
+    holding, holds = threading.Event(), list[Hold[FakeChannel]]()
 
-    with channel.held():
-        assert fork(opens_its_own)
-        assert opened.closed == [False]
-        with channel.held() as held:
-            assert held is opened.channels[0]  # type: ignore[comparison-overlap]
-    assert fork(lambda: True)
-    assert opened.closed == [True]
-
-
-def test_a_lock_that_is_held_in_another_thread_does_not_stop_the_child(
-    channel: ForkAwareChannel,
-) -> None:
-    holding, forked = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with channel.held():
+    def call() -> None:
+        with channel.held() as hold:
+            holds.append(hold)
             holding.set()
-            forked.wait()
+            opened.channels[0].ended.wait()
+        with channel.held() as again:  # once the fork is over
+            holds.append(again)
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=call)
     thread.start()
     holding.wait()
 
-    def uses_it() -> bool:
-        with channel.held():
-            return True
+    def opens_its_own() -> bool:
+        with channel.held() as own:
+            return own.channel is not opened.channels[0] and len(holds) == 1
 
-    assert fork(uses_it)
-    forked.set()
+    assert fork(opens_its_own)
     thread.join()
+    assert [hold.cut for hold in holds] == [True, False]
+    assert holds[1].channel is opened.channels[1]
+    assert opened.closed == [True, False]
+
+
+def test_a_stream_that_the_forking_thread_left_open_is_cut_and_not_waited_for(
+    channel: ForkAwareChannel[FakeChannel], opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forking, "_UNWIND_SECONDS", 0.01)
+    with channel.held() as hold:
+        assert fork(lambda: opened.closed == [True])
+        assert hold.cut
 
 
 def test_closing_ends_all_calls_and_a_later_one_opens_another(
-    channel: ForkAwareChannel, opened: Opened
+    channel: ForkAwareChannel[FakeChannel], opened: Opened
 ) -> None:
     with channel.held():
         channel.close()
