@@ -64,7 +64,7 @@ class Connection:
 
     gRPC's threads do not survive a fork, so the channel ends before one (of a DataLoader's
     workers, say), and the next call opens another. Calls that were on their way are made
-    again: by `unary` itself, and by who has asked for a stream or a transfer.
+    again: by `unary` and `transfer` themselves, and by who has asked for a stream.
 
     Raises:
         ConfigError: `address` is not host:port.
@@ -110,14 +110,10 @@ class Connection:
             LiptError: what the coordinator refused with, UnreachableError or
                 NotACoordinatorError.
         """
-        while True:
-            try:
-                with self.stubs() as stubs:
-                    return method(stubs)(request, timeout=seconds)
-            except ForkedError:
-                continue
-            except grpc.RpcError as error:
-                raise self.explain(error) from None
+        try:
+            return self._whole(lambda stubs: method(stubs)(request, timeout=seconds))
+        except grpc.RpcError as error:
+            raise self.explain(error) from None
 
     def stream(
         self,
@@ -154,24 +150,24 @@ class Connection:
                     call.cancel()
 
     def transfer(self, act: Callable[[blob_pb2_grpc.BlobServiceStub], ResultT]) -> ResultT:
-        """What a transfer of blobs comes to, however often this process forks meanwhile."""
-        while True:
-            try:
-                with self._blobs() as blobs:
-                    return act(blobs)
-            except ForkedError:
-                continue
+        """What a transfer of blobs comes to; adds the address to what it says of a lost connection.
 
-    @contextmanager
-    def _blobs(self) -> Iterator[blob_pb2_grpc.BlobServiceStub]:
-        """For a transfer of blobs; adds the address to what it says of a lost connection."""
+        Raises:
+            LiptError: what `act` raises.
+        """
         try:
-            with self.stubs() as stubs:
-                yield stubs.blobs
-        except ForkedError:
-            raise
+            return self._whole(lambda stubs: act(stubs.blobs))
         except UnreachableError as error:
             raise UnreachableError(f"{self.address}: {error}") from None
+
+    def _whole(self, act: Callable[[Stubs], ResultT]) -> ResultT:
+        """What comes of calls that this process has not cut: they are made again until then."""
+        while True:
+            try:
+                with self.stubs() as stubs:
+                    return act(stubs)
+            except ForkedError:
+                continue
 
     def explain(self, error: grpc.RpcError) -> LiptError:
         """What a failed call means, with the address and what to check."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,20 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path)
     yield cluster
     cluster.end()
+
+
+@contextmanager
+def cluster_with_a_run(directory: Path) -> Iterator[Cluster]:
+    """One coordinator and one worker, with a run "first" that is ready."""
+    cluster = Cluster(directory)
+    try:
+        cluster.start_coordinator()
+        cluster.start_worker("one")
+        with cluster.client() as client:
+            client.wait(client.start_run(dict(SMALL_RUN), name="first").run_id)
+        yield cluster
+    finally:
+        cluster.end()
 
 
 @pytest.fixture

@@ -17,21 +17,13 @@ from lipt.common.rpc.channel import open_channel
 from lipt.trainer import Client, ReselectingSampler, Reselection, Subset
 from lipt.v1 import subset_pb2, subset_pb2_grpc
 from tests.end_to_end.cluster import Cluster
-from tests.end_to_end.conftest import SMALL_RUN
+from tests.end_to_end.conftest import SMALL_RUN, cluster_with_a_run
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One coordinator with a run that is ready."""
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        cluster.start_coordinator()
-        cluster.start_worker("one")
-        with cluster.client() as client:
-            client.wait(client.start_run(dict(SMALL_RUN), name="first").run_id)
+    with cluster_with_a_run(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-    finally:
-        cluster.end()
 
 
 @pytest.fixture

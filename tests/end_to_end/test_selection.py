@@ -19,7 +19,7 @@ from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import Weights
 from lipt.trainer import Client
 from tests.end_to_end.cluster import Cluster
-from tests.end_to_end.conftest import SMALL_RUN
+from tests.end_to_end.conftest import cluster_with_a_run
 
 NUM_EXAMPLES = 1797
 
@@ -46,16 +46,8 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One coordinator with a run that is ready."""
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        cluster.start_coordinator()
-        cluster.start_worker("one")
-        with cluster.client() as client:
-            client.wait(client.start_run(dict(SMALL_RUN), name="first").run_id)
+    with cluster_with_a_run(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-    finally:
-        cluster.end()
 
 
 @pytest.fixture
