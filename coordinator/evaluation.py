@@ -9,7 +9,7 @@ Shapes: N examples, B of them in a batch, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -125,9 +125,14 @@ class Evaluator:
     batch_norm_images_MCHW: Tensor | None
     batch_size: int = 128
 
-    def __call__(self, weights: Weights) -> Scored:
-        """The accuracy of `weights`, and the statistics that it was reached with."""
-        self.model.load_state_dict(weights)
+    def __call__(self, weights: Mapping[str, Tensor]) -> Scored:
+        """The accuracy of `weights`, and the statistics that it was reached with.
+
+        Args:
+            weights: the model's; asked for each tensor once, and none is kept.
+        """
+        for name, tensor in self.model.state_dict().items():
+            tensor.copy_(weights[name])
         mended: Weights = {}
         if self.batch_norm_images_MCHW is not None and has_batch_norm(self.model):
             with pinned_kernels():

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.retry import RetryPolicy
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
 from lipt.common.data.shard import Shard, unpack_shard
@@ -58,6 +59,9 @@ class AssignmentRunner:
         self._events = events
         self._allowed_modules = allowed_modules
         self._should_stop = should_stop
+        self._policy = RetryPolicy(
+            on_retry=lambda error: self._retried("transfer", f"{error} Going on where it was.")
+        )
         self._bytes_received = 0
 
     def run(self, worker_id: str, assignment: Assignment) -> None:
@@ -108,13 +112,16 @@ class AssignmentRunner:
     def _upload(self, weights: Weights, encoding: WeightEncoding) -> BlobName:
         content = encode_weights(weights, encoding)
         return self._insist(
-            lambda: upload(self._coordinator.blobs, content), patient_with=_COORDINATOR_IN_TROUBLE
+            lambda: upload(self._coordinator.blobs, content, policy=self._policy),
+            patient_with=_COORDINATOR_IN_TROUBLE,
         )
 
     def _initial_weights(self, assignment: Assignment) -> Weights:
         task, name = assignment.task, assignment.initial_weights
         if not self._cache.has(name):
-            self._insist(lambda: download(self._coordinator.blobs, name, self._cache))
+            self._insist(
+                lambda: download(self._coordinator.blobs, name, self._cache, policy=self._policy)
+            )
             self._bytes_received += name.size_bytes
         self._cache.trim(self._cache_bytes, keep=name)
         model = build_model(
@@ -134,7 +141,10 @@ class AssignmentRunner:
         task = assignment.task
         content: bytes = self._insist(
             lambda: download_bytes(
-                self._coordinator.blobs, assignment.shard, max_bytes=self._cache.max_blob_bytes
+                self._coordinator.blobs,
+                assignment.shard,
+                max_bytes=self._cache.max_blob_bytes,
+                policy=self._policy,
             )
         )
         self._bytes_received += len(content)
@@ -155,10 +165,8 @@ class AssignmentRunner:
             try:
                 return action()
             except patient_with as error:
-                self._events.record(
-                    EventKind.RETRIED,
-                    detail="transfer or commit",
-                    level=logging.WARNING,
-                    reason=f"{error} Trying again.",
-                )
+                self._retried("handing over", f"{error} Trying again.")
                 sleep(_RETRY_SECONDS)
+
+    def _retried(self, what: str, reason: str) -> None:
+        self._events.record(EventKind.RETRIED, detail=what, level=logging.WARNING, reason=reason)

@@ -41,6 +41,10 @@ def worker(
     metrics_listen: Annotated[
         str | None, typer.Option(help="Address of Prometheus metrics, at /metrics.")
     ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Show metrics beyond this machine without TLS."),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
 ) -> None:
     """Train learners for a coordinator until told to stop."""
@@ -60,6 +64,7 @@ def worker(
                 "tls_key": tls_key,
                 "tls_ca": tls_ca,
                 "metrics_listen": metrics_listen,
+                "insecure": insecure,
                 "log_level": log_level,
             },
         )
@@ -74,26 +79,31 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     import signal
     from contextlib import ExitStack
 
+    from lipt.common.exposure import require_deliberate_exposure
     from lipt.common.logs import configure_logging
+    from lipt.common.rpc.tls import TlsFiles
     from lipt.common.settings import load_settings
     from lipt.common.threads import wait_passively
     from lipt.worker.settings import WorkerSettings
 
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level)
+    tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    if settings.metrics_listen is not None:
+        require_deliberate_exposure(
+            settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
+        )
     wait_passively()
     from lipt.common.blobs.store import BlobStore
     from lipt.common.devices import resolve_device
     from lipt.common.events import Events
     from lipt.common.metrics import serving_metrics
     from lipt.common.rpc.channel import open_channel
-    from lipt.common.rpc.tls import TlsFiles
     from lipt.worker.agent import Agent
     from lipt.worker.coordinator import Coordinator
 
     device = resolve_device(settings.device)
     cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
-    tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     events = Events()
     with ExitStack() as stack:
         if settings.metrics_listen is not None:

@@ -28,6 +28,8 @@ class WorkerSettings(LayeredSettings):
     max_learners: int | None = Field(default=None, ge=1)
     # Where /metrics is served, with the same PEM files; None: nowhere.
     metrics_listen: str | None = None
+    # Whether that may be beyond this machine without TLS.
+    insecure: bool = False
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
     # PEM files; certificate and key are what an mTLS coordinator asks for.
     tls_cert: Path | None = None

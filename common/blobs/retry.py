@@ -36,6 +36,7 @@ class RetryPolicy:
         sleep: how to pause; `Event.wait` makes the pause end early.
         jitter: draws the share of the pause that is taken, in [0, 1); peers that
             were cut at the same moment come back spread out.
+        on_retry: told of every failure that is tried again.
     """
 
     max_failures: int = 10
@@ -43,6 +44,7 @@ class RetryPolicy:
     max_seconds: float = 10.0
     sleep: Callable[[float], object] = field(default=time.sleep)
     jitter: Callable[[], float] = field(default=random.random)
+    on_retry: Callable[[LiptError], object] = field(default=lambda _: None)
 
     def pause_seconds(self, num_failures: int) -> float:
         """How long to wait after so many failures in a row: half to all of the backoff."""
@@ -81,4 +83,5 @@ def retry(
             furthest = max(furthest, reached)
             if num_failures >= policy.max_failures:
                 raise
+            policy.on_retry(error)
             policy.sleep(policy.pause_seconds(num_failures))

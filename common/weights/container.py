@@ -103,6 +103,9 @@ class Container:
 
     def values(self, name: str) -> npt.NDArray[np.uint8]:
         """A tensor's bytes, read-only and without a copy."""
+        if isinstance(self._data.obj, mmap.mmap):
+            # The tensors read before stay in the page cache, but not in this process.
+            self._data.obj.madvise(mmap.MADV_DONTNEED)
         begin = self._begins[name]
         return np.frombuffer(self._data[begin : begin + self.specs[name].num_bytes], np.uint8)
 

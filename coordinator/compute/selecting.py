@@ -112,7 +112,7 @@ class SelectSubset:
             return None
         context.report("reading the features", 0, 1)
         return read_user_features(
-            context.blobs.path(self.features),
+            context.blobs.verified_path(self.features),
             num_examples=len(context.dataset),
             max_bytes=context.settings.max_blob_bytes,
         )

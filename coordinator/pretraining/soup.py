@@ -5,14 +5,15 @@ decreasing validation accuracy, as in Wortsman et al. 2022, "Model soups"
 (arXiv:2203.05482); each is mixed into the soup at the ratio alpha that helps
 most, or discarded. The uniform soup of Appendix C merges all of them alike.
 
-This file decides and interpolates, it runs no model: `evaluate` does. At most
-three models' worth of weights are in memory here: the soup, the ingredient,
-and their mixture.
+This file decides and interpolates, it runs no model: `evaluate` does. Mixtures are
+made tensor by tensor, straight into the model that evaluates them, so that however
+many learners there are, three models' worth of weights are in memory: the soup, the
+ingredient, and that model. (The uniform soup sums in float64: four.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,9 +25,12 @@ from lipt.coordinator.evaluation import Scored
 
 # Reads one learner's weights: they are on disk, and may be many.
 LoadWeights = Callable[[], Weights]
-Evaluate = Callable[[Weights], Scored]
+# Asks for each tensor once, and keeps none.
+Evaluate = Callable[[Mapping[str, Tensor]], Scored]
 # Evaluations done, and how many there will be.
 OnProgress = Callable[[int, int], None]
+# Values that are mixed at a time: float64 copies of so many stay in a CPU's cache.
+_VALUES_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True)
@@ -54,31 +58,48 @@ class Soup:
     ingredients: tuple[Ingredient, ...]
 
 
-def interpolate(soup: Weights, ingredient: Weights, alpha: float) -> Weights:
-    """(1 - alpha) soup + alpha ingredient, computed in float64.
+@dataclass(frozen=True, eq=False)
+class Mixture(Mapping[str, Tensor]):
+    """(1 - alpha) soup + alpha ingredient, computed in float64; made when it is asked for.
 
-    Args:
+    Every access gives a new tensor of the soup's dtype. Integers, such as a batch counter,
+    are the soup's.
+
+    Attributes:
         soup: tensors by name. Not modified.
         ingredient: the same names, shapes and dtypes. Not modified.
         alpha: in [0, 1]; 0 and 1 give the soup's and the ingredient's exact values.
-
-    Returns:
-        New tensors of the same dtypes. Integers, such as a batch counter, are the soup's.
     """
-    return {
-        name: _mix(tensor, ingredient[name], alpha)
-        if tensor.is_floating_point()
-        else tensor.clone()
-        for name, tensor in soup.items()
-    }
+
+    soup: Weights
+    ingredient: Weights
+    alpha: float
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Mix one tensor."""
+        start, end = self.soup[name], self.ingredient[name]
+        if self.alpha == 0 or not start.is_floating_point():
+            return start.clone()
+        return end.clone() if self.alpha == 1 else _mix(start, end, self.alpha)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, in the soup's order."""
+        return iter(self.soup)
+
+    def __len__(self) -> int:
+        """How many tensors there are."""
+        return len(self.soup)
 
 
 def _mix(start: Tensor, end: Tensor, alpha: float) -> Tensor:
-    if alpha in (0.0, 1.0):
-        return (end if alpha else start).clone()
-    start64 = start.to(torch.float64)
-    # copy: a float64 model's own tensor must not be written to.
-    return end.to(torch.float64, copy=True).sub_(start64).mul_(alpha).add_(start64).to(start.dtype)
+    mixed = torch.empty(start.shape, dtype=start.dtype)
+    parts = (torch.split(tensor.reshape(-1), _VALUES_AT_ONCE) for tensor in (mixed, start, end))
+    for mixed_V, start_V, end_V in zip(*parts, strict=True):
+        start64_V = start_V.to(torch.float64)
+        # copy: a float64 model's own tensor must not be written to.
+        end64_V = end_V.to(torch.float64, copy=True)
+        mixed_V.copy_(end64_V.sub_(start64_V).mul_(alpha).add_(start64_V))
+    return mixed
 
 
 def greedy_soup(
@@ -131,13 +152,14 @@ def _offer(
     learner = load()
     alpha, mended = 0.0, Weights()
     for tried in (step / num_alphas for step in range(1, num_alphas)):
-        scored = score(interpolate(soup, learner, tried))
+        scored = score(Mixture(soup, learner, tried))
         if scored.accuracy > soup_accuracy:
             alpha, mended, soup_accuracy = tried, scored.mended, scored.accuracy
     if alpha:
-        # Mixed again, so that only one mixture is in memory at a time.
-        soup = interpolate(soup, learner, alpha) | mended
-    return soup, soup_accuracy, alpha
+        # Mixed again, in place: each old tensor goes when its mixture has come.
+        for name, tensor in Mixture(soup, learner, alpha).items():
+            soup[name] = tensor
+    return soup | mended, soup_accuracy, alpha
 
 
 def uniform_soup(
@@ -186,20 +208,17 @@ def _score_alone(learners: Sequence[LoadWeights], score: Evaluate) -> tuple[list
 
 def _mean(learners: Sequence[LoadWeights]) -> Weights:
     """Floating-point tensors' means; integers are the first learner's."""
-    first = learners[0]()
-    sums = {
-        name: tensor.to(torch.float64, copy=True)
-        for name, tensor in first.items()
-        if tensor.is_floating_point()
-    }
+    means = learners[0]()
+    dtypes = {name: tensor.dtype for name, tensor in means.items() if tensor.is_floating_point()}
+    for name in dtypes:
+        means[name] = means[name].to(torch.float64, copy=True)
     for load in learners[1:]:
         weights = load()
-        for name, total in sums.items():
-            total.add_(weights[name])
-    return {
-        name: (sums.pop(name) / len(learners)).to(tensor.dtype) if name in sums else tensor
-        for name, tensor in first.items()
-    }
+        for name in dtypes:
+            means[name].add_(weights[name])
+    for name, dtype in dtypes.items():
+        means[name] = (means[name] / len(learners)).to(dtype)
+    return means
 
 
 def _ingredient(
@@ -218,7 +237,7 @@ def _ingredient(
 def _counted(evaluate: Evaluate, on_progress: OnProgress, total: int) -> Evaluate:
     done = 0
 
-    def score(weights: Weights) -> Scored:
+    def score(weights: Mapping[str, Tensor]) -> Scored:
         nonlocal done
         scored = evaluate(weights)
         done += 1

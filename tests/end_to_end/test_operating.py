@@ -116,3 +116,7 @@ def test_metrics_are_not_shown_to_other_machines_unasked(cluster: Cluster) -> No
     )
     assert refused.wait() == 1
     assert "--metrics-listen 0.0.0.0:0 is reachable from other machines" in refused.text()
+    worker = ["-m", "lipt.worker", "--coordinator", "127.0.0.1:1", "--metrics-listen", "[::]:0"]
+    refused = cluster.start("refused-worker", worker)
+    assert refused.wait() == 1
+    assert "--metrics-listen [::]:0 is reachable from other machines" in refused.text()

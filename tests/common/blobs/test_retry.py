@@ -54,6 +54,17 @@ def test_a_pause_is_half_to_all_of_the_backoff() -> None:
     assert RetryPolicy(first_seconds=1.0, jitter=lambda: 0.5).pause_seconds(2) == 1.5
 
 
+def test_every_failure_that_is_tried_again_is_told() -> None:
+    told: list[str] = []
+    transfer, policy = (
+        Transfer(0, 0, 0),
+        RetryPolicy(max_failures=3, sleep=lambda _: None, on_retry=lambda e: told.append(e.reason)),
+    )
+    with pytest.raises(UnreachableError):
+        retry(transfer.attempt, progress=lambda: transfer.offset, policy=policy)
+    assert told == ["UNREACHABLE"] * 2
+
+
 def test_progress_starts_the_count_again() -> None:
     assert run(Transfer(0, 0, 7, 7, 9, 9)) == ("done", [1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
 

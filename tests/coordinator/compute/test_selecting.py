@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.errors import FeaturesError, SignalsError, UnknownBlobError
+from lipt.common.errors import CorruptBlobError, FeaturesError, SignalsError, UnknownBlobError
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import RunConfig
 from lipt.common.subset_digest import subset_digest
@@ -168,6 +168,16 @@ def test_a_strategy_on_own_features_needs_no_model(
     assert probe.seen is not None
     assert torch.equal(probe.seen.features_ND, own)
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
+
+
+def test_own_features_that_the_disk_has_damaged_are_refused(context: Context, select: Any) -> None:
+    blob = put(context, features=torch.rand(NUM_EXAMPLES, 4))
+    path = context.blobs.path(blob)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptBlobError, match=path.name):
+        select(Probe(FEATURES), features=blob)
 
 
 def test_without_own_features_they_are_the_model_s(select: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
@@ -14,11 +14,12 @@ from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.evaluation import Scored
 from lipt.coordinator.pretraining.soup import (
+    Evaluate,
     Ingredient,
     LoadWeights,
+    Mixture,
     Soup,
     greedy_soup,
-    interpolate,
     uniform_soup,
 )
 
@@ -34,7 +35,7 @@ def loaders(learners: Sequence[Weights]) -> list[LoadWeights]:
     return [loader(weights) for weights in learners]
 
 
-def closeness(target: float) -> Callable[[Weights], Scored]:
+def closeness(target: float) -> Evaluate:
     """Accuracy 1 - |w - target|, rounded so that ties happen."""
     return lambda weights: Scored(round(1 - abs(weights["w"][0].item() - target), 4), {})
 
@@ -43,9 +44,7 @@ def ignore(_done: int, _total: int) -> None:
     """No progress bar."""
 
 
-def greedy(
-    learners: Sequence[Weights], evaluate: Callable[[Weights], Scored], num_alphas: int = 10
-) -> Soup:
+def greedy(learners: Sequence[Weights], evaluate: Evaluate, num_alphas: int = 10) -> Soup:
     return greedy_soup(loaders(learners), evaluate, num_alphas=num_alphas, on_progress=ignore)
 
 
@@ -77,7 +76,7 @@ def test_an_equal_accuracy_is_no_improvement() -> None:
 
 def test_of_equally_good_alphas_the_smallest_is_taken() -> None:
     # Every mixture of 0 and 1 is better than both, all alike.
-    def evaluate(weights: Weights) -> Scored:
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
         return Scored(0.9 if 0 < weights["w"].item() < 1 else 0.5, {})
 
     soup = greedy([vector(0.0), vector(1.0)], evaluate, num_alphas=5)
@@ -98,7 +97,7 @@ def test_order_is_by_accuracy_then_by_index() -> None:
 
 def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
     # The estimate says which weights it was made for.
-    def evaluate(weights: Weights) -> Scored:
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
         value = weights["w"].item()
         return Scored(1 - abs(value - 0.5), {"mean": torch.tensor(10 * value)})
 
@@ -175,7 +174,7 @@ def test_equals_the_brute_force_search(
         distance = sum((a - b) ** 2 for a, b in zip(values, target, strict=True))
         return round(1 / (1 + distance), 2)
 
-    def evaluate(weights: Weights) -> Scored:
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
         return Scored(score(weights["w"].tolist()), {})
 
     weights, accuracy, kept = brute_force(learners, score, num_alphas)
@@ -192,7 +191,7 @@ def test_equals_the_brute_force_search(
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_the_ends_of_an_interpolation_are_exact(alpha: float) -> None:
     soup, ingredient = vector(0.1, -0.0, 3e38), vector(1e-30, 5.0, -3e38)
-    mixed = interpolate(soup, ingredient, alpha)
+    mixed = Mixture(soup, ingredient, alpha)
     expected = ingredient if alpha else soup
     assert mixed["w"].view(torch.int32).tolist() == expected["w"].view(torch.int32).tolist()
     assert mixed["w"].data_ptr() != expected["w"].data_ptr()
@@ -201,7 +200,15 @@ def test_the_ends_of_an_interpolation_are_exact(alpha: float) -> None:
 @settings(deadline=None)
 @given(value=st.floats(width=32, allow_nan=False, allow_infinity=False), alpha=st.floats(0, 1))
 def test_equal_weights_mix_to_themselves(value: float, alpha: float) -> None:
-    assert interpolate(vector(value), vector(value), alpha)["w"].item() == value
+    assert Mixture(vector(value), vector(value), alpha)["w"].item() == value
+
+
+def test_long_tensors_of_any_layout_are_mixed_as_in_one_piece() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(300, 700, generator=generator).t()
+    end = torch.randn(700, 300, generator=generator)
+    expected = (start.double() + 0.3 * (end.double() - start.double())).float()
+    assert torch.equal(Mixture({"w": start}, {"w": end}, 0.3)["w"], expected)
 
 
 def test_integers_are_the_soups_and_dtypes_stay() -> None:
@@ -218,7 +225,7 @@ def test_integers_are_the_soups_and_dtypes_stay() -> None:
         "mask": torch.tensor([False]),
     }
     before = {name: tensor.clone() for name, tensor in ingredient.items()}
-    mixed = interpolate(soup, ingredient, 0.5)
+    mixed = Mixture(soup, ingredient, 0.5)
     assert {name: tensor.tolist() for name, tensor in mixed.items()} == {
         "counter": 3,
         "half": [1.5],
@@ -236,7 +243,7 @@ def test_uniform_soup_is_the_mean() -> None:
         for value, count in ((1.0, 5), (2.0, 6), (6.0, 7))
     ]
 
-    def evaluate(weights: Weights) -> Scored:
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
         return Scored(weights["w"].item() / 10, {})
 
     told: list[tuple[int, int]] = []
@@ -256,24 +263,26 @@ def test_stirring_by_the_reported_alphas_gives_the_uniform_soup() -> None:
     soup = uniform_soup(loaders(learners), closeness(0.5), on_progress=ignore)
     stirred = learners[0]
     for item in soup.ingredients:
-        stirred = interpolate(stirred, learners[item.index], item.alpha)
+        stirred = dict(Mixture(stirred, learners[item.index], item.alpha))
     torch.testing.assert_close(stirred, soup.weights)
 
 
 @pytest.mark.parametrize("method", ["greedy", "uniform"])
 def test_at_most_three_models_are_in_memory(method: str) -> None:
-    # Nothing else has tensors of this size; float64 sums of the uniform soup count twice.
+    # Nothing else has tensors of this size; float64 counts twice.
     size, most = 4099, 0
+    model = torch.empty(size)
 
     def load(value: float) -> LoadWeights:
         return lambda: {"w": torch.full((size,), value)}
 
-    def evaluate(weights: Weights) -> Scored:
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
         nonlocal most
+        model.copy_(weights["w"])
         found = [item for item in gc.get_objects() if type(item) is torch.Tensor]
         sizes = [item.itemsize // 4 for item in found if item.numel() == size]
         most = max(most, sum(sizes))
-        return closeness(0.5)(weights)
+        return closeness(0.5)({"w": model})
 
     learners = [load(value) for value in (0.0, 1.0, 0.2, 0.9, 0.4)]
     if method == "greedy":
@@ -281,4 +290,4 @@ def test_at_most_three_models_are_in_memory(method: str) -> None:
         assert sum(item.kept for item in soup.ingredients) > 1
     else:
         uniform_soup(learners, evaluate, on_progress=ignore)
-    assert 1 <= most <= 3
+    assert 2 <= most <= 3

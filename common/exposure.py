@@ -29,7 +29,9 @@ def require_deliberate_exposure(
         ConfigError: `listen` is beyond loopback, there is no TLS, and no `--insecure`.
     """
     host, _ = split_address(listen)
-    if not is_loopback(host) and tls is None and not insecure:
+    # A client's authority alone encrypts nothing that is served.
+    encrypted = tls is not None and tls.cert is not None
+    if not is_loopback(host) and not encrypted and not insecure:
         raise ConfigError(
             f"{flag} {listen} is reachable from other machines and there is no TLS. Give "
             "--tls-cert and --tls-key (with --tls-ca only certified peers get in), or --insecure "

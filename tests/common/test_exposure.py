@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import ConfigError
+from lipt.common.exposure import describe_exposure, is_loopback, require_deliberate_exposure
 from lipt.common.rpc.tls import TlsFiles
-from lipt.coordinator.exposure import describe_exposure, is_loopback, require_deliberate_exposure
 
 TLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
 MTLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"), ca=Path("authority.pem"))
@@ -25,6 +25,8 @@ def test_everything_else_is_not(host: str) -> None:
 def test_listening_beyond_this_machine_has_to_be_deliberate() -> None:
     with pytest.raises(ConfigError, match=r"--tls-cert.*--insecure"):
         require_deliberate_exposure("0.0.0.0:50051", None, insecure=False)
+    with pytest.raises(ConfigError, match="there is no TLS"):
+        require_deliberate_exposure("[::]:9464", TlsFiles(ca=Path("a.pem")), insecure=False)
     require_deliberate_exposure("0.0.0.0:50051", None, insecure=True)
     require_deliberate_exposure("0.0.0.0:50051", TLS, insecure=False)
     require_deliberate_exposure("127.0.0.1:50051", None, insecure=False)
