@@ -13,11 +13,7 @@ import logging
 from collections.abc import Callable
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.errors import (
-    InvalidRequestError,
-    LiptError,
-    StaleLeaseError,
-)
+from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
 from lipt.common.events import EventKind, Events
 from lipt.coordinator.learner_result import LearnerResult, is_in
 from lipt.coordinator.leases import Lease, LeaseTable
@@ -27,6 +23,7 @@ from lipt.coordinator.scheduling import (
     LearnerKey,
     WorkerRecord,
     after_failure,
+    any_queued,
     choose_learner,
     leased,
     requeued,
@@ -272,7 +269,7 @@ class Dispatcher:
 
     def _match(self) -> None:
         """Give waiting workers, in the order of their asking, what there is to do."""
-        if not self._waiting or not self._has_queued():
+        if not self._waiting or not any_queued(self._book.runs()):
             return
         present = {worker.worker_id: worker for worker in self.alive()}
         for worker_id, turn in tuple(self._waiting.items()):
@@ -288,14 +285,6 @@ class Dispatcher:
                 if not turn.done():
                     self._reserved.add(key)
                     turn.set_result(key)
-
-    def _has_queued(self) -> bool:
-        return any(
-            learner.state is LearnerState.QUEUED
-            for run in self._book.runs()
-            if run.state is RunState.TRAINING
-            for learner in run.learners
-        )
 
     def _on_change(self, run: RunRecord) -> None:
         if run.state is not RunState.TRAINING:

@@ -60,6 +60,16 @@ class WorkerRecord:
         )
 
 
+def any_queued(runs: Iterable[RunRecord]) -> bool:
+    """Whether any learner waits for a worker."""
+    return any(
+        learner.state is LearnerState.QUEUED
+        for run in runs
+        if run.state is RunState.TRAINING
+        for learner in run.learners
+    )
+
+
 def choose_learner(
     worker: WorkerRecord,
     runs: Iterable[RunRecord],

@@ -36,12 +36,12 @@ def make_directory(path: Path) -> None:
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True)
-        sync_directory(path.parent)
+        sync(path.parent)
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a directory, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -53,7 +53,7 @@ def publish(file: FileIO, source: Path, target: Path) -> None:
     os.fsync(file.fileno())
     make_directory(target.parent)
     source.replace(target)
-    sync_directory(target.parent)
+    sync(target.parent)
 
 
 def try_lock(file: FileIO, path: Path) -> bool | None:

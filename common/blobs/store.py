@@ -21,7 +21,7 @@ from lipt.common.blobs.durable import (
     publish,
     remove_stale_temporaries,
     state_errors,
-    sync_directory,
+    sync,
     temporary_file,
     write_all,
 )
@@ -216,7 +216,7 @@ class BlobStore:
         if not self.has(name):
             return False
         with state_errors(self.root):
-            sync_directory(self._target(name).parent)
+            sync(self._target(name).parent)
         return True
 
     def _check_size(self, size_bytes: int, label: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from lipt.common.blobs.durable import make_directory, state_errors, sync_directory
+from lipt.common.blobs.durable import make_directory, state_errors, sync
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import DATABASE, open_read_only, read_contents
@@ -56,9 +56,9 @@ def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedU
         try:
             _copy_database(source, partial / DATABASE)
             made = _copy_blobs(directory, partial, link=link)
-            sync_directory(partial)
+            sync(partial)
             partial.rename(destination)
-            sync_directory(destination.absolute().parent)
+            sync(destination.absolute().parent)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -74,7 +74,7 @@ def _copy_database(source: sqlite3.Connection, path: Path) -> None:
             target.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         raise StateError(f"the database could not be copied to {path}: {error}.") from None
-    _sync(path)
+    sync(path)
 
 
 def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
@@ -101,7 +101,7 @@ def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
         num_blobs += 1
         num_bytes += copy.stat().st_size
     for folder in (partial / "blobs").glob("*"):
-        sync_directory(folder)
+        sync(folder)
     return BackedUp(len(contents.runs), num_blobs, num_bytes, num_linked)
 
 
@@ -115,13 +115,8 @@ def _linked(original: Path, copy: Path) -> bool:
 
 def _copy(original: Path, copy: Path) -> None:
     shutil.copyfile(original, copy)
-    _sync(copy)
+    sync(copy)
     if BlobName.of_file(copy).sha256 != original.name:
         raise StateError(
             f"{original} is damaged: its content has another digest. See lipt state check."
         )
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
