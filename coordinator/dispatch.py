@@ -269,16 +269,13 @@ class Dispatcher:
 
     def _match(self) -> None:
         """Give waiting workers, in the order of their asking, what there is to do."""
-        if not self._waiting or not any_queued(self._book.runs()):
+        runs = self._book.runs()
+        if not self._waiting or not any_queued(runs):
             return
         present = {worker.worker_id: worker for worker in self.alive()}
         for worker_id, turn in tuple(self._waiting.items()):
-            worker = present[worker_id]
             key = choose_learner(
-                worker,
-                self._book.runs(),
-                others=[other for other in present.values() if other.worker_id != worker_id],
-                reserved=self._reserved,
+                present[worker_id], runs, present=present.values(), reserved=self._reserved
             )
             if key is not None:
                 del self._waiting[worker_id]

@@ -74,7 +74,7 @@ def choose_learner(
     worker: WorkerRecord,
     runs: Iterable[RunRecord],
     *,
-    others: Collection[WorkerRecord],
+    present: Collection[WorkerRecord],
     reserved: Collection[LearnerKey] = (),
 ) -> LearnerKey | None:
     """The learner that a free worker should train next.
@@ -85,22 +85,27 @@ def choose_learner(
     Args:
         worker: who asks.
         runs: all runs, oldest first.
-        others: the other workers that are alive.
+        present: the workers that are alive.
         reserved: learners that are being handed out at this moment.
     """
     for run in runs:
         if run.state is not RunState.TRAINING or not worker.can_run(run):
             continue
-        capable = {other.worker_id for other in others if other.can_run(run)}
         for learner in run.learners:
             key = (run.run_id, learner.index)
             if learner.state is not LearnerState.QUEUED or key in reserved:
                 continue
-            failed_on = set(learner.failed_on)
-            if worker.worker_id in failed_on and capable - failed_on:
-                continue
-            return key
+            failed_here = worker.worker_id in learner.failed_on
+            if not failed_here or not _may_succeed(learner, run, present):
+                return key
     return None
+
+
+def _may_succeed(learner: LearnerRecord, run: RunRecord, present: Collection[WorkerRecord]) -> bool:
+    """Whether a worker is there on which the learner has not failed yet."""
+    return any(
+        worker.worker_id not in learner.failed_on and worker.can_run(run) for worker in present
+    )
 
 
 class Closing(Enum):
