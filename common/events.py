@@ -28,6 +28,8 @@ class EventKind(StrEnum):
     LEARNER_REASSIGNED = "learner_reassigned"
     # An attempt counted against its learner: the worker failed, or its result was refused.
     LEARNER_FAILED = "learner_failed"
+    # A learner's result was in, and the disk has changed or lost it: it is trained again.
+    LEARNER_DAMAGED = "learner_damaged"
     # A worker gave its learner back undone.
     LEARNER_RETURNED = "learner_returned"
     # Something is tried again; detail: what.

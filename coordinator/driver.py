@@ -15,10 +15,21 @@ from typing import TypeVar
 
 from lipt.common.errors import LiptError, RunFailedError, StateError
 from lipt.common.events import EventKind, Events
-from lipt.coordinator.compute.jobs import CutShards, InitializeWeights, MakeSoup
+from lipt.coordinator.compute.jobs import (
+    CutShards,
+    DamagedLearners,
+    InitializeWeights,
+    MakeSoup,
+)
 from lipt.coordinator.compute.messages import Job
 from lipt.coordinator.compute.process import ComputeProcess
-from lipt.coordinator.outcomes import soup_record, with_ingredients, without_open_learners
+from lipt.coordinator.outcomes import (
+    DAMAGED,
+    soup_record,
+    with_ingredients,
+    without_open_learners,
+    without_results,
+)
 from lipt.coordinator.records import LearnerRecord, RunRecord, RunState
 from lipt.coordinator.run_book import Activity, RunBook
 from lipt.coordinator.scheduling import Closing, decide_closing
@@ -235,6 +246,9 @@ class RunDriver:
         made = await self._computed(
             run.run_id, MakeSoup(run.config, run.image, run.initial_weights, arrived)
         )
+        if isinstance(made, DamagedLearners):
+            await self._ask_again(run, made.indices)
+            return
         seconds = monotonic() - started
         await self._advance(
             run.run_id,
@@ -246,6 +260,21 @@ class RunDriver:
                 pretrained_weights=made.weights,
                 costs=now.costs.changed(merging_seconds=seconds),
             ),
+        )
+
+    async def _ask_again(self, run: RunRecord, indices: tuple[int, ...]) -> None:
+        """Go back to training for learners that were in, and are not whole any more."""
+        for index in indices:
+            self._events.record(
+                EventKind.LEARNER_DAMAGED,
+                level=logging.ERROR,
+                run=run.name,
+                learner=index,
+                reason=DAMAGED,
+            )
+        await self._advance(
+            run.run_id,
+            lambda now: without_results(now, indices).changed(state=RunState.TRAINING),
         )
 
     async def _advance(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> None:

@@ -11,6 +11,9 @@ from lipt.coordinator.records import (
     RunRecord,
     SoupRecord,
 )
+from lipt.coordinator.scheduling import requeued
+
+DAMAGED = "its result was in, but the coordinator's disk has changed or lost it"
 
 
 def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
@@ -22,6 +25,14 @@ def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
         for learner in run.learners
     )
     return run.changed(learners=learners)
+
+
+def without_results(run: RunRecord, indices: tuple[int, ...]) -> RunRecord:
+    """The run with these learners queued again: their results are not there any more."""
+    for index in indices:
+        learner = requeued(run.learners[index], DAMAGED)
+        run = run.with_learner(learner.changed(result=None, snapshots=()))
+    return run
 
 
 def with_ingredients(

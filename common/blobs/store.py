@@ -113,6 +113,21 @@ class BlobStore:
             _require_same(BlobName.of_file(path), name, path)
         return path
 
+    def keep_if_whole(self, name: BlobName) -> bool:
+        """Whether a blob is stored as its digest says; one that is not is removed.
+
+        So it can be stored again, which is refused for what seems to be there.
+        """
+        try:
+            self.verified_path(name)
+        except UnknownBlobError:
+            return False
+        except CorruptBlobError:
+            with state_errors(self.root):
+                self._target(name).unlink(missing_ok=True)
+            return False
+        return True
+
     def put_bytes(self, data: bytes) -> BlobName:
         """Store a content, durably.
 

@@ -151,8 +151,15 @@ class SoupResult:
 
 
 @dataclass(frozen=True)
+class DamagedLearners:
+    """Learners whose results the disk has changed or lost, by their own indices."""
+
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class MakeSoup:
-    """Merge the learners that are in."""
+    """Merge the learners that are in, or say which of them are not whole any more."""
 
     config: RunConfig
     image: ImageFormat
@@ -160,8 +167,13 @@ class MakeSoup:
     # Learner index and committed result, ascending by index.
     learners: tuple[tuple[int, BlobName], ...]
 
-    def run(self, context: Context) -> SoupResult:
+    def run(self, context: Context) -> SoupResult | DamagedLearners:
         """Evaluate every learner, merge, and store theta_p."""
+        damaged = tuple(
+            index for index, name in self.learners if not context.blobs.keep_if_whole(name)
+        )
+        if damaged:
+            return DamagedLearners(damaged)
         with pinned_kernels(self.config.evaluation_threads):
             return self._merge(context)
 

@@ -13,7 +13,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ComputeError, StateError
 from lipt.common.events import EventKind, Events
 from lipt.coordinator.clocks import steady_clock
-from lipt.coordinator.compute.jobs import SoupResult
+from lipt.coordinator.compute.jobs import DamagedLearners, SoupResult
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.dispatch import Dispatcher
 from lipt.coordinator.driver import RunDriver
@@ -214,6 +214,26 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
     assert bench.events.count(EventKind.RETRIED, "record") == 3
     (stored,) = await bench.database.load_runs()
     assert stored == run
+
+
+async def test_result_that_the_disk_has_damaged_is_asked_for_again(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunBook.wait_for_change)
+    await bench.book.add(make_run(num_learners=1))
+    await bench.dispatcher.commit(*await bench.take("first"), LEARNER)
+    bench.compute.answers = [DamagedLearners((0,)), SOUP]
+    driving = asyncio.ensure_future(bench.drive())
+    while bench.book.find("r").learners[0].state is not LearnerState.QUEUED:
+        revision = bench.book.revision("r")
+        await bench.book.wait_for_change("r", revision, timeout_seconds=60.0)
+    again = await bench.take("second")
+    assert again[1:] == (("r", 0), 2)
+    await bench.dispatcher.commit(*again, LEARNER)
+    run = await driving
+    assert run.state is RunState.READY
+    assert run.learners[0].failures == 0
+    assert bench.events.count(EventKind.LEARNER_DAMAGED) == 1
 
 
 async def test_what_a_run_waits_for_is_shown(bench: Bench, make_run: MakeRun) -> None:

@@ -118,6 +118,31 @@ def test_full_disk_is_said_loses_nothing_and_is_got_over(
         assert client.run(run.run_id).pretrained_weights == final.pretrained_weights
 
 
+def test_result_that_the_disk_damages_is_trained_again(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    coordinator = cluster.start_coordinator()
+    learners = {**small_run["learners"], "num_learners": 2}
+    with cluster.client() as client, open_channel(cluster.address) as channel:
+        run = client.start_run({**small_run, "learners": learners})
+        worker = StubWorker(cluster.directory, channel, "w")
+        first = worker.take()
+        worker.submit(first, worker.learner(first))
+        stored = client.run(run.run_id).learners[first.learner_index].result
+        assert stored is not None
+        path = cluster.directory / "state" / "blobs" / stored.sha256[:2] / stored.sha256
+        path.write_bytes(path.read_bytes()[::-1])
+        second = worker.take()
+        worker.submit(second, worker.learner(second))
+        again = worker.take()
+        assert again.learner_index == first.learner_index
+        worker.submit(again, worker.learner(again))
+        final = client.wait(run.run_id)
+        assert final.state is RunState.READY, final.message
+        assert [item.attempts for item in final.learners] == [2, 1]
+    assert "event=learner_damaged run=run-1 learner=0" in coordinator.text()
+
+
 def test_read_only_state_directory_is_refused_with_the_remedy(cluster: Cluster) -> None:
     state = cluster.directory / "read-only"
     flags = ("--data", "digits", "--listen", "127.0.0.1:0", "--state-dir", str(state))

@@ -37,6 +37,16 @@ def files_of(store: BlobStore) -> list[str]:
     )
 
 
+def test_blob_that_is_not_whole_makes_way_for_the_right_one(store: BlobStore) -> None:
+    store.put_bytes(DATA)
+    assert store.keep_if_whole(NAME)
+    store.path(NAME).write_bytes(DATA[::-1])
+    assert not store.keep_if_whole(NAME)
+    assert not store.has(NAME)
+    assert not store.keep_if_whole(NAME)
+    assert store.read_bytes(store.put_bytes(DATA)) == DATA
+
+
 @contextmanager
 def file_size_limit(num_bytes: int) -> Iterator[None]:
     """Writes beyond it fail, as on a full disk."""

@@ -12,7 +12,7 @@ from lipt.common.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs import MakeSoup, SoupResult
+from lipt.coordinator.compute.jobs import DamagedLearners, MakeSoup, SoupResult
 from lipt.coordinator.compute.settings import ComputeSettings
 
 
@@ -46,15 +46,40 @@ def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
     return MakeSoup(config, image, initial, ((0, learner), (1, learner))), initial, learner
 
 
-@pytest.mark.parametrize("which", ["learner", "initial weights"])
-def test_bit_that_flipped_on_the_disk_never_gets_into_the_soup(
-    context: Context, which: str
-) -> None:
-    job, initial, learner = make(context)
-    assert isinstance(job.run(context), SoupResult)
-    path = context.blobs.path(learner if which == "learner" else initial)
+def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1000] ^= 1
     path.write_bytes(content)
+
+
+@pytest.mark.parametrize("what", ["damaged", "lost"])
+def test_learner_that_is_not_whole_any_more_is_named_and_can_come_again(
+    context: Context, what: str
+) -> None:
+    job, _, learner = make(context)
+    made = job.run(context)
+    assert isinstance(made, SoupResult)
+    path = context.blobs.path(learner)
+    content = path.read_bytes()
+    damage(path) if what == "damaged" else path.unlink()
+    assert job.run(context) == DamagedLearners((0, 1))
+    assert context.blobs.put_bytes(content) == learner
+    assert job.run(context) == made
+
+
+def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _, learner = make(context)
+    damage(context.blobs.path(learner))
+    monkeypatch.setattr(context.blobs, "keep_if_whole", lambda _: True)
+    with pytest.raises(CorruptBlobError, match=learner.sha256):
+        job.run(context)
+
+
+def test_initial_weights_that_flipped_on_the_disk_never_get_into_the_soup(context: Context) -> None:
+    job, initial, _ = make(context)
+    path = context.blobs.path(initial)
+    damage(path)
     with pytest.raises(CorruptBlobError, match=f"{path.name}.*Delete it"):
         job.run(context)
