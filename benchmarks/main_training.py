@@ -130,7 +130,7 @@ def with_fit(dataset: MemoryDataset, model: str, steps: int, device: torch.devic
         model,
         dataset,
         recipe=Recipe(steps=steps, batch_size=BATCH_SIZE),
-        schedule=Schedule(evaluations=1),
+        schedule=Schedule(test_at=(), subset_at=()),
         device=str(device),
         on_step=timer,
     )

@@ -13,14 +13,14 @@ from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.common.validation import merge
 from lipt.trainer.client import Client
-from lipt.trainer.comparison.trial import BASELINES, Trial, TrialFile, levelled_off
+from lipt.trainer.comparison.trial import BASELINES, LATE, Trial, TrialFile, levelled_off
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.subset import Subset
 from lipt.trainer.views import RunState, RunView
 
-# What `levelled_off` looks at: the end, and four fifths of the way.
-_EVALUATIONS = 5
+# What a trial tells of: both accuracies at the end, and what `levelled_off` looks at.
+_SCHEDULE = Schedule(test_at=(), subset_at=(LATE,))
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def compare(
                 subset=subset,
                 test=test,
                 recipe=recipe.model_copy(update={"seed": seed}),
-                schedule=Schedule(evaluations=_EVALUATIONS),
+                schedule=_SCHEDULE,
                 device=device,
                 allowed_modules=allowed_modules,
                 on_step=on_step,

@@ -16,7 +16,7 @@ BASELINES = ("uniform", "uniform_per_class")
 # four fifths of the steps, has levelled off.
 _SATURATED = 0.995
 _STILL = 0.01
-_LATE = 0.8
+LATE = 0.8
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int)
     """
     accuracies = list(subset_accuracies)
     final = accuracies[-1][1]
-    before = [accuracy for step, accuracy in accuracies if step <= _LATE * num_steps]
+    before = [accuracy for step, accuracy in accuracies if step <= LATE * num_steps]
     return final >= _SATURATED or (bool(before) and final - before[-1] < _STILL)
 
 

@@ -3,6 +3,6 @@
 from lipt.trainer.main_training.fit import fit
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import Trained
-from lipt.trainer.main_training.schedule import Schedule
+from lipt.trainer.main_training.schedule import Schedule, evenly
 
-__all__ = ["Recipe", "Schedule", "Trained", "fit"]
+__all__ = ["Recipe", "Schedule", "Trained", "evenly", "fit"]

@@ -34,7 +34,7 @@ from lipt.trainer.main_training.examples import Examples, SubsetSource
 from lipt.trainer.main_training.forward import ForwardPass
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch, OnStep, Trained
-from lipt.trainer.main_training.schedule import Schedule
+from lipt.trainer.main_training.schedule import Schedule, due
 from lipt.trainer.main_training.steps import Steps
 from lipt.trainer.subset import Subset
 
@@ -155,7 +155,7 @@ class Training:
         epoch_seconds = monotonic() - epoch_started
         seconds = before + monotonic() - started
         self._progress = replace(progress, epoch=progress.epoch + 1, step=step, seconds=seconds)
-        test_accuracy, subset_accuracy = self._evaluate(progress.step)
+        test_accuracy, subset_accuracy = self._evaluate()
         return EpochRecord(
             epoch=self._progress.epoch,
             step=step,
@@ -180,16 +180,22 @@ class Training:
                 "learning rate, or train in float32."
             )
 
-    def _evaluate(self, step_before: int) -> tuple[float | None, float | None]:
-        """Test and subset accuracy, where an evaluation fell due in the last epoch."""
-        step = self._progress.step
-        if not self._schedule.evaluation_due(step_before, step, self._progress.num_steps):
-            return None, None
-        ids_N = self._examples.ids_N
-        on_subset = accuracy(self._model, self._train, ids_N, self._forward_pass)
-        accuracies = (*self._progress.subset_accuracies, (step, on_subset))
-        self._progress = replace(self._progress, subset_accuracies=accuracies)
-        return self._test_accuracy(), on_subset
+    def _steps_per_epoch(self) -> int:
+        return self._recipe.steps_per_epoch(len(self._examples))
+
+    def _evaluate(self) -> tuple[float | None, float | None]:
+        """Test and subset accuracy, each where it is due after the last epoch."""
+        step, num_steps = self._progress.step, self._progress.num_steps
+        next_step = step + self._steps_per_epoch()
+        on_test = on_subset = None
+        if due(self._schedule.subset_at, step, next_step, num_steps):
+            ids_N = self._examples.ids_N
+            on_subset = accuracy(self._model, self._train, ids_N, self._forward_pass)
+            accuracies = (*self._progress.subset_accuracies, (step, on_subset))
+            self._progress = replace(self._progress, subset_accuracies=accuracies)
+        if due(self._schedule.test_at, step, next_step, num_steps):
+            on_test = self._test_accuracy()
+        return on_test, on_subset
 
     def _test_accuracy(self) -> float | None:
         if self._test is None:

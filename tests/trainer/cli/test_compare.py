@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from lipt.trainer.cli import main
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.comparison.verdict import outcomes, verdict
+from lipt.trainer.main_training import training
 from tests.end_to_end.cluster import Cluster
 
 STRATEGIES = ("uniform", "uniform_per_class", "craig", "grand")
@@ -40,12 +42,14 @@ class Comparison:
     """A comparison that was killed after its first trial of craig, and then run again.
 
     left: the trials that the kill left in the file.
+    looked_at: sizes of what accuracy was taken on when it was run again.
     """
 
     cluster: Cluster
     file: Path
     left: list[Any]
     again: Any
+    looked_at: list[int]
 
     def run(self, *arguments: str) -> Any:
         """`lipt compare` with the common arguments and these."""
@@ -55,6 +59,14 @@ class Comparison:
     def num_runs(self) -> int:
         with self.cluster.client() as client:
             return len(client.runs())
+
+
+def noting(accuracy: Callable[..., float], sizes: list[int]) -> Callable[..., float]:
+    def noted(model: Any, dataset: Any, ids_N: Any, forward_pass: Any) -> float:
+        sizes.append(len(ids_N))
+        return accuracy(model, dataset, ids_N, forward_pass)
+
+    return noted
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +89,10 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
         )
         first.wait_for("seed 0, 5%, craig:")
         first.stop(9)
-        found = Comparison(cluster, file, read_trials(file)[1], None)
-        found.again = found.run("--steps", "3", "--out", str(file))
+        found = Comparison(cluster, file, read_trials(file)[1], None, [])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(training, "accuracy", noting(training.accuracy, found.looked_at))
+            found.again = found.run("--steps", "3", "--out", str(file))
         yield found
     finally:
         cluster.end()
@@ -109,6 +123,18 @@ def test_every_training_has_the_same_steps_whatever_the_fraction(comparison: Com
     assert {t.strategy for t in trials if t.weighted} == {"craig"}
     assert {t.strategy for t in trials if t.bytes_sent > 0} == {"craig", "grand"}
     assert {t.strategy for t in trials if t.pretraining_seconds > 0} == {"craig", "grand"}
+
+
+def test_accuracy_is_taken_only_where_it_is_looked_at(comparison: Comparison) -> None:
+    _, trials = read_trials(comparison.file)
+    done = [trial.num_examples for trial in trials[len(comparison.left) :]]
+    # The test set at the end. The subset then, too, and at four fifths where an epoch has ended
+    # by then: two steps on 72 examples, but all three on 144.
+    assert Counter(comparison.looked_at) == {
+        355: len(done),
+        72: 2 * done.count(72),
+        144: done.count(144),
+    }
 
 
 def test_it_says_of_what_does_not_beat_random_that_it_does_not(comparison: Comparison) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError, WeightsError
-from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
+from lipt.trainer.main_training import Recipe, Schedule, Trained, evenly, fit
 from lipt.trainer.main_training.records import EpochRecord, JsonLines
 from lipt.trainer.subset import Subset
 
@@ -218,7 +218,7 @@ def test_records_add_up_and_are_written_as_lines(
         subset=subset_of(digits, range(40)),
         test=digits_test,
         recipe=RECIPE,
-        schedule=Schedule(evaluations=2),
+        schedule=Schedule(test_at=evenly(2), subset_at=evenly(4)),
         on_epoch=[lines],
         on_step=lambda step, total: steps.append((step, total)),
     )
@@ -226,7 +226,34 @@ def test_records_add_up_and_are_written_as_lines(
     written = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in written] == [3, 6, 9, 12]
     assert [line["test_accuracy"] is None for line in written] == [True, False, True, False]
+    assert not any(line["subset_accuracy"] is None for line in written)
     assert steps == [(step, 12) for step in range(1, 13)]
+
+
+def test_what_is_looked_at_changes_nothing_in_what_is_trained(
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
+) -> None:
+    def run(schedule: Schedule) -> tuple[Trained, list[EpochRecord]]:
+        records: list[EpochRecord] = []
+        trained = fit(
+            net(),  # with dropout, and batch norm's statistics
+            digits,
+            subset=subset_of(digits, range(40)),
+            test=digits_test,
+            recipe=RECIPE.model_copy(update={"steps": 15}),
+            schedule=schedule,
+            on_epoch=[records.append],
+        )
+        return trained, records
+
+    often, _ = run(Schedule())
+    seldom, records = run(Schedule(test_at=(), subset_at=(0.8,)))
+    assert equal(often, seldom)
+    assert often.test_accuracy == seldom.test_accuracy
+    # Five epochs of three steps.
+    assert [record.epoch for record in records if record.test_accuracy is not None] == [5]
+    assert [step for step, _ in seldom.subset_accuracies] == [12, 15]
+    assert seldom.subset_accuracies == often.subset_accuracies[-2:]
 
 
 def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
