@@ -102,6 +102,9 @@ def train(
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
     if init not in _INITS:
         raise typer.BadParameter(f"{init!r} is none of {', '.join(_INITS)}.", param_hint="--init")
+    from lipt.common.threads import wait_passively
+
+    wait_passively()
     from lipt.common.data import open_dataset
     from lipt.common.weights.files import serialize_weights
     from lipt.trainer.cli.overrides import refusing_as_usage
