@@ -75,6 +75,8 @@ class Reselection:
         balanced: equal shares per class; the strategy's default where None.
         prefetch: ask one epoch early, in a thread, so that training does not wait; the
             subset is then that of weights one epoch old.
+        num_epochs: how many epochs training has in all, where that is known: no subset is
+            asked for that none of them would use. It may be set later; `fit` does so.
         first: the subset of the first epochs; selected on theta_p where None.
 
     Raises:
@@ -95,6 +97,7 @@ class Reselection:
         options: Mapping[str, object] | None = None,
         balanced: bool | None = None,
         prefetch: bool = False,
+        num_epochs: int | None = None,
         first: Subset | None = None,
     ) -> None:
         if every < 1:
@@ -104,6 +107,17 @@ class Reselection:
             )
         self._every, self._prefetch = every, prefetch
         self._model = model
+        self.num_epochs = num_epochs
+        self._identity = {
+            "run": run,
+            "strategy": strategy,
+            "fraction": fraction,
+            "budget": budget,
+            "options": {name: str(value) for name, value in (options or {}).items()},
+            "balanced": balanced,
+            "every": every,
+            "prefetch": prefetch,
+        }
 
         def ask(weights: bytes | None, previous: Subset | None) -> Subset:
             return client.subset(
@@ -128,6 +142,11 @@ class Reselection:
         )
 
     @property
+    def identity(self) -> Mapping[str, Any]:
+        """What is asked for, and how often, as JSON."""
+        return self._identity
+
+    @property
     def waited_seconds(self) -> float:
         """How long training has stood still for subsets, in all."""
         return sum(selected.waited_seconds for selected in self.history)
@@ -136,13 +155,14 @@ class Reselection:
         """The subset to train on in an epoch, counted from 0; asks where one is due.
 
         Call it before every epoch, on every rank, with growing numbers; the same number
-        again changes nothing. Training that goes on from a checkpoint begins with that
-        epoch's number, after `subset` was set to the checkpoint's.
+        again changes nothing, nor does one that is not among `num_epochs`. Training that
+        goes on from a checkpoint begins with that epoch's number, after `subset` was set to
+        the checkpoint's.
 
         Raises:
             LiptError: the coordinator refuses the question itself, as it would every time.
         """
-        if epoch == self._last_epoch:
+        if epoch == self._last_epoch or not self._comes(epoch):
             return self.subset
         if self._last_epoch is None:
             crossed = epoch > 0 and epoch % self._every == 0
@@ -152,7 +172,7 @@ class Reselection:
         self._due = self._due or crossed
         if self._due:
             self._select(epoch)
-        if self._prefetch and (epoch + 1) % self._every == 0:
+        if self._prefetch and (epoch + 1) % self._every == 0 and self._comes(epoch + 1):
             self._asked_early = True
             if _rank() == 0:
                 weights = _weights_of(self._model)
@@ -172,6 +192,9 @@ class Reselection:
         self.subset = Subset.from_json(state["subset"])
         self._last_epoch, self._due = state["epoch"], state["due"]
         self._asked, self._asked_early = None, False
+
+    def _comes(self, epoch: int) -> bool:
+        return self.num_epochs is None or epoch < self.num_epochs
 
     def _select(self, epoch: int) -> None:
         started = monotonic()

@@ -199,6 +199,41 @@ def test_prefetching_asks_an_epoch_early_without_waiting(
     assert [selected.stale_epochs for selected in reselection.history] == [1]
 
 
+@pytest.mark.parametrize("num_epochs", [5, 6])
+def test_nothing_is_asked_for_that_no_epoch_would_use(
+    make: Callable[..., Reselection], fake: FakeClient, num_epochs: int
+) -> None:
+    reselection = make(every=2, prefetch=True, num_epochs=num_epochs)
+    assert digests(reselection, range(num_epochs)) == [0, 0, 1, 1, 2, 2][:num_epochs]
+    reselection._executor.shutdown()  # whatever was asked for early has been by now
+    assert len(fake.asked) == 3
+
+
+def test_an_epoch_that_will_not_come_has_no_subset_of_its_own(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    # Lightning announces the epoch after the last one when it loads a finished training.
+    reselection = make(every=2, num_epochs=4)
+    assert digests(reselection, range(2, 5)) == [1, 1, 1]
+    assert len(fake.asked) == 2
+    reselection.num_epochs = 6  # training is to be longer: now it comes
+    assert digests(reselection, range(4, 6)) == [2, 2]
+
+
+def test_its_identity_has_all_that_decides_the_subsets(make: Callable[..., Reselection]) -> None:
+    reselection = make(every=3, run="r-1", options={"a": 1}, prefetch=True)
+    assert json.loads(json.dumps(reselection.identity)) == {
+        "run": "r-1",
+        "strategy": "craig",
+        "fraction": 0.1,
+        "budget": None,
+        "options": {"a": "1"},
+        "balanced": None,
+        "every": 3,
+        "prefetch": True,
+    }
+
+
 def test_going_on_from_a_checkpoint_keeps_its_subset_until_one_is_due(
     make: Callable[..., Reselection],
 ) -> None:

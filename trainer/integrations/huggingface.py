@@ -68,6 +68,7 @@ class ReselectionCallback(_TrainerCallback):  # type: ignore[misc]
         """Find the epoch to begin with, and its subset where training goes on."""
         # Epochs are counted in fractions, which may fall short of a whole one by rounding.
         self._epoch = int((state.epoch or 0.0) + 1e-6)
+        self._sampler.reselection.num_epochs = state.num_train_epochs
         if not state.global_step:
             return
         path = _checkpoint(args, state) / _FILE

@@ -43,6 +43,7 @@ class ReselectionCallback(_Callback):  # type: ignore[misc]
         Raises:
             LiptError: as `Reselection.before_epoch`.
         """
+        self._set_num_epochs(trainer)
         self._sampler.set_epoch(trainer.current_epoch)
         waited = self._sampler.reselection.waited_seconds
         self.log("subset_waited_seconds", waited, rank_zero_only=True)
@@ -61,4 +62,10 @@ class ReselectionCallback(_Callback):  # type: ignore[misc]
         saved = checkpoint.get(_KEY)
         if saved is not None:
             self._sampler.load_state_dict(saved["sampler"])
+            self._set_num_epochs(trainer)
             self._sampler.set_epoch(saved["following"])
+
+    def _set_num_epochs(self, trainer: Any) -> None:
+        # -1 where steps or time are what ends training.
+        if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+            self._sampler.reselection.num_epochs = trainer.max_epochs

@@ -11,8 +11,8 @@ dropout draws from) and `cuda_generator` likewise. The metadata holds the rest a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,17 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything that was saved."""
+    """Everything that was saved.
+
+    identity: what it is a checkpoint of; empty until it is read from a file.
+    """
 
     progress: Progress
     model: Weights
     momentum: Weights
     subset: Subset | None
     generators: Mapping[str, Tensor]
+    identity: Mapping[str, Any] = field(default_factory=dict)
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
@@ -92,7 +96,8 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
         raise ConfigError(
             f"{path} is not a checkpoint of this version. Remove it to train from the start."
         )
-    _require_same(path, json.loads(container.metadata["identity"]), identity)
+    found = json.loads(container.metadata["identity"])
+    require_same(path, found, identity)
     tensors = {name: container.tensor(name) for name in container.specs}
     weights = _part(tensors, "model/")
     check_specs(specs_of(weights), specs_of(model.state_dict()))
@@ -104,7 +109,27 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
         momentum=_part(tensors, "momentum/"),
         subset=_subset(tensors, container.metadata.get("subset")),
         generators={name: tensors[name] for name in tensors if name.endswith("generator")},
+        identity=found,
     )
+
+
+def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse to go on where what was trained is not what is to be trained.
+
+    Args:
+        path: the checkpoint's, for the message.
+        found: the identity that stands in it.
+        wanted: the identity, or a part of it, of the training that is to go on.
+
+    Raises:
+        ConfigError: they differ; the message has both values of each setting that does.
+    """
+    differing = list(_differences(found, json.loads(json.dumps(wanted))))
+    if differing:
+        raise ConfigError(
+            f"{path} is the checkpoint of another training: {'; '.join(differing)}. Remove the "
+            "file to train from the start, or give the settings that it was made with."
+        )
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
@@ -136,12 +161,15 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> Weights:
     }
 
 
-def _require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    differing = [name for name in wanted if found.get(name) != wanted[name]]
-    if differing:
-        name = differing[0]
-        raise ConfigError(
-            f"{path} is the checkpoint of another training: its {name} is {found.get(name)!r}, "
-            f"now it is {wanted[name]!r}. Remove the file to train from the start, or give the "
-            "settings that it was made with."
-        )
+def _differences(
+    found: Mapping[str, Any], wanted: Mapping[str, Any], within: str = ""
+) -> Iterator[str]:
+    for name, now in wanted.items():
+        then, label = found.get(name), f"{within}{name}"
+        if isinstance(then, dict) and isinstance(now, dict):
+            # Settings that one of the two does not have are those of another version.
+            yield from _differences(
+                dict.fromkeys(now) | then, dict.fromkeys(then) | now, f"{label}."
+            )
+        elif then != now:
+            yield f"its {label} is {then!r}, now it is {now!r}"

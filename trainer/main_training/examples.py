@@ -5,9 +5,9 @@ Shapes: N examples of the subset, B of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,20 @@ from lipt.trainer.weighted_loss import normalized_weights
 
 
 class SubsetSource(Protocol):
-    """Where another subset may come from before an epoch, such as a `Reselection`."""
+    """Where another subset may come from before an epoch, such as a `Reselection`.
+
+    subset: the present one; main training that goes on sets the checkpoint's.
+    num_epochs: how many there will be in all, as far as can be told; main training sets it
+        before every epoch, so that nothing is asked for that comes too late to be used.
+    """
 
     subset: Subset
+    num_epochs: int | None
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What decides the subsets, as JSON: training goes on only where it is the same."""
+        ...
 
     def before_epoch(self, epoch: int) -> Subset:
         """The subset of an epoch, counted from 0."""

@@ -14,7 +14,7 @@ from lipt.common.determinism import pinned_kernels, seeded_generators
 from lipt.common.devices import resolve_device
 from lipt.common.seeding import derive_seed
 from lipt.common.weights.specs import check_specs, specs_of
-from lipt.trainer.main_training.checkpoints import load_checkpoint
+from lipt.trainer.main_training.checkpoints import load_checkpoint, require_same
 from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource
 from lipt.trainer.main_training.forward import place_model
 from lipt.trainer.main_training.recipe import Recipe
@@ -90,13 +90,14 @@ def fit(
         saved = None
         if checkpoint is not None and checkpoint.is_file():
             saved = load_checkpoint(checkpoint, built, identity)
-            built.load_state_dict(saved.model)
             subset = saved.subset
         source = reselect(built, subset) if callable(reselect) else reselect
-        if source is not None and saved is not None and saved.subset is not None:
-            source.subset = saved.subset
-        if source is not None and subset is None:
-            subset = source.subset
+        if source is not None:
+            identity["selection"] = dict(source.identity)
+            if checkpoint is not None and saved is not None and subset is not None:
+                require_same(checkpoint, saved.identity, identity)
+                source.subset = subset
+            subset = source.subset if subset is None else subset
         training = Training(built, forward_pass, train, test, recipe, schedule, subset)
         if saved is not None:
             training.restore(saved)

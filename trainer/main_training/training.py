@@ -110,6 +110,7 @@ class Training:
         before = self._progress.seconds
         while self._progress.step < self._progress.num_steps:
             if reselect is not None:
+                reselect.num_epochs = self._num_epochs()
                 self._use(reselect.before_epoch(self._progress.epoch))
             record = self._train_epoch(before, started, on_step)
             for tell in on_epoch:
@@ -179,6 +180,12 @@ class Training:
                 f"{self._recipe.learning_rate} and precision {self._recipe.precision}. Lower the "
                 "learning rate, or train in float32."
             )
+
+    def _num_epochs(self) -> int:
+        """How many epochs there will be in all, with subsets as large as the present one."""
+        progress = self._progress
+        left = progress.num_steps - progress.step
+        return progress.epoch + math.ceil(left / self._steps_per_epoch())
 
     def _steps_per_epoch(self) -> int:
         return self._recipe.steps_per_epoch(len(self._examples))

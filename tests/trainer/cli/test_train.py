@@ -239,13 +239,11 @@ class TestReselection:
     def test_the_subset_is_asked_for_again(
         self, fake: Any, train: Any, digits: Dataset, tmp_path: Path, *, prefetch: bool
     ) -> None:
-        starts = (0, 50, 100, 150)
-        fake.subset_scripts = [self.script(start, digits.fingerprint) for start in starts]
+        fake.subset_scripts = [self.script(start, digits.fingerprint) for start in (0, 50, 100)]
         flags = ("--prefetch", "--json") if prefetch else ("--json",)
         result = train(*self.ARGUMENTS, "--option", "a=1", *flags)
         assert result.exit_code == 0, result.stderr
-        # With prefetching, one more is asked for before the last epoch, and never used.
-        asked = fake.requests_of(subset_pb2.GetSubsetRequest)[:3]
+        asked = fake.requests_of(subset_pb2.GetSubsetRequest)
         assert [request.run_id for request in asked] == ["r-1"] * 3
         assert [request.HasField("weights") for request in asked] == [False, True, True]
         assert asked[1].weights.sha256 != asked[2].weights.sha256
@@ -284,6 +282,53 @@ class TestReselection:
         assert len(told) == 1
         assert told[0].startswith("warning: epoch 2: no new subset (nobody answers.)")
         assert [s["epoch"] for s in json.loads(result.stdout)["reselections"]] == [3, 4]
+
+    @pytest.mark.parametrize("steps", [12, 13])
+    def test_steps_end_with_an_epoch_before_which_nothing_is_asked_for(
+        self, fake: Any, train: Any, digits: Dataset, steps: int
+    ) -> None:
+        # Three steps per epoch: after four epochs a subset is due only where a fifth follows.
+        starts = (0, 50, 100)[: 2 + steps % 2]
+        fake.subset_scripts = [self.script(start, digits.fingerprint) for start in starts]
+        result = train(*self.ARGUMENTS[:4], "--every", "2", "--steps", str(steps), "--prefetch")
+        assert result.exit_code == 0, result.stderr
+        assert len(fake.requests_of(subset_pb2.GetSubsetRequest)) == len(starts)
+
+    @pytest.mark.parametrize(
+        ("now", "difference"),
+        [
+            (("--strategy", "grand"), "its selection.strategy is 'craig', now it is 'grand'."),
+            (("--budget", "30"), "its selection.budget is 40, now it is 30."),
+            (("--every", "3"), "its selection.every is 2, now it is 3."),
+            (("--prefetch",), "its selection.prefetch is False, now it is True."),
+            (("--option", "a=1"), "its selection.options.a is None, now it is '1'."),
+        ],
+        ids=lambda given: given[0],
+    )
+    def test_a_checkpoint_of_other_subsets_is_refused_with_both_values(
+        self,
+        fake: Any,
+        train: Any,
+        digits: Dataset,
+        tmp_path: Path,
+        now: tuple[str, ...],
+        difference: str,
+    ) -> None:
+        fake.subset_scripts = [self.script(0, digits.fingerprint)]
+        path = tmp_path / "c.safetensors"
+        given = (*self.ARGUMENTS, "--epochs", "1", "--checkpoint", str(path))
+        assert train(*given).exit_code == 0
+        before = path.read_bytes()
+        result = train(*given, *now)
+        assert result.exit_code == 1
+        assert result.stderr == (
+            f"lipt: {path} is the checkpoint of another training: {difference} Remove the file to "
+            "train from the start, or give the settings that it was made with.\n"
+        )
+        assert path.read_bytes() == before
+        # The settings that it was made with are no other training.
+        assert train(*given).exit_code == 0
+        assert len(fake.requests_of(subset_pb2.GetSubsetRequest)) == 1
 
     def test_another_model_is_refused_before_it_is_trained(
         self, fake: Any, train: Any, tmp_path: Path

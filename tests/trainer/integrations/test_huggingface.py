@@ -102,6 +102,23 @@ def test_every_epoch_is_shown_the_subset_of_its_time(
     assert len(fake_client.asked) == 3
 
 
+@pytest.mark.parametrize("limit", [{}, {"max_steps": 7}])
+def test_what_no_epoch_would_use_is_not_asked_for(
+    make_sampler: Callable[..., ReselectingSampler],
+    make_trainer: Callable[..., Any],
+    fake_client: FakeClient,
+    limit: dict[str, int],
+) -> None:
+    # Four epochs of two steps: at the last one's beginning none is due any more.
+    model = Model()
+    sampler = make_sampler(model.net, prefetch=True)
+    trainer = make_trainer(model, 4, **limit)
+    train_on(trainer, sampler)
+    trainer.train()
+    sampler.reselection._executor.shutdown()
+    assert len(fake_client.asked) == 2
+
+
 def test_a_checkpoint_goes_on_with_its_subset(
     make_sampler: Callable[..., ReselectingSampler],
     make_trainer: Callable[..., Any],

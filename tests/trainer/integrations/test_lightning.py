@@ -141,3 +141,23 @@ def test_a_subset_that_is_due_at_once_is_asked_for_with_the_checkpoints_weights(
     expected = serialize_weights({"bias": first.net.bias.detach(), "weight": first_weights})
     assert fake_client.asked[-1]["weights"] == expected
     assert shown(second, 3) == [4]
+
+
+def test_what_no_epoch_would_use_is_not_asked_for(
+    make_sampler: Callable[..., ReselectingSampler],
+    fake_client: FakeClient,
+    fit: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    module = Module()
+    sampler = make_sampler(module.net, prefetch=True)
+    trainer = fit(module, sampler, 4)
+    trainer.save_checkpoint(tmp_path / "four.ckpt")
+    sampler.reselection._executor.shutdown()
+    assert len(fake_client.asked) == 2
+    # A finished training, too, announces the epoch that would follow.
+    again = Module()
+    sampler = make_sampler(again.net, first=subset_of(5))
+    fit(again, sampler, 4, resume=tmp_path / "four.ckpt")
+    assert not again.seen
+    assert len(fake_client.asked) == 2

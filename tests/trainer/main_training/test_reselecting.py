@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -25,13 +26,18 @@ EVERY = 2
 class ByWeights:
     """Every second epoch another 40 examples: which ones, the model's weights decide."""
 
+    num_epochs: int | None = None
+
     def __init__(self, model: nn.Module, first: Subset, make: MakeSubset, dataset: Dataset) -> None:
         self.model, self.subset = model, first
+        self.identity: dict[str, object] = {"every": EVERY}
         self.epochs: list[int] = []
+        self.told: list[int | None] = []
         self._make, self._dataset = make, dataset
 
     def before_epoch(self, epoch: int) -> Subset:
         self.epochs.append(epoch)
+        self.told.append(self.num_epochs)
         if epoch and epoch % EVERY == 0:
             drawn = sum(float(p.detach().double().abs().sum()) for p in self.model.parameters())
             start = int(drawn * 1e6) % 1000
@@ -144,11 +150,71 @@ def test_a_checkpoint_with_re_selection_is_not_one_without(
         fit(net(), digits, recipe=RECIPE, checkpoint=path)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "num_epochs"),
+    [
+        (RECIPE, 6),
+        (RECIPE.model_copy(update={"steps": 7}), 3),  # three steps per epoch
+        (RECIPE.model_copy(update={"steps": 6}), 2),
+    ],
+)
+def test_a_source_is_told_how_many_epochs_there_will_be(
+    digits: Dataset, make_source: Callable[..., ByWeights], recipe: Recipe, num_epochs: int
+) -> None:
+    source = make_source(net(), None)
+    fit(source.model, digits, recipe=recipe, reselect=source)
+    assert source.told == [num_epochs] * num_epochs
+
+
+def test_subsets_of_another_size_change_how_many_epochs_there_will_be(
+    digits: Dataset, subset_of: MakeSubset
+) -> None:
+    class Halving:
+        subset = subset_of(digits, range(64))
+        num_epochs: int | None = None
+        identity: Mapping[str, object] = {}
+        told: ClassVar[list[int | None]] = []
+
+        def before_epoch(self, epoch: int) -> Subset:
+            self.told.append(self.num_epochs)
+            if epoch == 1:
+                self.subset = subset_of(digits, range(32))
+            return self.subset
+
+    fit(net(), digits, recipe=RECIPE.model_copy(update={"steps": 12}), reselect=Halving())
+    # Four steps, then two at a time; the smaller size is known from the third epoch on.
+    assert Halving.told == [3, 3, 5, 5, 5]
+
+
+def test_a_checkpoint_of_other_subsets_is_refused_with_both_values(
+    digits: Dataset, make_source: Callable[..., ByWeights], tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    fit(net(), digits, recipe=RECIPE, reselect=make_source, checkpoint=path)
+
+    def make(model: nn.Module, first: Subset | None) -> ByWeights:
+        source = make_source(model, first)
+        source.identity = {"every": 3, "strategy": "grand"}
+        return source
+
+    model = net()
+    with pytest.raises(ConfigError) as refused:
+        fit(model, digits, recipe=RECIPE, reselect=make, checkpoint=path)
+    assert (
+        "its selection.every is 2, now it is 3; its selection.strategy is None, now it is 'grand'. "
+        "Remove the file to train from the start"
+    ) in str(refused.value)
+    untouched = net().state_dict()
+    assert all(torch.equal(untouched[name], now) for name, now in model.state_dict().items())
+
+
 def test_a_later_subset_of_other_data_is_refused(
     digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
 ) -> None:
     class Straying:
         subset = subset_of(digits, range(40))
+        num_epochs: int | None = None
+        identity: Mapping[str, object] = {}
 
         def before_epoch(self, epoch: int) -> Subset:
             return subset_of(digits_test, range(30)) if epoch else self.subset
