@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import grpc
 import torch
@@ -58,6 +58,20 @@ class Selected:
     waited_seconds: float
 
 
+class SelectionOptions(TypedDict, total=False):
+    """The keywords of `Reselection`, which explains them."""
+
+    run: str
+    fraction: float | None
+    budget: int | None
+    every: int
+    options: Mapping[str, object] | None
+    balanced: bool | None
+    prefetch: bool
+    num_epochs: int | None
+    first: Subset | None
+
+
 class Reselection:
     """Asks a coordinator for a model's subset whenever one is due.
 
@@ -88,7 +102,7 @@ class Reselection:
         self,
         client: Client,
         model: nn.Module,
-        strategy: str,
+        strategy: str = "facility_location",
         *,
         run: str = "latest",
         fraction: float | None = None,

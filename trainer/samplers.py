@@ -8,15 +8,19 @@ subset. Batches are the DataLoader's or the user's own batch sampler's business.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
+from torch import nn
 from torch.utils.data import Sampler
 
 from lipt.common.errors import ConfigError
 from lipt.common.seeding import derive_generator
-from lipt.trainer.reselection import Reselection
+from lipt.trainer.reselection import Reselection, SelectionOptions
 from lipt.trainer.subset import Subset
+
+if TYPE_CHECKING:
+    from lipt.trainer.client import Client
 
 # What happens to the examples that do not divide evenly among the ranks.
 Uneven = Literal["keep", "drop", "repeat"]
@@ -102,27 +106,38 @@ class ReselectingSampler(SubsetSampler):
 
     `set_epoch` asks when it is due, so call it before each epoch, on every rank.
 
-        sampler = ReselectingSampler(Reselection(client, model, "craig", fraction=0.1))
+        sampler = ReselectingSampler(client, model, "craig", fraction=0.1, every=20)
         loader = DataLoader(data, batch_size=256, sampler=sampler)
         for epoch in range(200):
             sampler.set_epoch(epoch)
             for images, labels in loader: ...
 
     Args:
-        reselection: when and how to ask; its first subset is the first epoch's.
+        client, model, strategy: as in `Reselection`, and so are all other keywords, such as
+            `fraction`, `every` and `prefetch`.
         shuffle, seed, rank, num_ranks, uneven: as in `SubsetSampler`.
+
+    Attributes:
+        reselection: what was selected when, and how long training waited for it.
+
+    Raises:
+        ConfigError, LiptError: as `Reselection` and `SubsetSampler`.
     """
 
     def __init__(
         self,
-        reselection: Reselection,
+        client: Client,
+        model: nn.Module,
+        strategy: str = "facility_location",
         *,
         shuffle: bool = True,
         seed: int = 0,
         rank: int = 0,
         num_ranks: int = 1,
         uneven: Uneven = "keep",
+        **selection: Unpack[SelectionOptions],
     ) -> None:
+        reselection = Reselection(client, model, strategy, **selection)
         super().__init__(
             reselection.subset,
             shuffle=shuffle,

@@ -15,7 +15,7 @@ from torch import distributed, nn
 
 from lipt.common.errors import LiptError, MissingExtraError, UnreachableError, WeightsError
 from lipt.common.subset_digest import subset_digest
-from lipt.trainer import ReselectingSampler, Reselection, Subset
+from lipt.trainer import ReselectingSampler, Subset
 
 _NUM_RANKS = 2
 
@@ -49,8 +49,16 @@ def train(rank: int, folder: str) -> None:
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=_NUM_RANKS
     )
     client: Any = ScriptedClient(rank)
-    reselection = Reselection(client, nn.Linear(2, 2), "made-up", fraction=0.1, every=1)
-    sampler = ReselectingSampler(reselection, rank=rank, num_ranks=_NUM_RANKS, uneven="drop")
+    sampler = ReselectingSampler(
+        client,
+        nn.Linear(2, 2),
+        "made-up",
+        fraction=0.1,
+        every=1,
+        rank=rank,
+        num_ranks=_NUM_RANKS,
+        uneven="drop",
+    )
     seen = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

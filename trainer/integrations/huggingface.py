@@ -3,7 +3,7 @@
     from lipt.trainer.integrations.huggingface import train_on
 
     trainer = Trainer(model, arguments, train_dataset=data)
-    train_on(trainer, ReselectingSampler(Reselection(client, model, "craig", fraction=0.1)))
+    train_on(trainer, ReselectingSampler(client, model, "craig", fraction=0.1))
     trainer.train()
 
 With accelerate alone, prepare a DataLoader that has the sampler, and call

@@ -2,7 +2,7 @@
 
     from lipt.trainer.integrations.lightning import ReselectionCallback
 
-    sampler = ReselectingSampler(Reselection(client, module.net, "craig", fraction=0.1))
+    sampler = ReselectingSampler(client, module.net, "craig", fraction=0.1, every=20)
     loader = DataLoader(data, batch_size=256, sampler=sampler)
     Trainer(max_epochs=200, callbacks=[ReselectionCallback(sampler)]).fit(module, loader)
 

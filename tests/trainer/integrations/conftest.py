@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lipt.common.subset_digest import subset_digest
-from lipt.trainer import ReselectingSampler, Reselection, Subset
+from lipt.trainer import ReselectingSampler, Subset
 
 NUM_EXAMPLES = 40
 
@@ -43,14 +43,13 @@ def fake_client() -> FakeClient:
 @pytest.fixture
 def make_sampler(fake_client: FakeClient) -> Callable[..., ReselectingSampler]:
     def make(model: nn.Module, **options: Any) -> ReselectingSampler:
-        reselection = Reselection(
+        return ReselectingSampler(
             fake_client,  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
             model,
             "made-up",
             fraction=0.2,
             **{"every": 2, **options},
         )
-        return ReselectingSampler(reselection)
 
     return make
 
