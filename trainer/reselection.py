@@ -94,7 +94,7 @@ class Reselection:
         first: the subset of the first epochs; selected on theta_p where None.
 
     Raises:
-        ConfigError: `every` is below 1.
+        ConfigError: `every` is below 1, or the strategy does not look at weights in training.
         LiptError: the first subset cannot be had.
     """
 
@@ -151,9 +151,9 @@ class Reselection:
         self._asked_early = self._due = self._warned = False
         self._last_epoch: int | None = None
         self.history: list[Selected] = []
-        self.subset: Subset = (
-            first if first is not None else self._on_rank_0(lambda: ask(None, None))
-        )
+        if first is None:
+            first = self._on_rank_0(lambda: _first(client, strategy, ask))
+        self.subset: Subset = first
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -257,6 +257,28 @@ class Reselection:
             raise answer[0]
         chosen: Subset = answer[0]
         return chosen
+
+
+def require_reselectable(client: Client, strategy: str) -> None:
+    """Refuse now what would be refused at the first re-selection, in the midst of training.
+
+    Raises:
+        ConfigError: the strategy looks at a run's learners, and not at weights in training.
+    """
+    views = [view for view in client.strategies() if view.name == strategy]
+    if views and "learners" in views[0].needs:
+        raise ConfigError(
+            f"{strategy} looks at how a run's learners came to see the data, so the weights of a "
+            "model in training give it nothing to choose by again. Train on its one subset "
+            "(client.subset, or 'lipt subset get'), or take another strategy."
+        )
+
+
+def _first(
+    client: Client, strategy: str, ask: Callable[[bytes | None, Subset | None], Subset]
+) -> Subset:
+    require_reselectable(client, strategy)
+    return ask(None, None)
 
 
 def _passes_by_itself(error: LiptError | OSError) -> bool:

@@ -117,7 +117,7 @@ def _codec(path: Path) -> tuple[Callable[[Content], bytes], Callable[[bytes], Co
     codec = _CODECS.get(path.suffix.lower())
     if codec is None:
         refuse(
-            f"{path.name!r} has the suffix {path.suffix!r}; a subset is written as one of "
+            f"'{path}' has the suffix {path.suffix!r}; a subset is written as one of "
             f"{', '.join(_CODECS)}. Choose one of these suffixes."
         )
     return codec

@@ -15,7 +15,7 @@ from torch import distributed, nn
 
 from lipt.common.errors import LiptError, MissingExtraError, UnreachableError, WeightsError
 from lipt.common.subset_digest import subset_digest
-from lipt.trainer import ReselectingSampler, Subset
+from lipt.trainer import ReselectingSampler, StrategyView, Subset
 
 _NUM_RANKS = 2
 
@@ -31,6 +31,10 @@ class ScriptedClient:
             1,
             MissingExtraError("numba", extra="fast", needed_for="That"),
         ]
+
+    def strategies(self) -> list[StrategyView]:
+        assert self._rank == 0, "another rank than 0 asks"
+        return []
 
     def subset(self, run: str, strategy: str, **options: Any) -> Subset:
         assert self._rank == 0, "another rank than 0 asks"

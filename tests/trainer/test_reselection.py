@@ -4,6 +4,7 @@ import json
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from lipt.common.subset_digest import subset_digest
 from lipt.common.weights.files import serialize_weights
 from lipt.trainer.reselection import Reselection, ReselectionWarning
 from lipt.trainer.subset import Subset
+from lipt.trainer.views import StrategyView
 
 
 def subset_of(number: int) -> Subset:
@@ -41,6 +43,10 @@ class FakeClient:
         self.refusals: list[LiptError] = []
         self.gate = threading.Event()
         self.gate.set()
+
+    def strategies(self) -> list[StrategyView]:
+        plain = StrategyView("craig", "", "", True, True, (), needs=("signals",))
+        return [plain, replace(plain, name="aum", needs=("learners",))]
 
     def subset(self, run: str, strategy: str, *, weights: bytes | None, **options: Any) -> Subset:
         self.gate.wait()
@@ -64,8 +70,8 @@ def model() -> nn.Linear:
 @pytest.fixture
 def make(fake: FakeClient, model: nn.Linear) -> Callable[..., Reselection]:
     def reselection(**options: Any) -> Reselection:
-        given = {"fraction": 0.1, **options}
-        return Reselection(fake, model, "craig", **given)  # type: ignore[arg-type]
+        given = {"strategy": "craig", "fraction": 0.1, **options}
+        return Reselection(fake, model, **given)  # type: ignore[arg-type]
 
     return reselection
 
@@ -280,6 +286,14 @@ def test_wrappers_are_looked_through(fake: FakeClient) -> None:
     reselection = Reselection(fake, wrapped, "craig", fraction=0.1, every=1)  # type: ignore[arg-type]
     digests(reselection, range(2))
     assert fake.asked[1] == serialize_weights(inner.state_dict())
+
+
+def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_for(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    with pytest.raises(ConfigError, match=r"aum looks at how .*Train on its one subset"):
+        make(strategy="aum")
+    assert not fake.asked
 
 
 @pytest.mark.parametrize("every", [0, -1])

@@ -60,7 +60,8 @@ def compare(
     from lipt.common.extras import import_extra
     from lipt.common.validation import validate
     from lipt.trainer.cli.output import print_json, print_table
-    from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
+    from lipt.trainer.cli.overrides import collect_overrides, parse_names, refusing_as_usage
+    from lipt.trainer.cli.paths import require_replaceable
     from lipt.trainer.cli.training_progress import TrainingProgress
     from lipt.trainer.comparison import table
     from lipt.trainer.comparison.compare import Plan
@@ -73,13 +74,14 @@ def compare(
     with refusing_as_usage():
         given = {"steps": steps, "epochs": epochs}
         plan = Plan(
-            strategies=_names(strategies),
+            strategies=parse_names(strategies),
             fractions=_fractions(fractions),
             seeds=tuple(range(seeds)),
             model=model,
             recipe=validate(Recipe, collect_overrides(given, settings or [], None)),
             run_overrides=collect_overrides({}, run_settings or [], None),
         )
+    require_replaceable(out)
     modules = allow_module or []
     train_data = open_dataset(data, allowed_modules=modules)
     test_data = open_dataset(test, allowed_modules=modules)
@@ -109,16 +111,9 @@ def compare(
     typer.echo(f"\n{verdict(rows)}")
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise typer.BadParameter("give at least one name, e.g. craig,grand")
-    return names
-
-
 def _fractions(text: str) -> tuple[float, ...]:
     try:
-        fractions = tuple(sorted(float(part) for part in text.split(",")))
+        fractions = tuple(sorted({float(part) for part in text.split(",")}))
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not numbers with commas, e.g. 0.05,0.1") from None
     if not all(0 < fraction <= 1 for fraction in fractions):

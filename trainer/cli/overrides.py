@@ -40,16 +40,35 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def parse_option(text: str) -> tuple[str, str]:
-    """A strategy's option, `name=value`, as it travels: text.
+def parse_options(texts: Sequence[str]) -> dict[str, str]:
+    """A strategy's options, `name=value` each, as they travel: text.
 
     Raises:
-        ConfigError: there is no "=", or no name before it.
+        ConfigError: there is no "=", no name before it, or a name was given before.
     """
-    name, separator, value = text.partition("=")
-    if not separator or not name.strip():
-        raise ConfigError(f"--option {text!r} is not NAME=VALUE. 'lipt strategies' lists them.")
-    return name.strip(), value.strip()
+    options: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = (part.strip() for part in text.partition("="))
+        if not separator or not name:
+            raise ConfigError(f"--option {text!r} is not NAME=VALUE. 'lipt strategies' lists them.")
+        if name in options:
+            raise ConfigError(
+                f"--option {name} was given twice: {options[name]!r} and {value!r}. Drop one."
+            )
+        options[name] = value
+    return options
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names with commas between them.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ConfigError(f"{text!r} names nothing: give at least one name, e.g. craig,grand")
+    return names
 
 
 def nest(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,8 @@ def report(
 ) -> None:
     """Write a run's report: verdict, costs, the soup's story, what was chosen."""
     from lipt.common.data import open_dataset
+    from lipt.trainer.cli.overrides import parse_names, refusing_as_usage
+    from lipt.trainer.cli.paths import require_apart, require_replaceable
     from lipt.trainer.cli.waiting import run_talking
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.files import write_atomically
@@ -54,8 +56,11 @@ def report(
 
     if not 0 < fraction <= 1:
         raise typer.BadParameter(f"{fraction} is not in (0, 1], e.g. 0.1", param_hint="--fraction")
+    with refusing_as_usage():
+        names = parse_names(strategies)
+    require_replaceable(out)
+    require_apart({"--comparison": comparison, "--out": out})
     found = None if comparison is None else read_trials(comparison)
-    names = [name.strip() for name in strategies.split(",") if name.strip()]
     with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
 
         def work(tell: Callable[[str], None]) -> Report:

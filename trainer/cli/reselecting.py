@@ -8,9 +8,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.cli.overrides import parse_option
+from lipt.trainer.cli.overrides import parse_options
 from lipt.trainer.cli.waiting import run_talking
-from lipt.trainer.reselection import Reselection
+from lipt.trainer.reselection import Reselection, require_reselectable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,8 +69,7 @@ class Choice:
             )
         if (fraction is None) == (budget is None):
             raise ConfigError("give one of --fraction and --budget, e.g. --fraction 0.1")
-        parsed = dict(parse_option(text) for text in options)
-        return cls(strategy, fraction, budget, parsed, every or EVERY, prefetch)
+        return cls(strategy, fraction, budget, parse_options(options), every or EVERY, prefetch)
 
 
 @dataclass
@@ -151,6 +150,7 @@ class Reselecting:
     def _ask_first(self, report: Callable[[str], None]) -> Subset:
         choice = self.choice
         report(f"waiting for the first subset by {choice.strategy}")
+        require_reselectable(self.client, choice.strategy)
         return self.client.subset(
             self.run,
             choice.strategy,

@@ -79,15 +79,15 @@ def get(
             "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
         )
     from lipt.trainer.cli.output import print_json
-    from lipt.trainer.cli.overrides import parse_option, refusing_as_usage
+    from lipt.trainer.cli.overrides import parse_options, refusing_as_usage
+    from lipt.trainer.cli.paths import require_replaceable
     from lipt.trainer.cli.waiting import run_talking
     from lipt.trainer.subset_files import require_known_suffix
 
     with refusing_as_usage():
         require_known_suffix(out)
-        parsed = dict(parse_option(text) for text in options or [])
-    if not out.parent.is_dir():
-        raise typer.BadParameter(f"{out.parent} is not a directory. Make it first.")
+        parsed = parse_options(options or [])
+    require_replaceable(out)
 
     with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
 

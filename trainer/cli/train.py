@@ -108,6 +108,7 @@ def train(
     from lipt.common.data import open_dataset
     from lipt.common.weights.files import serialize_weights
     from lipt.trainer.cli.overrides import refusing_as_usage
+    from lipt.trainer.cli.paths import require_apart, require_place, require_replaceable
     from lipt.trainer.cli.reselecting import Choice, Reselecting
     from lipt.trainer.cli.training_progress import TrainingProgress
     from lipt.trainer.files import write_atomically
@@ -128,9 +129,9 @@ def train(
             prefetch=prefetch,
             subset_given=subset is not None,
         )
-    for path in (out, checkpoint, log):
-        if path is not None and not path.parent.is_dir():
-            raise typer.BadParameter(f"{path.parent} is not a directory. Make it first.")
+    require_replaceable(out, checkpoint)
+    require_place(log)
+    require_apart({"--subset": subset, "--checkpoint": checkpoint, "--out": out, "--log": log})
     chosen = None if subset is None else Subset.load(subset)
     modules = allow_module or []
     with ExitStack() as stack:

@@ -44,10 +44,10 @@ def get(
 ) -> None:
     """Get a run's weights: a dense safetensors file."""
     from lipt.trainer.cli.output import counting_bytes, format_bytes, print_json
+    from lipt.trainer.cli.paths import require_replaceable
     from lipt.trainer.cli.waiting import run_talking
 
-    if not out.parent.is_dir():
-        raise typer.BadParameter(f"{out.parent} is not a directory. Make it first.")
+    require_replaceable(out)
     with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
 
         def work(report: Callable[[str], None]) -> BlobView:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.data import Dataset
-from lipt.common.errors import ConfigError, SubsetError
+from lipt.common.devices import resolve_device
+from lipt.common.errors import BudgetError, ConfigError, SubsetError
 from lipt.common.validation import merge
 from lipt.trainer.client import Client
 from lipt.trainer.comparison.trial import BASELINES, LATE, Trial, TrialFile, levelled_off
 from lipt.trainer.main_training import Recipe, Schedule, fit
+from lipt.trainer.main_training.examples import require_comparable
 from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.subset import Subset
 from lipt.trainer.views import RunState, RunView
@@ -73,11 +75,15 @@ def compare(
             comparison has left at the coordinator, or a new one.
 
     Raises:
-        ConfigError: `out` is another comparison's, or a strategy does not exist.
+        ConfigError: `out` is another comparison's, the plan makes no sense, or the device
+            does not exist.
+        BudgetError: a fraction keeps no example.
+        DataError: `test` has other images or classes than `train`.
         SubsetError: the coordinator has other data.
         RunFailedError: a run failed.
     """
-    _check(client, plan, train)
+    _check(client, plan, train, test)
+    resolve_device(device)
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
     recipe = plan.recipe.model_copy(update={"steps": steps})
     trials = TrialFile(out, _identity(plan, recipe, train, test))
@@ -124,11 +130,30 @@ def compare(
     return trials.trials
 
 
-def _check(client: Client, plan: Plan, train: Dataset) -> None:
-    known = [strategy.name for strategy in client.strategies()]
-    unknown = [name for name in plan.strategies if name not in known]
-    if unknown:
-        raise ConfigError(f"there is no strategy {unknown[0]!r}. Choose from: {', '.join(known)}.")
+def _check(client: Client, plan: Plan, train: Dataset, test: Dataset) -> None:
+    """Refuse now what would otherwise be refused after a run, or after hours of training."""
+    known = {strategy.name: strategy for strategy in client.strategies()}
+    for name in plan.strategies:
+        if name not in known:
+            choices = ", ".join(known)
+            raise ConfigError(f"there is no strategy {name!r}. Choose from: {choices}.")
+        if "paired features" in known[name].needs:
+            raise ConfigError(
+                f"{name} needs features of pairs, which a comparison does not have. Leave it "
+                "out; 'lipt subset get --features' gives its subset."
+            )
+    if not round(min(plan.fractions) * len(train)):
+        raise BudgetError(
+            f"fraction {min(plan.fractions)} of {len(train)} examples keeps none. Choose at "
+            f"least {1 / len(train):.3g}."
+        )
+    decided = {"seed", "model"} & plan.run_overrides.keys()
+    if decided or "seed" in plan.recipe.model_fields_set:
+        raise ConfigError(
+            f"{min(decided, default='seed')} is given for every run and training by the "
+            "comparison: its model, and its seeds 0, 1, ... Drop that setting."
+        )
+    require_comparable(test, train)
     dataset = client.info().dataset
     if dataset is None or dataset.fingerprint != train.fingerprint:
         served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.errors import ConfigError
+from lipt.trainer.differences import differences
+from lipt.trainer.files import write_atomically
 
 BASELINES = ("uniform", "uniform_per_class")
 
@@ -76,21 +78,20 @@ class TrialFile:
         identity: what all trials have in common: data, model, recipe, run settings.
 
     Raises:
-        ConfigError: the file holds another comparison.
+        ConfigError: the file holds trials of another comparison, or something else.
     """
 
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
         self._path = path
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        found = _parsed(lines[0]) if lines else None
-        if found is not None and found != identity:
-            differing = sorted(key for key in identity if found.get(key) != identity[key])
-            raise ConfigError(
-                f"{path} is a comparison with another {' and '.join(differing) or 'format'}. "
-                "Give --out another name, or remove the file."
-            )
-        parsed = [values for line in lines[1:] if (values := _parsed(line)) is not None]
-        self.trials = [Trial(**values) for values in parsed]
+        self.trials: list[Trial] = []
+        if path.exists() and path.stat().st_size:
+            found, self.trials = read_trials(path)
+            # Without a trial nothing is lost: a comparison that was refused has left it.
+            if self.trials and found != identity:
+                raise ConfigError(
+                    f"{path} is another comparison: {differences(found, identity)}. Give --out "
+                    "another name, or remove the file."
+                )
         # What a kill has cut in two is written again.
         self._rewrite(identity)
 
@@ -109,7 +110,7 @@ class TrialFile:
 
     def _rewrite(self, identity: dict[str, Any]) -> None:
         lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
-        self._path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_atomically(self._path, ("\n".join(lines) + "\n").encode())
 
 
 def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
@@ -119,14 +120,19 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
         ConfigError: it is not such a file.
         OSError: it cannot be read.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     identity = _parsed(lines[0]) if lines else None
     if identity is None or "model" not in identity:
-        raise ConfigError(f"{path} is not a file that 'lipt compare' wrote.")
+        raise ConfigError(
+            f"{path} is not a file that 'lipt compare' wrote. Name one, or a file that is not "
+            "there yet."
+        )
     try:
         trials = [Trial(**values) for line in lines[1:] if (values := _parsed(line)) is not None]
     except TypeError as error:
-        raise ConfigError(f"{path} was written by another version: {error}.") from None
+        raise ConfigError(
+            f"{path} was written by another version: {error}. Name another file."
+        ) from None
     return identity, trials
 
 

@@ -11,7 +11,7 @@ dropout draws from) and `cuda_generator` likewise. The metadata holds the rest a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from lipt.common.errors import ConfigError
 from lipt.common.weights.container import pack, read_container
 from lipt.common.weights.specs import Weights, check_specs, specs_of
+from lipt.trainer.differences import differences
 from lipt.trainer.files import write_atomically
 from lipt.trainer.subset import Subset
 
@@ -124,11 +125,12 @@ def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
     Raises:
         ConfigError: they differ; the message has both values of each setting that does.
     """
-    differing = list(_differences(found, json.loads(json.dumps(wanted))))
+    part = {name: found.get(name) for name in wanted}
+    differing = differences(part, json.loads(json.dumps(wanted)))
     if differing:
         raise ConfigError(
-            f"{path} is the checkpoint of another training: {'; '.join(differing)}. Remove the "
-            "file to train from the start, or give the settings that it was made with."
+            f"{path} is the checkpoint of another training: {differing}. Remove the file to "
+            "train from the start, or give the settings that it was made with."
         )
 
 
@@ -159,17 +161,3 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> Weights:
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def _differences(
-    found: Mapping[str, Any], wanted: Mapping[str, Any], within: str = ""
-) -> Iterator[str]:
-    for name, now in wanted.items():
-        then, label = found.get(name), f"{within}{name}"
-        if isinstance(then, dict) and isinstance(now, dict):
-            # Settings that one of the two does not have are those of another version.
-            yield from _differences(
-                dict.fromkeys(now) | then, dict.fromkeys(then) | now, f"{label}."
-            )
-        elif then != now:
-            yield f"its {label} is {then!r}, now it is {now!r}"

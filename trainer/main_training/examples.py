@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
-from lipt.common.errors import SubsetError
+from lipt.common.errors import DataError, SubsetError
 from lipt.trainer.main_training.images import TrainingImages
 from lipt.trainer.subset import Subset
 from lipt.trainer.weighted_loss import normalized_weights
@@ -108,6 +108,33 @@ class Examples:
             # Not waited for: the device has a queue of work that must not run dry.
             there_B = positions_B.to(self.labels_N.device, non_blocking=True)
             yield Batch(images_BCHW, self.labels_N[there_B], self.weights_N[there_B])
+
+
+def require_comparable(test: Dataset, train: Dataset) -> None:
+    """Refuse a test set whose accuracy would mean nothing, before anything is trained.
+
+    Raises:
+        DataError: its images have another shape, or its labels stand for other classes.
+    """
+    if test.image_shape != train.image_shape:
+        shapes = ("x".join(map(str, dataset.image_shape)) for dataset in (test, train))
+        raise DataError(
+            f"{test.source} has images of {next(shapes)}, but {train.source}, which is trained "
+            f"on, of {next(shapes)}. Give a test set with images of the same shape."
+        )
+    theirs, ours = test.class_names, train.class_names
+    # A test set without names may lack the last classes: it counts those that it has.
+    if theirs != ours[: len(theirs)] and len(theirs) != len(ours):
+        raise DataError(
+            f"{test.source} has {len(theirs)} classes, but {train.source}, which is trained on, "
+            f"has {len(ours)}. Give a test set of the same classes."
+        )
+    for label, name in enumerate(theirs):
+        if name in ours and ours[label] != name:
+            raise DataError(
+                f"class {name!r} has label {label} in {test.source}, but {ours.index(name)} in "
+                f"{train.source}, which is trained on. Give a test set with the same labels."
+            )
 
 
 def _require_for(subset: Subset, dataset: Dataset) -> None:

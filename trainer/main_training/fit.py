@@ -15,7 +15,11 @@ from lipt.common.devices import resolve_device
 from lipt.common.seeding import derive_seed
 from lipt.common.weights.specs import check_specs, specs_of
 from lipt.trainer.main_training.checkpoints import load_checkpoint, require_same
-from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource
+from lipt.trainer.main_training.examples import (
+    MakeSubsetSource,
+    SubsetSource,
+    require_comparable,
+)
 from lipt.trainer.main_training.forward import place_model
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import OnEpoch, OnStep, Trained
@@ -67,11 +71,14 @@ def fit(
 
     Raises:
         SubsetError: the subset is empty, or belongs to other data.
+        DataError: the test set has other images or classes than `train`.
         ConfigError: the checkpoint is another training's, the device does not exist, or
             the loss is no longer finite.
         WeightsError: `initial` is another model's.
     """
     recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)
+    if test is not None:
+        require_comparable(test, train)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = {
         "recipe": recipe.model_dump(mode="json"),

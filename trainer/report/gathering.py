@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from lipt.common.data import Dataset
-from lipt.common.errors import SubsetError
+from lipt.common.errors import ConfigError, SubsetError
 from lipt.trainer.client import Client
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.comparison.verdict import Outcome, outcomes, verdict
@@ -86,13 +86,16 @@ def gather(
         comparison: what `lipt compare` has found.
 
     Raises:
-        SubsetError: `dataset` is not the run's.
+        SubsetError: `dataset` is not the run's, or not the comparison's.
+        ConfigError: the comparison has no trial.
     """
     if dataset.fingerprint != run.fingerprint:
         raise SubsetError(
             f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "
             f"{dataset.source} has {dataset.fingerprint}. Give the coordinator's own data."
         )
+    if comparison is not None:
+        _require_trials_on(dataset, *comparison)
     rows = outcomes(comparison[1]) if comparison else []
     return Report(
         run=run,
@@ -104,6 +107,20 @@ def gather(
         verdict=verdict(rows),
         comparison=comparison[0] if comparison else None,
     )
+
+
+def _require_trials_on(dataset: Dataset, identity: dict[str, Any], trials: Sequence[Trial]) -> None:
+    if identity.get("data") != dataset.fingerprint:
+        raise SubsetError(
+            f"the comparison was made on {identity.get('data_source')} with fingerprint "
+            f"{identity.get('data')}, but {dataset.source} has {dataset.fingerprint}. Give the "
+            "comparison of this data, or none."
+        )
+    if not trials:
+        raise ConfigError(
+            "the comparison has no trial yet, so it says nothing of any strategy. Let 'lipt "
+            "compare' go on, or leave --comparison out."
+        )
 
 
 def _story(

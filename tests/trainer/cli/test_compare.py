@@ -37,6 +37,15 @@ ARGUMENTS = (
 )
 
 
+# A test set with other images than the digits.
+LARGE = """
+import torch
+
+def large():
+    return [(torch.zeros(3, 16, 16, dtype=torch.uint8), label) for label in range(10)]
+"""
+
+
 @dataclass
 class Comparison:
     """A comparison that was killed after its first trial of craig, and then run again.
@@ -180,7 +189,7 @@ def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) ->
     result = comparison.run("--steps", "4", "--out", str(comparison.file))
     assert result.exit_code == 1
     assert result.stderr == (
-        f"lipt: {comparison.file} is a comparison with another recipe. "
+        f"lipt: {comparison.file} is another comparison: its recipe.steps is 3, now it is 4. "
         "Give --out another name, or remove the file.\n"
     )
     assert comparison.file.read_bytes() == before
@@ -190,12 +199,28 @@ def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) ->
     ("arguments", "complaint"),
     [
         (("--strategies", "craig,best"), "there is no strategy 'best'. Choose from: "),
+        (("--strategies", "clipcov"), "clipcov needs features of pairs, which a comparison "),
         (("--data", "digits"), "the coordinator serves digits-train ("),
+        (("--fractions", "0.1,0.0003"), "fraction 0.0003 of 1442 examples keeps none. Choose at"),
+        (("--run-set", "seed=5"), "seed is given for every run and training by the comparison"),
+        (("--run-set", "model=resnet18"), "model is given for every run and training by the "),
+        (("--set", "seed=5"), "seed is given for every run and training by the comparison"),
+        (("--device", "gpu"), "device 'gpu' is not a device: "),
+        (
+            ("--allow-module", "large_images", "--test", "large_images:large"),
+            "large_images:large has images of 3x16x16, ",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
-    comparison: Comparison, tmp_path: Path, arguments: tuple[str, ...], complaint: str
+    comparison: Comparison,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    complaint: str,
 ) -> None:
+    (tmp_path / "large_images.py").write_text(LARGE)
+    monkeypatch.syspath_prepend(tmp_path)
     out = tmp_path / "none.jsonl"
     result = comparison.run("--steps", "3", "--out", str(out), *arguments)
     assert result.exit_code == 1
@@ -225,6 +250,35 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert page.count("<img") == 2 * 24
 
 
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--strategies", ","), "give at least one name"),
+        (("--fraction", "0"), "0.0 is not in (0, 1]"),
+        (("--out", "/nowhere/report.html"), "/nowhere is not a directory"),
+        (("--out", "."), ". is a directory. Name a file in it."),
+        (("--comparison", "a", "--out", "a"), "--comparison and --out are both a"),
+    ],
+)
+def test_a_report_that_makes_no_sense_is_a_mistake_of_usage(
+    arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = CliRunner().invoke(main, ["report", "--data", "digits-train", *arguments])
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.stderr.split())
+
+
+def test_fractions_that_are_named_twice_are_trained_on_once(
+    comparison: Comparison, tmp_path: Path
+) -> None:
+    out = tmp_path / "twice.jsonl"
+    result = comparison.run(
+        *("--steps", "3", "--fractions", "0.1,0.10", "--seeds", "1", "--out", str(out))
+    )
+    assert result.exit_code == 0, result.stderr
+    assert [trial.strategy for trial in read_trials(out)[1]] == list(STRATEGIES)
+
+
 def test_a_report_on_other_data_is_refused(comparison: Comparison, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     arguments = ["report", "--data", "digits-test", "--out", str(out)]
@@ -247,6 +301,8 @@ def test_without_a_coordinator_it_says_that_nobody_answers(dead_address: str) ->
         (("--fractions", "0.1,much"), "'0.1,much' is not numbers with commas"),
         (("--fractions", "0,0.1"), "a fraction is in (0, 1]"),
         (("--strategies", " , "), "give at least one name, e.g. craig,grand"),
+        (("--out", "/nowhere/c.jsonl"), "/nowhere is not a directory"),
+        (("--out", "."), ". is a directory. Name a file in it."),
         (("--set", "learning_rate=fast"), "learning_rate"),
         (("--seeds", "0"), "--seeds"),
     ],

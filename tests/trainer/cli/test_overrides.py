@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.cli.overrides import collect_overrides, parse_assignment, parse_option
+from lipt.trainer.cli.overrides import (
+    collect_overrides,
+    parse_assignment,
+    parse_names,
+    parse_options,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +41,20 @@ def test_a_text_without_a_name_or_value_is_refused(text: str) -> None:
 
 
 def test_options_stay_text() -> None:
-    assert parse_option("norm = full") == ("norm", "full")
+    assert parse_options(["norm = full", "size=1"]) == {"norm": "full", "size": "1"}
     with pytest.raises(ConfigError, match="'lipt strategies' lists them"):
-        parse_option("norm")
+        parse_options(["norm"])
+
+
+def test_an_option_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"norm was given twice: 'full' and 'last'\. Drop one"):
+        parse_options(["norm=full", "norm=last"])
+
+
+def test_names_have_commas_between_them() -> None:
+    assert parse_names(" craig,grand ,") == ("craig", "grand")
+    with pytest.raises(ConfigError, match=r"' , ' names nothing: give at least one name"):
+        parse_names(" , ")
 
 
 def test_flags_and_assignments_lie_over_the_file(tmp_path: Path) -> None:

@@ -65,9 +65,38 @@ def test_a_line_that_was_cut_is_done_again(tmp_path: Path) -> None:
 def test_another_comparisons_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
     TrialFile(path, IDENTITY).add(TRIAL)
-    with pytest.raises(ConfigError, match="a comparison with another model"):
+    with pytest.raises(ConfigError) as refused:
         TrialFile(path, IDENTITY | {"model": "resnet18"})
+    assert str(refused.value) == (
+        f"{path} is another comparison: its model is 'resnet8', now it is 'resnet18'. "
+        "Give --out another name, or remove the file."
+    )
     assert read_trials(path) == (IDENTITY, [TRIAL])  # and left as it was
+
+
+def test_a_comparison_that_was_refused_before_its_first_trial_is_not_in_the_way(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "trials.jsonl"
+    TrialFile(path, IDENTITY)
+    TrialFile(path, IDENTITY | {"model": "resnet18"}).add(TRIAL)
+    assert read_trials(path) == (IDENTITY | {"model": "resnet18"}, [TRIAL])
+
+
+@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b'{"step": 1}\n', b"\x93NUMPY\x01\x00\n"])
+def test_a_users_own_file_is_never_written_over(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mine"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"mine is not a file that 'lipt compare' wrote"):
+        TrialFile(path, IDENTITY)
+    assert path.read_bytes() == content
+
+
+def test_an_empty_file_is_begun(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    path.touch()
+    TrialFile(path, IDENTITY).add(TRIAL)
+    assert read_trials(path) == (IDENTITY, [TRIAL])
 
 
 @pytest.mark.parametrize("content", ["", "garbage\n", "[1]\n", '{"a": 1}\n'])

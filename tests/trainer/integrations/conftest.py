@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lipt.common.subset_digest import subset_digest
-from lipt.trainer import ReselectingSampler, Subset
+from lipt.trainer import ReselectingSampler, StrategyView, Subset
 
 NUM_EXAMPLES = 40
 
@@ -29,6 +29,9 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
+
+    def strategies(self) -> list[StrategyView]:
+        return []
 
     def subset(self, run: str, strategy: str, **options: Any) -> Subset:
         self.asked.append(options)

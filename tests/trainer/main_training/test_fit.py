@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from lipt.common.data import Dataset
-from lipt.common.errors import ConfigError, SubsetError, WeightsError
+from lipt.common.data.dataset import MemoryDataset
+from lipt.common.errors import ConfigError, DataError, SubsetError, WeightsError
 from lipt.trainer.main_training import Recipe, Schedule, Trained, evenly, fit
 from lipt.trainer.main_training.records import EpochRecord, JsonLines
 from lipt.trainer.subset import Subset
@@ -268,6 +269,32 @@ def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubse
     other = Subset(subset.indices, subset.weights, "f" * 64, subset.digest, "made-up")
     with pytest.raises(SubsetError, match=rf"fingerprint f{{64}}.*{digits.fingerprint}"):
         fit(net(), digits, subset=other, recipe=RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "words"),
+    [
+        ((3, 8, 8), "0123456789", "mine has images of 3x8x8, but digits-train.* of 1x8x8"),
+        ((1, 8, 8), "0123456789x", "mine has 11 classes, but digits-train.* has 10"),
+        ((1, 8, 8), "abc", "mine has 3 classes, but digits-train.* has 10"),
+        ((1, 8, 8), "1023456789", "class '1' has label 0 in mine, but 1 in digits-train"),
+    ],
+)
+def test_a_test_set_of_other_images_or_classes_is_refused(
+    digits: Dataset, shape: tuple[int, ...], names: str, words: str
+) -> None:
+    images_NCHW = torch.zeros(3, *shape, dtype=torch.uint8)
+    test = MemoryDataset("mine", tuple(names), torch.arange(3), "f" * 64, images_NCHW)
+    steps: list[tuple[int, int]] = []
+    with pytest.raises(DataError, match=words):
+        fit(net(), digits, test=test, recipe=RECIPE, on_step=lambda *step: steps.append(step))
+    assert not steps
+
+
+def test_a_test_set_without_the_last_classes_is_no_other(digits: Dataset) -> None:
+    images_NCHW = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+    test = MemoryDataset("mine", tuple("012"), torch.arange(3), "f" * 64, images_NCHW)
+    assert fit(net(), digits, test=test, recipe=RECIPE).test_accuracy is not None
 
 
 def test_an_empty_subset_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lipt.common.data import open_dataset
-from lipt.common.errors import SubsetError
+from lipt.common.errors import ConfigError, SubsetError
 from lipt.common.run_config import LearnersConfig, RunConfig
 from lipt.common.subset_digest import subset_digest
 from lipt.trainer.comparison.trial import Trial
@@ -123,10 +123,12 @@ TRIALS = [
 ]
 
 
+COMPARISON = {"model": "resnet8", "recipe": {"steps": 60}, "data": DIGITS.fingerprint}
+
+
 @pytest.fixture
 def report() -> Report:
-    comparison = ({"model": "resnet8", "recipe": {"steps": 60}}, TRIALS)
-    return gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], comparison)  # type: ignore[arg-type]
+    return gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], (COMPARISON, TRIALS))  # type: ignore[arg-type]
 
 
 class _Page(HTMLParser):
@@ -199,6 +201,19 @@ def test_other_data_is_refused() -> None:
     other = replace(RUN, fingerprint="f" * 64)
     with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
         gather(FakeClient(), other, DIGITS, [])  # type: ignore[arg-type]
+
+
+def test_a_comparison_of_other_data_is_refused() -> None:
+    other = COMPARISON | {"data": "f" * 64, "data_source": "cifar10"}
+    with pytest.raises(
+        SubsetError, match=rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
+    ):
+        gather(FakeClient(), RUN, DIGITS, [], (other, TRIALS))  # type: ignore[arg-type]
+
+
+def test_a_comparison_without_a_trial_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no trial yet.* leave --comparison out"):
+        gather(FakeClient(), RUN, DIGITS, [], (COMPARISON, []))  # type: ignore[arg-type]
 
 
 def test_a_class_may_be_called_anything() -> None:
