@@ -1,15 +1,21 @@
-"""Views to show, and the command line run against the scripted coordinator."""
+"""Views to show, and the command line run against the scripted coordinator or on digits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from lipt.common.data import Dataset, open_dataset
 from lipt.common.run_config import LearnersConfig, RunConfig
+from lipt.common.subset_digest import subset_digest
 from lipt.trainer.cli import main
+from lipt.trainer.subset import Subset
 from lipt.trainer.views import (
     IngredientView,
     LearnerState,
@@ -18,6 +24,9 @@ from lipt.trainer.views import (
     RunView,
     SoupView,
 )
+
+# What makes `lipt train` quick.
+SMALL = ("--set", "batch_size=16", "--set", "augmentation=none", "--device", "cpu")
 
 
 @pytest.fixture
@@ -97,3 +106,34 @@ def lipt(fake: Any) -> Callable[..., Any]:
         return CliRunner().invoke(main, list(arguments), env=environment)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def digits() -> Dataset:
+    return open_dataset("digits-train")
+
+
+@pytest.fixture
+def train(lipt: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Runs `lipt train` on digits, with a log in the test's folder."""
+
+    def run(*arguments: str, **options: Any) -> Any:
+        fixed = ("--data", "digits-train", "--model", "resnet8", "--log", str(tmp_path / "log"))
+        return lipt("train", *fixed, *SMALL, *arguments, **options)
+
+    return run
+
+
+def subset_of(
+    indices: Sequence[int], fingerprint: str, weights: Sequence[float] | None = None
+) -> Subset:
+    indices_N = np.array(indices, np.int64)
+    weights_N = np.ones(len(indices), np.float32)
+    if weights is not None:
+        weights_N = np.array(weights, np.float32)
+    digest = subset_digest(indices_N, weights_N)
+    return Subset(indices_N, weights_N, fingerprint, digest, "made-up")
+
+
+def log_of(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]

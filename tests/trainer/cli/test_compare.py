@@ -250,24 +250,6 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert page.count("<img") == 2 * 24
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("--strategies", ","), "give at least one name"),
-        (("--fraction", "0"), "0.0 is not in (0, 1]"),
-        (("--out", "/nowhere/report.html"), "/nowhere is not a directory"),
-        (("--out", "."), ". is a directory. Name a file in it."),
-        (("--comparison", "a", "--out", "a"), "--comparison and --out are both a"),
-    ],
-)
-def test_a_report_that_makes_no_sense_is_a_mistake_of_usage(
-    arguments: tuple[str, ...], complaint: str
-) -> None:
-    result = CliRunner().invoke(main, ["report", "--data", "digits-train", *arguments])
-    assert result.exit_code == 2
-    assert complaint in " ".join(result.stderr.split())
-
-
 def test_fractions_that_are_named_twice_are_trained_on_once(
     comparison: Comparison, tmp_path: Path
 ) -> None:
@@ -293,23 +275,3 @@ def test_without_a_coordinator_it_says_that_nobody_answers(dead_address: str) ->
     result = CliRunner().invoke(main, ["compare", *ARGUMENTS, "--coordinator", dead_address])
     assert result.exit_code == 1
     assert result.stderr.startswith(f"lipt: no coordinator answers at {dead_address}")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("--fractions", "0.1,much"), "'0.1,much' is not numbers with commas"),
-        (("--fractions", "0,0.1"), "a fraction is in (0, 1]"),
-        (("--strategies", " , "), "give at least one name, e.g. craig,grand"),
-        (("--out", "/nowhere/c.jsonl"), "/nowhere is not a directory"),
-        (("--out", "."), ". is a directory. Name a file in it."),
-        (("--set", "learning_rate=fast"), "learning_rate"),
-        (("--seeds", "0"), "--seeds"),
-    ],
-)
-def test_what_makes_no_sense_is_a_mistake_of_usage(
-    arguments: tuple[str, ...], complaint: str
-) -> None:
-    result = CliRunner().invoke(main, ["compare", *ARGUMENTS, *arguments])
-    assert result.exit_code == 2
-    assert complaint in " ".join(result.stderr.split())
