@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,10 @@ def compare(
     *,
     data: Annotated[str, typer.Option(help="The coordinator's data, opened here to train on.")],
     test: Annotated[str, typer.Option(help="What accuracy is measured on.")],
+    image_size: Annotated[
+        int | None,
+        typer.Option("--image-size", help="Scale the images to it, as lipt-coordinator does."),
+    ] = None,
     model: Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")],
     strategies: Annotated[str, typer.Option(help="Names with commas between them.")],
     fractions: Annotated[str, typer.Option(help="Of the data, with commas.")] = "0.1",
@@ -83,8 +88,8 @@ def compare(
         )
     require_replaceable(out)
     modules = allow_module or []
-    train_data = open_dataset(data, allowed_modules=modules)
-    test_data = open_dataset(test, allowed_modules=modules)
+    opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
+    train_data, test_data = opened(data), opened(test)
     with (
         connect(coordinator, tls_cert, tls_key, tls_ca) as client,
         TrainingProgress() as progress,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +60,10 @@ def train(
     ] = False,
     test: Annotated[
         str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
+    ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option("--image-size", help="Scale the images to it, as lipt-coordinator does."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the subset (200).")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps, in place of epochs.")] = None,
@@ -145,8 +150,8 @@ def train(
                 reselecting.require_model(model)
             if init != "scratch":
                 initial = _weights(client, run, init)
-        train_data = open_dataset(data, allowed_modules=modules)
-        test_data = None if test is None else open_dataset(test, allowed_modules=modules)
+        opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
+        train_data, test_data = opened(data), None if test is None else opened(test)
         lines = stack.enter_context(closing(JsonLines(log)))
         stack.enter_context(progress)
         stack.enter_context(progress.saying(ReselectionWarning, LoggerWarning))

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipt.common.errors import ConfigError
+from lipt.common.errors import ConfigError, WeightsError
 from lipt.common.weights.container import pack, read_container
 from lipt.common.weights.specs import Weights, check_specs, specs_of
 from lipt.trainer.differences import differences
@@ -92,25 +92,33 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
             message says what differs.
         WeightsError: the file is damaged, or holds another model.
     """
-    container = read_container(path, max_bytes=path.stat().st_size, max_tensors=_MAX_TENSORS)
-    if container.metadata.get("format") != _FORMAT:
-        raise ConfigError(
-            f"{path} is not a checkpoint of this version. Remove it to train from the start."
-        )
-    found = json.loads(container.metadata["identity"])
-    require_same(path, found, identity)
-    tensors = {name: container.tensor(name) for name in container.specs}
+    try:
+        container = read_container(path, max_bytes=path.stat().st_size, max_tensors=_MAX_TENSORS)
+        found = container.metadata
+        if found.get("format") != _FORMAT:
+            raise ConfigError(
+                f"{path} is not a checkpoint of this version. Remove it to train from the start, "
+                "or name another file."
+            )
+        saved_identity = json.loads(found["identity"])
+        tensors = {name: container.tensor(name) for name in container.specs}
+        progress = _progress(found["progress"])
+        subset = _subset(tensors, found.get("subset"))
+    except (WeightsError, ValueError, KeyError, TypeError) as error:
+        raise WeightsError(
+            f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
+            "another file."
+        ) from error
+    require_same(path, saved_identity, identity)
     weights = _part(tensors, "model/")
     check_specs(specs_of(weights), specs_of(model.state_dict()))
-    progress = json.loads(container.metadata["progress"])
-    accuracies = tuple((step, accuracy) for step, accuracy in progress["subset_accuracies"])
     return Checkpoint(
-        progress=Progress(**{**progress, "subset_accuracies": accuracies}),
+        progress=progress,
         model=weights,
         momentum=_part(tensors, "momentum/"),
-        subset=_subset(tensors, container.metadata.get("subset")),
+        subset=subset,
         generators={name: tensors[name] for name in tensors if name.endswith("generator")},
-        identity=found,
+        identity=saved_identity,
     )
 
 
@@ -147,6 +155,12 @@ def restore_generators(states: Mapping[str, Tensor], device: torch.device) -> No
     torch.set_rng_state(states["generator"])
     if device.type == "cuda" and "cuda_generator" in states:
         torch.cuda.set_rng_state(states["cuda_generator"], device)
+
+
+def _progress(text: str) -> Progress:
+    values = json.loads(text)
+    accuracies = tuple((step, accuracy) for step, accuracy in values.pop("subset_accuracies"))
+    return Progress(**values, subset_accuracies=accuracies)
 
 
 def _subset(tensors: Mapping[str, Tensor], described: str | None) -> Subset | None:

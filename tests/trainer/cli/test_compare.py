@@ -205,6 +205,7 @@ def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) ->
         (("--run-set", "seed=5"), "seed is given for every run and training by the comparison"),
         (("--run-set", "model=resnet18"), "model is given for every run and training by the "),
         (("--set", "seed=5"), "seed is given for every run and training by the comparison"),
+        (("--image-size", "0"), "the image size 0 is outside 1.."),
         (("--device", "gpu"), "device 'gpu' is not a device: "),
         (
             ("--allow-module", "large_images", "--test", "large_images:large"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from lipt.common.data import Dataset
@@ -71,6 +72,29 @@ def test_the_budget_is_epochs_or_steps(
 def test_without_a_subset_all_examples_are_trained_on(train: Any, tmp_path: Path) -> None:
     assert train("--epochs", "1").exit_code == 0
     assert log_of(tmp_path)[0]["num_examples"] == 1442
+
+
+def test_images_are_scaled_where_that_is_asked_for(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        path = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (30 * number, 0, 0)).save(path)
+    (tmp_path / "model_of_4x4.py").write_text(
+        "from torch import nn\n"
+        "def model(num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, num_classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    source = f"imagefolder:{tmp_path / 'images'}"
+    flags = ("--data", source, "--test", source, "--model", "model_of_4x4:model", "--steps", "1")
+    flags += ("--allow-module", "model_of_4x4")
+    refused = train(*flags)
+    assert "fails on 3x16x16 images" in refused.stderr
+    assert "(--image-size)" in refused.stderr
+    result = train(*flags, "--image-size", "4")
+    assert result.exit_code == 0, result.stderr
 
 
 def test_a_finished_checkpoint_gives_its_weights_again(

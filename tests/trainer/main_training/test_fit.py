@@ -155,12 +155,32 @@ def test_another_subsets_checkpoint_is_refused(
         fit(net(), digits, subset=other, recipe=RECIPE, checkpoint=path)
 
 
-def test_a_damaged_checkpoint_is_refused(digits: Dataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[:-10],
+        lambda whole: whole[:5],
+        lambda _: b"",
+        lambda _: b"\x93NUMPY is another kind of file",
+        lambda whole: whole.replace(b'\\"epoch\\":', b'\\"epoch\\" ', 1),
+        lambda whole: whole.replace(b'\\"epoch\\":', b'\\"epock\\":', 1),
+        lambda whole: whole.replace(b'"identity":', b'"identitx":', 1),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_with_the_way_on(
+    digits: Dataset, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     path = tmp_path / "checkpoint.safetensors"
     fit(net(), digits, recipe=RECIPE, checkpoint=path)
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(WeightsError):
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert path.read_bytes() != whole
+    with pytest.raises(WeightsError) as refused:
         fit(net(), digits, recipe=RECIPE, checkpoint=path)
+    assert str(refused.value) == (
+        f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
+        "another file."
+    )
 
 
 def test_weights_count_unless_told_otherwise(digits: Dataset, subset_of: MakeSubset) -> None:
