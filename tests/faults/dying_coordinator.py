@@ -1,9 +1,10 @@
 """A coordinator that kills itself with SIGKILL at the n-th event of a kind.
 
-Run: python dying_coordinator.py KIND NUMBER -- ARGUMENTS OF lipt-coordinator
+Run: python -m tests.faults.dying_coordinator KIND NUMBER -- ARGUMENTS OF lipt-coordinator
 Every event says what the service is doing at that moment, so a test can put the end of the
 process inside a stage, whatever the machine's speed. With NUMBER 0 it never comes. When it
-ends by SIGTERM it prints how many events of each kind there were.
+ends by SIGTERM it prints how many events of each kind there were. With SYNC_JOURNAL it
+and its compute process write there what they have synced: see `power_cut`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import sqlite3
 import sys
 import threading
 from collections import Counter
+from pathlib import Path
+from time import sleep
 from typing import Any
 
 from lipt.coordinator import cli
 from lipt.coordinator.compute import process
 from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.services import blobs
+from tests.faults.power_cut import record_syncs
 
 # What the compute process reports in each stage.
 _STAGES = {
@@ -30,6 +34,10 @@ _STAGES = {
     "computing signals": "selection",
     "computing per-example gradients": "selection",
 }
+# At these the disk hangs first. Whatever does not wait for it goes on meanwhile: an answer that
+# is given too early is on its way before the end comes.
+_AT_THE_DISK = {"write", "result", "sync"}
+_HANGING_SECONDS = 1.0
 
 
 class Death:
@@ -43,8 +51,10 @@ class Death:
     def event(self, kind: str) -> None:
         with self._lock:
             self.counts[kind] += 1
-            if (kind, self.counts[kind]) == self._ordered:
-                os.kill(os.getpid(), signal.SIGKILL)
+            ordered = (kind, self.counts[kind]) == self._ordered
+        if ordered:
+            sleep(_HANGING_SECONDS if kind in _AT_THE_DISK else 0.0)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def before(self, target: Any, name: str, kind: str) -> None:
         """Make each call of a function an event."""
@@ -69,17 +79,24 @@ class Death:
         process._receive = counted
 
     def watch_database(self) -> None:
-        """Make the moments before and after each commit events."""
+        """Make the moments before and after each commit events; a learner's result has its own."""
         death = self
 
         class Connection(sqlite3.Connection):
+            results = False
+
+            def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:
+                self.results = any('"state":"done"' in str(row) for row in rows)
+                return super().executemany(sql, rows)
+
             def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-                commits = sql == "COMMIT"
-                if commits:
-                    death.event("write")
+                kinds = ("result", "recorded") if self.results else ("write", "written")
+                if sql == "COMMIT":
+                    death.event(kinds[0])
                 cursor = super().execute(sql, *parameters)
-                if commits:
-                    death.event("written")
+                if sql == "COMMIT":
+                    self.results = False
+                    death.event(kinds[1])
                 return cursor
 
         connect = sqlite3.connect
@@ -90,7 +107,15 @@ class Death:
         )
 
 
+def journal_syncs() -> None:
+    """Write down what is synced from here on, where the test asks for it."""
+    journal = os.environ.get("SYNC_JOURNAL")
+    if journal is not None:
+        record_syncs(Path(journal))
+
+
 def main() -> None:
+    journal_syncs()
     kind, number, _, *arguments = sys.argv[1:]
     death = Death(kind, int(number))
     death.watch_stages()
@@ -107,3 +132,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":  # the compute process, which stores theta*, shards and the soup
+    journal_syncs()

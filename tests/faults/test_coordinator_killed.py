@@ -7,22 +7,23 @@ import json
 import random
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from lipt.common.errors import ConfigError, UnreachableError
-from lipt.coordinator.records import LearnerState, RunRecord
+from lipt.coordinator.records import LearnerState, RunRecord, RunState
 from lipt.coordinator.state.database import Database
 from lipt.trainer import Client
 from tests.end_to_end.cluster import Cluster, LoggedProcess
+from tests.faults.conftest import Record
+from tests.faults.power_cut import cut_power
 
-SCRIPT = str(Path(__file__).with_name("dying_coordinator.py"))
 RUN = {
     "model": "resnet8",
     "initialization": {"steps": 4, "batch_size": 32},
@@ -30,12 +31,25 @@ RUN = {
     "soup": {"num_alphas": 3, "batch_norm_examples": 64},
 }
 # A run meets one moment of each group, in this order: a stage that is over does not come again.
-# write and written: before and after a transaction's COMMIT; sync: on a file's way to the disk.
+# write and written: before and after a transaction's COMMIT, result and recorded: of one with a
+# learner's result; sync: on a file's way to the disk.
 GROUPS = (
     ("initialization", "sharding", "write", "written"),
-    ("download", "upload", "sync", "write", "written"),
+    ("download", "upload", "sync", "result", "recorded"),
     ("soup", "selection"),
 )
+# What the run's record says at a moment inside a stage.
+STATES = {
+    "initialization": RunState.INITIALIZING,
+    "sharding": RunState.SHARDING,
+    "download": RunState.TRAINING,
+    "upload": RunState.TRAINING,
+    "sync": RunState.TRAINING,
+    "result": RunState.TRAINING,
+    "recorded": RunState.TRAINING,
+    "soup": RunState.MERGING,
+    "selection": RunState.READY,
+}
 _END_SECONDS = 300.0
 
 ResultT = TypeVar("ResultT")
@@ -57,15 +71,24 @@ class MortalCoordinator:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
         self._state_dir = cluster.directory / name
+        self._journal = cluster.directory / f"{name}.syncs"
 
     def start(self, kind: str = "none", number: int = 0) -> LoggedProcess:
         """Start the next process, which kills itself at the n-th event of a kind."""
         arguments = ["--data", "digits", "--model", "resnet8"]
         arguments += ["--state-dir", str(self._state_dir)]
         arguments += ["--listen", self._cluster.address or "127.0.0.1:0"]
-        process = self._cluster.start("coordinator", [SCRIPT, kind, str(number), "--", *arguments])
+        process = self._cluster.start(
+            "coordinator",
+            ["-m", "tests.faults.dying_coordinator", kind, str(number), "--", *arguments],
+            {"SYNC_JOURNAL": str(self._journal)},
+        )
         self._cluster.address = process.wait_for(r"lipt-coordinator on (\S+)")[1]
         return process
+
+    def cut_power(self) -> None:
+        """Lose what is not on the disk; for when nobody serves it."""
+        cut_power(self._state_dir / "blobs", self._journal)
 
     def record(self) -> RunRecord | None:
         """The only run as the state directory has it; for when nobody serves it."""
@@ -119,10 +142,10 @@ def finished(run: RunRecord | None) -> dict[int, tuple[int, str, object]]:
     }
 
 
-def acknowledged(workers: list[LoggedProcess]) -> set[int]:
-    """The learners whose workers were told that they are in."""
+def acknowledged(workers: list[LoggedProcess]) -> Counter[int]:
+    """How often workers were told of each learner that it is in."""
     text = "".join(worker.text() for worker in workers)
-    return {int(index) for index in re.findall(r"learner \w+/(\d+) is in: ", text)}
+    return Counter(int(index) for index in re.findall(r"learner \w+/(\d+) is in: ", text))
 
 
 def undisturbed(cluster: Cluster) -> tuple[Outcome, dict[str, int]]:
@@ -137,10 +160,17 @@ def undisturbed(cluster: Cluster) -> tuple[Outcome, dict[str, int]]:
     return outcome(mortal.record(), subset), counts
 
 
-def draw_moments(draw: random.Random, counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """One moment of each group; in the first half of those there are, for a restart leaves less."""
-    kinds = [draw.choice(group) for group in GROUPS]
-    return [(kind, draw.randint(1, max(1, counts[kind] // 2))) for kind in kinds]
+def draw_moments(draw: random.Random, counts: Mapping[str, int]) -> Iterator[list[tuple[str, int]]]:
+    """One moment of each group; in the first half of those there are, for a restart leaves less.
+
+    No kind of a group comes again before all of them have come.
+    """
+    left: list[list[str]] = [[] for _ in GROUPS]
+    while True:
+        for kinds, group in zip(left, GROUPS, strict=True):
+            kinds[:] = kinds or draw.sample(group, len(group))
+        kinds = [group.pop() for group in left]
+        yield [(kind, draw.randint(1, max(1, counts[kind] // 2))) for kind in kinds]
 
 
 def die_or_end(process: LoggedProcess, asking: Future[str]) -> bool:
@@ -165,36 +195,44 @@ def live_through(
         for moment, following in zip(moments, [*moments[1:], ("none", 0)], strict=True):
             if die_or_end(process, asking):
                 deaths.append(moment)
-                acked = acknowledged(workers)
-                before, done = done, finished(mortal.record())
-                assert acked <= done.keys()  # no acknowledged result is lost
+                mortal.cut_power()
+                acked, run = acknowledged(workers), mortal.record()
+                before, done = done, finished(run)
+                assert acked.keys() <= done.keys()  # no acknowledged result is lost
                 assert before.items() <= done.items()  # nor done again
+                kind, _ = moment
+                assert kind not in STATES or (run and run.state is STATES[kind]), (moment, run)
                 process = mortal.start(*following)
         subset = asking.result(_END_SECONDS)
     assert process.stop() == 0
     run = mortal.record()
     assert done.items() <= finished(run).items()
     assert [worker.stop() for worker in workers] == [0, 0]
+    assert max(acknowledged(workers).values()) == 1  # no learner is handed in twice
     return outcome(run, subset), deaths
 
 
 @pytest.mark.parametrize(
     ("num_deaths", "seed"),
     [
-        pytest.param(3, 0, marks=pytest.mark.timeout(600)),
+        pytest.param(3, 9, marks=pytest.mark.timeout(600)),
         pytest.param(20, 1, marks=[pytest.mark.faults, pytest.mark.timeout(1800)]),
     ],
 )
 def test_killed_coordinator_goes_on_and_gives_the_very_same_soup_and_subset(
-    cluster: Cluster, num_deaths: int, seed: int
+    cluster: Cluster, num_deaths: int, seed: int, record: Record
 ) -> None:
     expected, counts = undisturbed(cluster)
     assert len(set(expected.shards)) == 4
-    draw, deaths = random.Random(seed), list[tuple[str, int]]()
+    drawn, deaths = draw_moments(random.Random(seed), counts), list[tuple[str, int]]()
     rounds = 0
     while len(deaths) < num_deaths:
         rounds += 1
         assert rounds <= num_deaths, f"only {deaths} of the moments came"
-        got, came = live_through(cluster, f"round-{rounds}", draw_moments(draw, counts))
+        got, came = live_through(cluster, f"round-{rounds}", next(drawn))
         deaths += came
         assert got == expected, f"after {came}"
+    kinds = Counter(kind for kind, _ in deaths)
+    record(f"{len(deaths)} deaths in {rounds} runs: {dict(kinds)}")
+    if num_deaths >= 20:
+        assert kinds.keys() == {kind for group in GROUPS for kind in group}
