@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from time import perf_counter
@@ -30,33 +30,46 @@ ResultT = TypeVar("ResultT")
 
 
 class Swarm:
-    """Workers that take and hand in learners until so many are in.
+    """Workers that take and hand in learners, of one run after another.
+
+    A run is started when all learners of the one before are in. Where it has fewer learners
+    than there are workers, most of them wait, and who is served next is a choice.
 
     Attributes:
         latencies: seconds of each call, by its name; long polls are left out.
         committed: how many learners each worker handed in.
     """
 
-    def __init__(self, address: str, blobs: Path, *, num_workers: int, num_learners: int) -> None:
+    def __init__(self, address: str, blobs: Path, *, num_workers: int) -> None:
         self.latencies: dict[str, list[float]] = defaultdict(list)
         self.committed: Counter[int] = Counter()
         self._address = address
         self._blobs = blobs
         self._num_workers = num_workers
-        self._num_learners = num_learners
         self._initial: dict[BlobName, Weights] = {}
         self._all_registered = asyncio.Barrier(num_workers)
-        self._all_in = asyncio.Event()
+        self._handed_in = asyncio.Event()
 
-    async def run(self) -> None:
-        """Until all learners are in; any error of any call is raised."""
+    async def work(self, runs: list[int], start: Callable[[int], object]) -> None:
+        """Work until the learners of all runs are in; any error of any call is raised.
+
+        Args:
+            runs: how many learners each has.
+            start: starts a run with so many.
+        """
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             tasks = []
             for number in range(self._num_workers):
                 channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
                 await stack.enter_async_context(channel)
                 tasks.append(group.create_task(self._work(number, channel)))
-            await self._all_in.wait()
+            wanted = 0
+            for num_learners in runs:
+                wanted += num_learners
+                await asyncio.to_thread(start, num_learners)
+                while self.committed.total() < wanted:
+                    self._handed_in.clear()
+                    await self._handed_in.wait()
             for task in tasks:
                 task.cancel()
 
@@ -80,8 +93,7 @@ class Swarm:
             if answer.HasField("assignment"):
                 await self._train(registered.worker_id, answer.assignment, workers, blobs)
                 self.committed[number] += 1
-                if self.committed.total() == self._num_learners:
-                    self._all_in.set()
+                self._handed_in.set()
 
     async def _train(self, worker_id: str, assignment: Any, workers: Any, blobs: Any) -> None:
         held = {
