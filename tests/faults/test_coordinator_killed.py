@@ -7,10 +7,11 @@ import json
 import random
 import re
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -105,21 +106,28 @@ class MortalCoordinator:
         return runs[0] if runs else None
 
 
-def insist(action: Callable[[], ResultT]) -> ResultT:
-    """Ask until somebody answers; gRPC's own retries are the pauses."""
-    while True:
-        with suppress(UnreachableError):
-            return action()
+class Trainer:
+    """What a user does, however often nobody answers."""
 
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self.given_up = threading.Event()
 
-def trainer(address: str) -> str:
-    """What a user does: start a run, wait for it, select; the subset's digest."""
-    with Client(address) as client:
-        # The first attempt may have been durable before its answer was lost.
-        with suppress(ConfigError):
-            insist(lambda: client.start_run(RUN, name="run"))
-        insist(lambda: client.wait("run"))
-        return insist(lambda: client.subset("run", "grand", fraction=0.1)).digest
+    def subset(self) -> str:
+        """Start a run, wait for it, select; the subset's digest."""
+        with Client(self._address) as client:
+            # The first attempt may have been durable before its answer was lost.
+            with suppress(ConfigError):
+                self._insist(lambda: client.start_run(RUN, name="run"))
+            self._insist(lambda: client.wait("run"))
+            return self._insist(lambda: client.subset("run", "grand", fraction=0.1)).digest
+
+    def _insist(self, action: Callable[[], ResultT]) -> ResultT:
+        """Ask until somebody answers; gRPC's own retries are the pauses."""
+        while not self.given_up.is_set():
+            with suppress(UnreachableError):
+                return action()
+        raise AssertionError("nobody answered")
 
 
 def outcome(run: RunRecord | None, subset: str) -> Outcome:
@@ -153,7 +161,7 @@ def undisturbed(cluster: Cluster) -> tuple[Outcome, dict[str, int]]:
     mortal = MortalCoordinator(cluster, "undisturbed")
     coordinator = mortal.start()
     worker = cluster.start_worker("calm")
-    subset = trainer(cluster.address)
+    subset = Trainer(cluster.address).subset()
     assert worker.stop() == 0
     assert coordinator.stop() == 0
     counts: dict[str, int] = json.loads(coordinator.wait_for(r"^counted (\{.*)")[1])
@@ -190,8 +198,10 @@ def live_through(
     workers = [cluster.start_worker(f"{name}-{number}") for number in (1, 2)]
     deaths: list[tuple[str, int]] = []
     done: dict[int, tuple[int, str, object]] = {}
-    with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(trainer, cluster.address)
+    trainer = Trainer(cluster.address)
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        stack.callback(trainer.given_up.set)
+        asking = pool.submit(trainer.subset)
         for moment, following in zip(moments, [*moments[1:], ("none", 0)], strict=True):
             if die_or_end(process, asking):
                 deaths.append(moment)
