@@ -1,6 +1,17 @@
-"""`python -m lipt.coordinator` is `lipt-coordinator`."""
+"""`lipt-coordinator`, and `python -m lipt.coordinator`: signals first, as imports take seconds."""
 
-from lipt.coordinator.cli import main
+from __future__ import annotations
+
+from lipt.common.early_end import end_at_signals
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    end_at_signals("lipt-coordinator")
+    from lipt.coordinator.cli import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,17 @@
-"""`python -m lipt.worker` is `lipt-worker`."""
+"""`lipt-worker`, and `python -m lipt.worker`: signals first, as imports take seconds."""
 
-from lipt.worker.cli import main
+from __future__ import annotations
+
+from lipt.common.early_end import end_at_signals
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    end_at_signals("lipt-worker")
+    from lipt.worker.cli import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

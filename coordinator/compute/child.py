@@ -14,12 +14,16 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import Failed, Finished, Progressed
 from lipt.coordinator.compute.settings import ComputeSettings
 
+# Ctrl-C and a service manager's SIGTERM reach the whole process group: the parent decides.
+IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+
 
 def serve(pipe: Connection, settings: ComputeSettings) -> None:
     """Run jobs until the parent closes the pipe or is gone."""
-    # Ctrl-C and SIGTERM reach the whole process group: the parent decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    # The parent had them blocked meanwhile, which a child of this process must not inherit.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     context = Context(
         settings, report=lambda text, done, total: pipe.send(Progressed(text, done, total))

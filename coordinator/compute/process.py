@@ -11,13 +11,15 @@ import asyncio
 import logging
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
 from lipt.common.errors import ComputeError, LiptError, error_class
-from lipt.coordinator.compute.child import serve
+from lipt.coordinator.compute.child import IGNORED_SIGNALS, serve
 from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed
 from lipt.coordinator.compute.settings import ComputeSettings
 
@@ -97,7 +99,8 @@ class ComputeProcess:
             self._child = context.Process(
                 target=serve, args=(theirs, self._settings), name="lipt-compute", daemon=True
             )
-            self._child.start()
+            with _signals_blocked():
+                self._child.start()
             theirs.close()
         return self._pipe
 
@@ -118,6 +121,21 @@ class ComputeProcess:
             f"the compute process ended {how} during {type(job).__name__}; see the log. "
             "The next job starts a new one."
         )
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Let a child be deaf, from its first moment on, to what is sent to the whole process group.
+
+    It begins with this thread's blocked signals, and ignores these once it is up.
+    """
+    # Python starts this helper with the first child, and unblocks them after that.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _receive(pipe: Connection) -> Progressed | Finished | Failed:

@@ -69,6 +69,24 @@ def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(
     assert ends_in_time(polling) == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("imported", ["typer", "grpc", "torch"])
+@pytest.mark.parametrize("service", ["coordinator", "worker"])
+def test_service_that_is_still_importing_ends_with_status_0(
+    cluster: Cluster, service: str, imported: str, number: int
+) -> None:
+    # The interpreter says what it has imported, before it goes on with the next.
+    arguments = ["-X", "importtime", "-m", f"lipt.{service}"]
+    if service == "coordinator":
+        arguments += ["--state-dir", str(cluster.directory), "--data", "digits"]
+    process = cluster.start(service, arguments)
+    process.wait_for(rf"\| +{imported}$")
+    assert process.stop(number) == 0
+    assert f"lipt-{service}: stopped while it was starting" in process.text()
+    assert "Traceback" not in process.text()
+    assert not (cluster.directory / "lipt.db").exists()
+
+
 def test_coordinator_that_is_still_starting_ends_cleanly(cluster: Cluster) -> None:
     source = "import time\ndef data():\n    print('opening', flush=True)\n    time.sleep(3600)\n"
     (cluster.directory / "slow_data.py").write_text(source)

@@ -112,3 +112,17 @@ async def test_cancelled_job_gives_way_to_the_next(compute: ComputeProcess, tmp_
         assert (await waiting)[0] == value**2
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_signals_to_the_process_group_do_not_end_a_child_that_is_still_importing(
+    compute: ComputeProcess,
+) -> None:
+    compute._started()
+    child = compute._child
+    assert child is not None
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGTERM)
+    os.kill(child.pid, signal.SIGINT)
+    assert await compute.run(Square(3)) == (9, child.pid)
+    # Nor was anything left blocked here.
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
