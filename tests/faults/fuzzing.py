@@ -1,0 +1,164 @@
+"""Coverage-guided fuzzing of what parses a peer's bytes: atheris keeps what reaches new code.
+
+Run: python -m tests.faults.fuzzing TARGET CORPUS [FLAGS OF libFuzzer]
+It starts from CORPUS, a directory, and from a good input of its own, and ends with a status
+other than 0 at the first input that is neither read nor refused by name, or takes too long.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import random
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from tests.faults.memory import resident_bytes
+from tests.faults.mutation import mutate, mutate_header
+
+if TYPE_CHECKING:
+    from lipt.common.blobs.store import BlobStore
+    from lipt.v1 import blob_pb2
+
+CHUNKS = "chunk stream"
+TARGETS = (
+    "sparse learner",
+    "compressed learner",
+    "rounded learner",
+    "safetensors",
+    "shard",
+    CHUNKS,
+)
+_BLOB = bytes(range(256)) * 2
+_MAX_BYTES = 20_000
+# Corpus and caches; no case has more than some kilobytes to decode.
+_MAX_GROWTH_BYTES = 256 * 2**20
+
+
+def main() -> None:
+    target, corpus, *flags = sys.argv[1:]
+    atheris = importlib.import_module("atheris")
+    with atheris.instrument_imports(include=["lipt"]):
+        import lipt.common.rpc.wire  # noqa: F401 - the chunk stream's, too
+        from lipt.common.errors import LiptError
+        from tests.faults.test_hostile_bytes import READERS
+
+    with TemporaryDirectory() as directory:
+        parse, good, damage = chunk_stream(Path(directory))
+        if target != CHUNKS:
+            (parse, make), damage = READERS[target], damage_file
+            good = make()
+        parse(good)
+        (Path(corpus) / "good").write_bytes(good)
+
+        def one(content: bytes) -> None:
+            with suppress(LiptError):
+                parse(content)
+
+        def mutator(content: bytes, max_bytes: int, seed: int) -> bytes:
+            draw = random.Random(seed)
+            if draw.random() < 0.3:
+                changed: bytes = atheris.Mutate(content, len(content))
+                return changed
+            return damage(draw, content)[:max_bytes]
+
+        limit = (resident_bytes() + _MAX_GROWTH_BYTES) // 2**20
+        bounds = [f"-max_len={_MAX_BYTES}", f"-rss_limit_mb={limit}", "-timeout=20"]
+        atheris.Setup([sys.argv[0], *bounds, *flags, corpus], one, custom_mutator=mutator)
+        atheris.Fuzz()
+
+
+def damage_file(draw: random.Random, content: bytes) -> bytes:
+    if draw.random() < 0.5:
+        with suppress(struct.error):  # too short for a header
+            return mutate_header(draw, content)
+    return mutate(draw, content)
+
+
+def chunk_stream(
+    directory: Path,
+) -> tuple[Callable[[bytes], None], bytes, Callable[[random.Random, bytes], bytes]]:
+    """An upload's messages, each after its length: what reads them, a good one, what damages it."""
+    from lipt.common.blobs.name import BlobName
+    from lipt.common.blobs.store import BlobStore
+    from lipt.common.rpc.wire import blob_to_proto
+    from lipt.v1 import blob_pb2
+
+    store = BlobStore(directory, max_blob_bytes=10_000)
+    messages = []
+    for offset in range(0, len(_BLOB), 128):
+        data = _BLOB[offset : offset + 128]
+        chunk = blob_pb2.Chunk(offset_bytes=offset, data=data, crc32=zlib.crc32(data))
+        messages.append(blob_pb2.WriteBlobRequest(chunk=chunk))
+    messages[0].blob.CopyFrom(blob_to_proto(BlobName.of(_BLOB)))
+
+    def damage(draw: random.Random, content: bytes) -> bytes:
+        stream = list(unframed(content))
+        if not stream:
+            return mutate(draw, content)
+        number = draw.randrange(len(stream))
+        changed = mutate(draw, stream[number])
+        with suppress(Exception):  # not a message any more
+            request = blob_pb2.WriteBlobRequest.FromString(changed)
+            if draw.random() < 0.5:
+                request.chunk.crc32 = zlib.crc32(request.chunk.data)
+            changed = request.SerializeToString()
+        stream[number : number + draw.randrange(2)] = [changed]
+        return framed(stream)
+
+    return (
+        lambda content: receive(store, directory, content),
+        framed(message.SerializeToString() for message in messages),
+        damage,
+    )
+
+
+def receive(store: BlobStore, directory: Path, content: bytes) -> None:
+    """What the service does with an upload's messages; nothing but the blob may be stored."""
+    from google.protobuf.message import DecodeError
+
+    from lipt.common.blobs.chunks import chunk_data
+    from lipt.common.rpc.wire import blob_from_proto
+    from lipt.v1 import blob_pb2
+
+    requests: list[blob_pb2.WriteBlobRequest] = []
+    with suppress(DecodeError):  # gRPC refuses it before the service sees it
+        requests += map(blob_pb2.WriteBlobRequest.FromString, unframed(content))
+    if not requests:
+        return
+    name = blob_from_proto(requests[0].blob)
+    try:
+        with store.open_upload(name, requests[0].chunk.offset_bytes) as upload:
+            for request in requests:
+                upload.write(chunk_data(request.chunk, blob=name, offset_bytes=upload.offset_bytes))
+            upload.finish()
+    finally:
+        for path in [path for path in directory.rglob("*") if path.is_file()]:
+            found = path.read_bytes()
+            assert len(found) <= name.size_bytes, path
+            if path.parent.parent.name == "blobs":
+                assert hashlib.sha256(found).hexdigest() == path.name, path
+            else:
+                assert path == directory / "uploads" / f"{name.sha256}.part"
+            path.unlink()
+
+
+def framed(messages: Any) -> bytes:
+    return b"".join(struct.pack("<H", len(message)) + message for message in messages)
+
+
+def unframed(content: bytes) -> Iterator[bytes]:
+    while len(content) >= 2:
+        (length,) = struct.unpack_from("<H", content)
+        yield content[2 : 2 + length]
+        content = content[2 + length :]
+
+
+if __name__ == "__main__":
+    main()
