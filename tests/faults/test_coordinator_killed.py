@@ -51,6 +51,8 @@ STATES = {
     "soup": RunState.MERGING,
     "selection": RunState.READY,
 }
+# So soon it is noticed that the test has failed meanwhile.
+_RECONNECT_SECONDS = 10.0
 _END_SECONDS = 300.0
 
 ResultT = TypeVar("ResultT")
@@ -115,7 +117,7 @@ class Trainer:
 
     def subset(self) -> str:
         """Start a run, wait for it, select; the subset's digest."""
-        with Client(self._address) as client:
+        with Client(self._address, reconnect_seconds=_RECONNECT_SECONDS) as client:
             # The first attempt may have been durable before its answer was lost.
             with suppress(ConfigError):
                 self._insist(lambda: client.start_run(RUN, name="run"))
