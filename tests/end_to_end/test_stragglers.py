@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from lipt.common.rpc.channel import open_channel
 from lipt.trainer.views import LearnerState, RunState, RunView
 from tests.end_to_end.cluster import Cluster
@@ -46,8 +48,17 @@ def straggle(cluster: Cluster, small_run: dict[str, Any], min_learners: int) -> 
     raise AssertionError("the run was not watched to its end")
 
 
+@pytest.mark.parametrize(
+    "late_seconds",
+    [
+        # How much later it is is for the machine to say; tests/coordinator/test_driver.py
+        # shows with a clock of its own that the service means to be on time.
+        pytest.param(60.0),
+        pytest.param(1.0, marks=pytest.mark.faults),
+    ],
+)
 def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
-    cluster: Cluster, small_run: dict[str, Any]
+    cluster: Cluster, small_run: dict[str, Any], late_seconds: float
 ) -> None:
     final, arrived = straggle(cluster, small_run, min_learners=1)
     assert final.state is RunState.READY, final.message
@@ -56,9 +67,7 @@ def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
     assert {item.state for item in dropped} == {LearnerState.DROPPED}
     assert all("the deadline of 20 s has passed with 1 of 3" in item.message for item in dropped)
     assert final.costs is not None
-    # How much later it was is for the machine to say; tests/coordinator/test_driver.py
-    # shows with a clock of its own that the service means to be on time.
-    assert final.costs.training_seconds >= DEADLINE_SECONDS
+    assert 0.0 <= final.costs.training_seconds - DEADLINE_SECONDS <= late_seconds
 
 
 def test_run_without_enough_fails_and_says_which_are_missing_and_why(

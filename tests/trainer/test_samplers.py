@@ -13,6 +13,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.subset_digest import subset_digest
 from lipt.trainer.samplers import ReselectingSampler, SubsetSampler
 from lipt.trainer.subset import Subset
+from lipt.trainer.views import StrategyView
 
 
 def subset_of(indices: Sequence[int]) -> Subset:
@@ -87,6 +88,9 @@ class _Alternating:
 
     def __init__(self, subsets: Sequence[Subset]) -> None:
         self._answers = itertools.cycle(subsets)
+
+    def strategies(self) -> list[StrategyView]:
+        return []
 
     def subset(self, run: str, strategy: str, **options: object) -> Subset:
         return next(self._answers)

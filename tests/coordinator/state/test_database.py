@@ -147,6 +147,18 @@ async def test_service_goes_on_after_a_write_that_did_not_fit(
     await database.close()
 
 
+async def test_commit_waits_for_the_disk(tmp_path: Path) -> None:
+    database = Database.open(tmp_path / "lipt.db")
+
+    async def setting(name: str) -> object:
+        query = f"PRAGMA {name}"
+        return await database._do(lambda: database._connection.execute(query).fetchone()[0])
+
+    # No test can take the power from SQLite: 2 is FULL, which syncs the log with every commit.
+    assert (await setting("journal_mode"), await setting("synchronous")) == ("wal", 2)
+    await database.close()
+
+
 def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lipt.db"
     path.write_bytes(b"this is not a database, and longer than its header would be" * 10)
