@@ -227,7 +227,7 @@ def live_through(
 @pytest.mark.parametrize(
     ("num_deaths", "seed"),
     [
-        pytest.param(3, 9, marks=pytest.mark.timeout(600)),
+        pytest.param(3, 24, marks=pytest.mark.timeout(600)),
         pytest.param(20, 1, marks=[pytest.mark.faults, pytest.mark.timeout(1800)]),
     ],
 )
