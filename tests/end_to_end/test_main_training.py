@@ -78,11 +78,11 @@ def test_training_that_is_killed_ends_in_the_same_weights(
     flags = ("--data", "digits-train", "--subset", str(subset_file), "--epochs", "6")
     flags += ("--model", "stopping:net", "--allow-module", "stopping", "--set", "batch_size=16")
     undisturbed = start_training(cluster, "undisturbed", *flags, **environment)
-    assert undisturbed.wait() == 0, undisturbed.text()
 
     # Three batches per epoch: the eleventh is in the middle of the fourth.
     flags += ("--checkpoint", str(tmp_path / "c.safetensors"), "--checkpoint-seconds", "0")
     killed = start_training(cluster, "killed", *flags, **environment, STOP_AT="11")
+    assert undisturbed.wait() == 0, undisturbed.text()
     killed.wait_for("stopped here")
     assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
     assert [record["epoch"] for record in log_of(cluster, "killed")] == [1, 2, 3]
@@ -105,15 +105,15 @@ def test_training_with_re_selection_is_killed_and_ends_in_the_same_weights(
     flags += ("--model", "resnet8", "--strategy", "grand", "--fraction", "0.05")
     flags += ("--epochs", "6", "--every", "2", "--set", "batch_size=16")
     undisturbed = start_training(cluster, "undisturbed", *flags)
-    assert undisturbed.wait() == 0, undisturbed.text()
-    records = log_of(cluster, "undisturbed")
-    assert len({record["subset_digest"] for record in records}) > 1
 
     flags += ("--checkpoint", str(tmp_path / "c.safetensors"), "--checkpoint-seconds", "0")
     killed = start_training(cluster, "killed", *flags)
     # Its checkpoint may be the third epoch's or an earlier one; more of them are to come.
     killed.wait_for(r"epoch 3, ")
     assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert undisturbed.wait() == 0, undisturbed.text()
+    records = log_of(cluster, "undisturbed")
+    assert len({record["subset_digest"] for record in records}) > 1
     resumed = start_training(cluster, "resumed", *flags)
     assert resumed.wait() == 0, resumed.text()
     assert same_weights(cluster, "undisturbed", "resumed")
