@@ -122,8 +122,9 @@ def run_demo(
 def _prepare(report: Callable[[str], None]) -> Trying:
     report(f"reading {DATA} and {TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
-    for module, package in (("sklearn", "scikit-learn"), ("scipy", "scipy"), ("jinja2", "jinja2")):
-        import_extra(module, package=package, extra="demo", needed_for="lipt demo")
+    # What the data needs is asked for when it is opened.
+    for package in ("scipy", "jinja2"):
+        import_extra(package, package=package, extra="demo", needed_for="lipt demo")
     from lipt.trainer.demo.trying import Trying  # noqa: PLC0415
 
     return Trying.on(DATA, TEST, MODEL)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,20 @@ def test_digits_are_scaled_to_bytes() -> None:
     assert digits.labels_N.dtype == torch.int64
 
 
+def test_digits_are_what_scikit_learn_loads_and_cost_no_import_of_it() -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    loaded, digits = datasets.load_digits(), open_dataset("digits")
+    expected_NHW = np.rint(loaded.images * 255 / 16).astype(np.uint8)
+    assert np.array_equal(digits.images(torch.arange(1797))[:, 0].numpy(), expected_NHW)
+    assert np.array_equal(digits.labels_N.numpy(), loaded.target)
+    script = "import sys; from lipt.common.data import open_dataset; open_dataset('digits'); "
+    script += "print({'sklearn', 'scipy', 'pandas'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "set()\n"
+
+
 def test_digits_can_be_enlarged() -> None:
     pytest.importorskip("sklearn")
     digits = open_dataset("digits", image_size=32)
@@ -97,7 +113,7 @@ def test_digits_can_be_enlarged() -> None:
 
 
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'lipt\[demo\]'"):
         open_dataset("digits")
 
