@@ -11,51 +11,12 @@ from torch import nn
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import MemoryDataset
 from lipt.common.errors import ConfigError, DataError, SubsetError, WeightsError
-from lipt.trainer.main_training import Recipe, Schedule, Trained, evenly, fit
+from lipt.trainer.main_training import Schedule, Trained, evenly, fit
 from lipt.trainer.main_training.records import EpochRecord, JsonLines
 from lipt.trainer.subset import Subset
+from tests.trainer.main_training.conftest import RECIPE, equal, net
 
 MakeSubset = Callable[..., Subset]
-
-RECIPE = Recipe(steps=12, batch_size=16, augmentation="none", learning_rate=0.05)
-EVERY_EPOCH = Schedule(checkpoint_seconds=0.0)
-
-
-class StoppedError(Exception):
-    """The process is gone."""
-
-
-def stop_after(epoch: int) -> Callable[[EpochRecord], None]:
-    def stop(record: EpochRecord) -> None:
-        if record.epoch == epoch:
-            raise StoppedError
-
-    return stop
-
-
-def equal(one: Trained, other: Trained) -> bool:
-    return all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
-
-
-class Net(nn.Module):
-    """A model with everything that a checkpoint has to carry: statistics and dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3)
-        )
-        self.head = nn.Linear(32, 10)
-
-    def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        logits_BC: torch.Tensor = self.head(self.layers(images_BCHW))
-        return logits_BC
-
-
-def net(seed: int = 0) -> Net:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Net()
 
 
 def test_training_learns_the_subset_and_generalizes(
@@ -78,109 +39,6 @@ def test_one_seed_gives_one_result(
     recipe = RECIPE.model_copy(update={"augmentation": augmentation})
     subset = subset_of(digits, range(40))
     assert equal(*(fit("resnet8", digits, subset=subset, recipe=recipe) for _ in range(2)))
-
-
-@pytest.mark.parametrize("killed_after", [1, 3])
-def test_training_that_was_killed_goes_on_to_the_same_weights(
-    digits: Dataset, subset_of: MakeSubset, tmp_path: Path, killed_after: int
-) -> None:
-    # 40 examples: two batches of 16 and one of 8 per epoch, four epochs.
-    subset = subset_of(digits, range(40), [1.0, 3.0] * 20)
-    undisturbed = fit(net(), digits, subset=subset, recipe=RECIPE)
-    path = tmp_path / "checkpoint.safetensors"
-    with pytest.raises(StoppedError):
-        # The record comes before the epoch's checkpoint: that epoch is done again.
-        fit(
-            net(),
-            digits,
-            subset=subset,
-            recipe=RECIPE,
-            checkpoint=path,
-            schedule=EVERY_EPOCH,
-            on_epoch=[stop_after(killed_after + 1)],
-        )
-    torch.rand(7)  # the new process's generator stands elsewhere
-    records: list[EpochRecord] = []
-    resumed = fit(
-        net(seed=5),
-        digits,
-        subset=subset,
-        recipe=RECIPE,
-        checkpoint=path,
-        on_epoch=[records.append],
-    )
-    assert records[0].epoch == killed_after + 1
-    assert equal(undisturbed, resumed)
-    assert resumed.subset_accuracies == undisturbed.subset_accuracies
-
-
-def test_a_finished_checkpoint_trains_no_further(
-    digits: Dataset, digits_test: Dataset, tmp_path: Path
-) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    first = fit(net(), digits, test=digits_test, recipe=RECIPE, checkpoint=path)
-    records: list[EpochRecord] = []
-    again = fit(
-        net(3),
-        digits,
-        test=digits_test,
-        recipe=RECIPE,
-        checkpoint=path,
-        on_epoch=[records.append],
-    )
-    assert not records
-    assert equal(first, again)
-    assert again.test_accuracy == first.test_accuracy
-
-
-def test_another_recipes_checkpoint_is_refused(digits: Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    fit(net(), digits, recipe=RECIPE, checkpoint=path)
-    longer = RECIPE.model_copy(update={"steps": 24})
-    with pytest.raises(ConfigError) as refused:
-        fit(net(), digits, recipe=longer, checkpoint=path)
-    assert str(refused.value) == (
-        f"{path} is the checkpoint of another training: its recipe.steps is 12, now it is 24. "
-        "Remove the file to train from the start, or give the settings that it was made with."
-    )
-
-
-def test_another_subsets_checkpoint_is_refused(
-    digits: Dataset, subset_of: MakeSubset, tmp_path: Path
-) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    one, other = subset_of(digits, range(40)), subset_of(digits, range(40, 80))
-    fit(net(), digits, subset=one, recipe=RECIPE, checkpoint=path)
-    with pytest.raises(ConfigError, match=rf"its subset is '{one.digest}', now .*{other.digest}"):
-        fit(net(), digits, subset=other, recipe=RECIPE, checkpoint=path)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda whole: whole[:-10],
-        lambda whole: whole[:5],
-        lambda _: b"",
-        lambda _: b"\x93NUMPY is another kind of file",
-        lambda whole: whole.replace(b'\\"epoch\\":', b'\\"epoch\\" ', 1),
-        lambda whole: whole.replace(b'\\"epoch\\":', b'\\"epock\\":', 1),
-        lambda whole: whole.replace(b'"identity":', b'"identitx":', 1),
-    ],
-)
-def test_a_damaged_checkpoint_is_refused_with_the_way_on(
-    digits: Dataset, tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    fit(net(), digits, recipe=RECIPE, checkpoint=path)
-    whole = path.read_bytes()
-    path.write_bytes(damage(whole))
-    assert path.read_bytes() != whole
-    with pytest.raises(WeightsError) as refused:
-        fit(net(), digits, recipe=RECIPE, checkpoint=path)
-    assert str(refused.value) == (
-        f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
-        "another file."
-    )
 
 
 def test_weights_count_unless_told_otherwise(digits: Dataset, subset_of: MakeSubset) -> None:
