@@ -23,11 +23,12 @@ from lipt.coordinator.scheduling import (
     LearnerKey,
     WorkerRecord,
     after_failure,
-    any_queued,
     choose_learner,
     leased,
+    num_queued,
     requeued,
 )
+from lipt.coordinator.waiting_line import WaitingLine
 from lipt.coordinator.worker_registry import WorkerRegistry
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Dispatcher:
         self._events = events or Events()
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
-        self._waiting: dict[str, asyncio.Future[LearnerKey]] = {}
+        self._waiting = WaitingLine()
         self._reserved: set[LearnerKey] = set()
         book.listen(self._on_change)
 
@@ -76,11 +77,11 @@ class Dispatcher:
 
     def alive(self) -> tuple[WorkerRecord, ...]:
         """The workers that are there now."""
-        return self.workers.alive(self.leases.holders() | self._waiting.keys())
+        return self.workers.alive(self.leases.holders() | self._waiting.worker_ids())
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
         """How long a worker has been silent; one that waits for work is not."""
-        waiting = worker.worker_id in self._waiting
+        waiting = worker.worker_id in self._waiting.worker_ids()
         return 0.0 if waiting else self.workers.seconds_since_heard(worker)
 
     async def acquire(
@@ -95,11 +96,7 @@ class Dispatcher:
         held = self.leases.held_by(worker_id)
         if held is not None:
             return self._learner(held)
-        earlier = self._waiting.pop(worker_id, None)
-        if earlier is not None:
-            earlier.cancel()
-        turn: asyncio.Future[LearnerKey] = asyncio.get_running_loop().create_future()
-        self._waiting[worker_id] = turn
+        turn = self._waiting.join(worker_id)
         self._match()
         try:
             await asyncio.wait({turn}, timeout=wait_seconds)
@@ -108,8 +105,7 @@ class Dispatcher:
                 self._reserved.discard(turn.result())
             raise
         finally:
-            if self._waiting.get(worker_id) is turn:
-                del self._waiting[worker_id]
+            self._waiting.leave(worker_id, turn)
         if not turn.done() or turn.cancelled():
             self.workers.heard(worker_id)
             return None
@@ -268,20 +264,21 @@ class Dispatcher:
         )
 
     def _match(self) -> None:
-        """Give waiting workers, in the order of their asking, what there is to do."""
+        """Give waiting workers, who has asked longest first, what there is to do."""
         runs = self._book.runs()
-        if not self._waiting or not any_queued(runs):
+        left = num_queued(runs, self._reserved) if self._waiting.worker_ids() else 0
+        if not left:
             return
-        present = {worker.worker_id: worker for worker in self.alive()}
-        for worker_id, turn in tuple(self._waiting.items()):
-            key = choose_learner(
-                present[worker_id], runs, present=present.values(), reserved=self._reserved
-            )
-            if key is not None:
-                del self._waiting[worker_id]
-                if not turn.done():
-                    self._reserved.add(key)
-                    turn.set_result(key)
+        alive = self.alive()
+        present = {worker.worker_id: worker for worker in alive}
+        for worker_id in self._waiting.in_order():
+            key = choose_learner(present[worker_id], runs, alive=alive, reserved=self._reserved)
+            if key is not None and self._waiting.serve(worker_id, key):
+                self._reserved.add(key)
+                left -= 1
+            # Asking all of a thousand workers after each grant would hold everything up.
+            if not left:
+                return
 
     def _on_change(self, run: RunRecord) -> None:
         if run.state is not RunState.TRAINING:

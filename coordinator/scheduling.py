@@ -60,10 +60,10 @@ class WorkerRecord:
         )
 
 
-def any_queued(runs: Iterable[RunRecord]) -> bool:
-    """Whether any learner waits for a worker."""
-    return any(
-        learner.state is LearnerState.QUEUED
+def num_queued(runs: Iterable[RunRecord], reserved: Collection[LearnerKey] = ()) -> int:
+    """How many learners wait for a worker, apart from those that are being handed out."""
+    return sum(
+        learner.state is LearnerState.QUEUED and (run.run_id, learner.index) not in reserved
         for run in runs
         if run.state is RunState.TRAINING
         for learner in run.learners
@@ -74,7 +74,7 @@ def choose_learner(
     worker: WorkerRecord,
     runs: Iterable[RunRecord],
     *,
-    present: Collection[WorkerRecord],
+    alive: Collection[WorkerRecord],
     reserved: Collection[LearnerKey] = (),
 ) -> LearnerKey | None:
     """The learner that a free worker should train next.
@@ -85,7 +85,7 @@ def choose_learner(
     Args:
         worker: who asks.
         runs: all runs, oldest first.
-        present: the workers that are alive.
+        alive: the workers that are there, with or without the one who asks.
         reserved: learners that are being handed out at this moment.
     """
     for run in runs:
@@ -95,17 +95,12 @@ def choose_learner(
             key = (run.run_id, learner.index)
             if learner.state is not LearnerState.QUEUED or key in reserved:
                 continue
-            failed_here = worker.worker_id in learner.failed_on
-            if not failed_here or not _may_succeed(learner, run, present):
-                return key
+            if worker.worker_id in learner.failed_on and any(
+                other.worker_id not in learner.failed_on and other.can_run(run) for other in alive
+            ):
+                continue
+            return key
     return None
-
-
-def _may_succeed(learner: LearnerRecord, run: RunRecord, present: Collection[WorkerRecord]) -> bool:
-    """Whether a worker is there on which the learner has not failed yet."""
-    return any(
-        worker.worker_id not in learner.failed_on and worker.can_run(run) for worker in present
-    )
 
 
 class Closing(Enum):

@@ -3,16 +3,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, StaleLeaseError, UnknownWorkerError
+from lipt.coordinator import dispatch
 from lipt.coordinator.dispatch import Dispatcher
 from lipt.coordinator.learner_result import LearnerResult
 from lipt.coordinator.records import LearnerState, RunRecord, RunState
 from lipt.coordinator.run_book import LearnerProgress, RunBook
-from lipt.coordinator.scheduling import parse_assignment_id
+from lipt.coordinator.scheduling import (
+    LearnerKey,
+    WorkerRecord,
+    choose_learner,
+    parse_assignment_id,
+)
 from lipt.coordinator.state.database import Database
 
 MakeRun = Callable[..., RunRecord]
@@ -94,6 +101,48 @@ async def test_acquire_waits_for_work_in_the_order_of_asking(
     assert granted[1].worker_name == "first"
     assert not polls[1].done()
     polls[1].cancel()
+
+
+async def test_worker_whose_poll_has_ended_keeps_its_place(bench: Bench, make_run: MakeRun) -> None:
+    first, second = bench.join("first"), bench.join("second")
+    assert await bench.dispatcher.acquire(first, wait_seconds=0.0) is None
+    polls = []
+    for worker in (second, first):
+        polls.append(asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=5.0)))
+        await asyncio.sleep(0)
+    await bench.book.add(make_run(num_learners=1))
+    granted = await polls[1]
+    assert granted is not None
+    assert granted[1].worker_name == "first"
+    # Whoever was served goes to the end of the line.
+    await bench.dispatcher.release(first, ("r", 0), granted[1].epoch)
+    granted = await polls[0]
+    assert granted is not None
+    assert granted[1].worker_name == "second"
+
+
+async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    considered: list[str] = []
+
+    def watched(worker: WorkerRecord, *arguments: Any, **keywords: Any) -> LearnerKey | None:
+        considered.append(worker.name)
+        return choose_learner(worker, *arguments, **keywords)
+
+    monkeypatch.setattr(dispatch, "choose_learner", watched)
+    polls = [
+        asyncio.create_task(bench.dispatcher.acquire(bench.join(f"{number}"), wait_seconds=5.0))
+        for number in range(100)
+    ]
+    await asyncio.sleep(0)
+    await bench.book.add(make_run(num_learners=3))
+    granted = await asyncio.gather(*polls[:3])
+    assert [grant[1].index for grant in granted if grant] == [0, 1, 2]
+    # Neither now, nor after each grant.
+    assert considered == ["0", "1", "2"]
+    for poll in polls[3:]:
+        poll.cancel()
 
 
 async def test_asking_again_answers_with_the_learner_in_hand(

@@ -30,17 +30,17 @@ def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecor
 
 def test_lowest_index_of_the_oldest_run_goes_first(make_run: MakeRun) -> None:
     old = having(make_run("old"), LearnerState.DONE, LearnerState.LEASED)
-    assert choose_learner(worker(), [old, make_run("new")], present=[]) == ("old", 2)
+    assert choose_learner(worker(), [old, make_run("new")], alive=[]) == ("old", 2)
 
 
 def test_learner_that_is_being_handed_out_is_passed_over(make_run: MakeRun) -> None:
-    key = choose_learner(worker(), [make_run()], present=[], reserved={("r", 0)})
+    key = choose_learner(worker(), [make_run()], alive=[], reserved={("r", 0)})
     assert key == ("r", 1)
 
 
 @pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.TRAINING])
 def test_only_runs_in_training_have_work(make_run: MakeRun, state: RunState) -> None:
-    assert choose_learner(worker(), [make_run(state=state)], present=[]) is None
+    assert choose_learner(worker(), [make_run(state=state)], alive=[]) is None
 
 
 def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: MakeRun) -> None:
@@ -49,9 +49,9 @@ def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: Make
         after_failure(run.learners[0], worker_id="bad", reason="NaN", max_attempts=3)
     )
     bad, good = worker("bad"), worker("good")
-    assert choose_learner(bad, [run], present=[good]) is None
-    assert choose_learner(good, [run], present=[bad]) == ("r", 0)
-    assert choose_learner(bad, [run], present=[]) == ("r", 0)
+    assert choose_learner(bad, [run], alive=[good]) is None
+    assert choose_learner(good, [run], alive=[bad]) == ("r", 0)
+    assert choose_learner(bad, [run], alive=[]) == ("r", 0)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_factory_models_need_a_worker_that_allows_their_module(
     make_run: MakeRun, model: str, allowed: tuple[str, ...], may: bool
 ) -> None:
     run = make_run(model=model)
-    assert (choose_learner(worker("w", *allowed), [run], present=[]) is not None) is may
+    assert (choose_learner(worker("w", *allowed), [run], alive=[]) is not None) is may
 
 
 def test_waits_while_learners_are_out_and_there_is_no_deadline(make_run: MakeRun) -> None:

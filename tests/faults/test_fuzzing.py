@@ -12,7 +12,7 @@ from tests.faults.fuzzing import TARGETS
 
 # Whichever comes first.
 NUM_CASES, MAX_SECONDS = 1_000_000, 60
-MIN_CASES = 10_000
+MIN_CASES = 1_000
 
 
 @pytest.mark.faults
