@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tests.faults.memory import resident_bytes
-from tests.faults.mutation import mutate, mutate_header
+from tests.faults.mutation import mutate, mutate_header, random_message
 
 if TYPE_CHECKING:
     from lipt.common.blobs.store import BlobStore
@@ -85,6 +85,8 @@ def chunk_stream(
     directory: Path,
 ) -> tuple[Callable[[bytes], None], bytes, Callable[[random.Random, bytes], bytes]]:
     """An upload's messages, each after its length: what reads them, a good one, what damages it."""
+    from google.protobuf.message import DecodeError
+
     from lipt.common.blobs.name import BlobName
     from lipt.common.blobs.store import BlobStore
     from lipt.common.rpc.wire import blob_to_proto
@@ -104,11 +106,11 @@ def chunk_stream(
             return mutate(draw, content)
         number = draw.randrange(len(stream))
         changed = mutate(draw, stream[number])
-        with suppress(Exception):  # not a message any more
-            request = blob_pb2.WriteBlobRequest.FromString(changed)
-            if draw.random() < 0.5:
-                request.chunk.crc32 = zlib.crc32(request.chunk.data)
-            changed = request.SerializeToString()
+        if draw.random() < 0.7:
+            with suppress(DecodeError, ValueError):
+                request = blob_pb2.WriteBlobRequest.FromString(stream[number])
+                damage_request(draw, request)
+                changed = request.SerializeToString()
         stream[number : number + draw.randrange(2)] = [changed]
         return framed(stream)
 
@@ -117,6 +119,22 @@ def chunk_stream(
         framed(message.SerializeToString() for message in messages),
         damage,
     )
+
+
+def damage_request(draw: random.Random, request: blob_pb2.WriteBlobRequest) -> None:
+    """What a peer could send that keeps to the format: more, less, or something absurd."""
+    chunk = request.chunk
+    edit = draw.randrange(4)
+    if edit == 0:
+        chunk.data += draw.randbytes(draw.randint(1, 64))
+    elif edit == 1:
+        chunk.data = chunk.data[: draw.randrange(len(chunk.data) + 1)]
+    elif edit == 2:
+        chunk.offset_bytes += draw.choice((-1, 1, 128, len(chunk.data)))
+    else:
+        random_message(draw, request)
+    if draw.random() < 0.7:
+        chunk.crc32 = zlib.crc32(chunk.data)
 
 
 def receive(store: BlobStore, directory: Path, content: bytes) -> None:
@@ -150,14 +168,14 @@ def receive(store: BlobStore, directory: Path, content: bytes) -> None:
 
 
 def framed(messages: Any) -> bytes:
-    return b"".join(struct.pack("<H", len(message)) + message for message in messages)
+    return b"".join(struct.pack("<I", len(message)) + message for message in messages)
 
 
 def unframed(content: bytes) -> Iterator[bytes]:
-    while len(content) >= 2:
-        (length,) = struct.unpack_from("<H", content)
-        yield content[2 : 2 + length]
-        content = content[2 + length :]
+    while len(content) >= 4:
+        (length,) = struct.unpack_from("<I", content)
+        yield content[4 : 4 + length]
+        content = content[4 + length :]
 
 
 if __name__ == "__main__":

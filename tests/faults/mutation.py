@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
 import struct
+from contextlib import suppress
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -14,6 +16,7 @@ from google.protobuf.message import Message
 _NUMBERS = (0, 1, 2, 7, 8, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**60, 2**63 - 1, 2**64)
 _JSON_NUMBERS = (*_NUMBERS, -1, -(2**63), 1e308, -0.5, math.nan, math.inf)
 _JSON_WORDS = (b"null", b"[]", b"{}", b'""', b"true", b"[[[[[[[[", b'"\\ud800"', b"1e99999")
+_JSON_VALUES = (*_JSON_NUMBERS, None, True, [], {}, "", "F32", "BOOL", [0, 8], [[[[]]]])
 _DOUBLES = (0.0, -0.0, 0.5, 1.0, -1.0, 1e-300, 1e308, math.inf, -math.inf, math.nan)
 _TEXTS = (
     *("", "x", "latest", "../../etc/passwd", "a/0", "/", "x/-1", "x/99999999999999999999"),
@@ -47,6 +50,10 @@ def mutate_header(draw: random.Random, content: bytes) -> bytes:
     """A safetensors file whose JSON says something else; its length is that of the new JSON."""
     (length,) = struct.unpack_from("<Q", content)
     header, values = content[8 : 8 + length], content[8 + length :]
+    if draw.random() < 0.5:
+        with suppress(ValueError, RecursionError):  # it is not JSON any more
+            header = json.dumps(mutate_json(draw, json.loads(header))).encode()
+            return struct.pack("<Q", len(header)) + header + values
     for _ in range(draw.randint(1, 3)):
         numbers = list(re.finditer(rb"-?\d+|\"[^\"]*\"", header))
         if not numbers:
@@ -58,6 +65,24 @@ def mutate_header(draw: random.Random, content: bytes) -> bytes:
             new = draw.choice(_JSON_WORDS)
         header = header[: place.start()] + new + header[place.end() :]
     return struct.pack("<Q", len(header)) + header + values
+
+
+def mutate_json(draw: random.Random, value: Any) -> Any:
+    """One node becomes something else, goes, or gets another name; also of JSON in a text."""
+    if isinstance(value, str) and value.startswith(("{", "[")):
+        with suppress(ValueError):
+            return json.dumps(mutate_json(draw, json.loads(value)))
+    if not value or not isinstance(value, dict | list) or draw.random() < 0.05:
+        return draw.choice(_JSON_VALUES)
+    if isinstance(value, list):
+        at = draw.randrange(len(value))
+        return [*value[:at], mutate_json(draw, value[at]), *value[at + 1 :]]
+    name = draw.choice(sorted(value))
+    rest = {key: kept for key, kept in value.items() if key != name}
+    if draw.random() < 0.1:
+        return rest
+    new = draw.choice(_TEXTS[:10]) if draw.random() < 0.1 else name
+    return rest | {new: mutate_json(draw, value[name])}
 
 
 def random_message(draw: random.Random, message: Message, *, depth: int = 0) -> Any:
