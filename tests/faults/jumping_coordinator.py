@@ -1,0 +1,25 @@
+"""A coordinator on a machine whose clock is as many seconds off as a file says.
+
+Run: python -m tests.faults.jumping_coordinator FILE -- ARGUMENTS OF lipt-coordinator
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    file, _, *arguments = sys.argv[1:]
+    right = time.time
+    time.time = lambda: right() + float(Path(file).read_text())
+    # Whoever takes it from the module later has this one.
+    from lipt.coordinator.__main__ import main as run
+
+    sys.argv[1:] = arguments
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The machine's clock is set while learners are out: leases neither end nor last for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from lipt.common.rpc.channel import open_channel
+from lipt.trainer.views import RunState
+from tests.end_to_end.cluster import Cluster
+from tests.faults.stand_in import StandIn
+
+DAY_SECONDS = 86_400
+RUN = {
+    "model": "resnet8",
+    # A deadline that is over when the clock is set forward, and never when it is set back.
+    "learners": {"num_learners": 2, "batch_size": 16, "deadline_seconds": 3600},
+    "soup": {"num_alphas": 1, "batch_norm_examples": 64},
+}
+
+
+def start_coordinator(cluster: Cluster, lease_seconds: float) -> None:
+    config = cluster.directory / "run.toml"
+    config.write_text(f"[lease]\nduration_seconds = {lease_seconds}\n")
+    set_clock(cluster, 0)
+    arguments = ["--data", "digits", "--listen", "127.0.0.1:0", "--config", str(config)]
+    arguments += ["--state-dir", str(cluster.directory / "state")]
+    offset = str(cluster.directory / "offset")
+    process = cluster.start(
+        "coordinator", ["-m", "tests.faults.jumping_coordinator", offset, "--", *arguments]
+    )
+    cluster.address = process.wait_for(r"lipt-coordinator on (\S+)")[1]
+
+
+def set_clock(cluster: Cluster, seconds: int) -> None:
+    new = cluster.directory / "offset.new"
+    new.write_text(str(seconds))
+    new.replace(cluster.directory / "offset")
+
+
+def test_clock_that_is_set_forward_ends_no_lease_and_no_run(cluster: Cluster) -> None:
+    start_coordinator(cluster, lease_seconds=3000.0)
+    with cluster.client() as client, open_channel(cluster.address) as channel:
+        run = client.start_run(RUN)
+        workers = [StandIn(cluster.directory, channel, name) for name in ("a", "b")]
+        first = workers[0].take()
+        set_clock(cluster, DAY_SECONDS)
+        # A new lease has the coordinator look at all of them.
+        second = workers[1].take()
+        assert second.learner_index != first.learner_index
+        for worker, assignment in zip(workers, (first, second), strict=True):
+            worker.commit(assignment, worker.learner(assignment))
+        final = client.wait(run.run_id)
+    assert final.state is RunState.READY, final.message
+    assert [learner.attempts for learner in final.learners] == [1, 1]
+
+
+@pytest.mark.timeout(120)
+def test_clock_that_is_set_back_keeps_no_lease_of_a_silent_worker(cluster: Cluster) -> None:
+    start_coordinator(cluster, lease_seconds=1.5)
+    with cluster.client() as client, open_channel(cluster.address) as channel:
+        client.start_run({**RUN, "learners": {"num_learners": 1, "batch_size": 16}})
+        silent, heir = (StandIn(cluster.directory, channel, name) for name in ("silent", "heir"))
+        silent.take()
+        set_clock(cluster, -DAY_SECONDS)
+        assert heir.take().epoch == 2
