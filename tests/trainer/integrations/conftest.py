@@ -45,13 +45,14 @@ def fake_client() -> FakeClient:
 
 @pytest.fixture
 def make_sampler(fake_client: FakeClient) -> Callable[..., ReselectingSampler]:
-    def make(model: nn.Module, **options: Any) -> ReselectingSampler:
+    def make(model: nn.Module, every: int = 2, **options: Any) -> ReselectingSampler:
         return ReselectingSampler(
             fake_client,  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
             model,
             "made-up",
             fraction=0.2,
-            **{"every": 2, **options},
+            every=every,
+            **options,
         )
 
     return make
