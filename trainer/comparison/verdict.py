@@ -120,7 +120,8 @@ def _sentence(fraction: float, rows: list[Outcome]) -> str:
         text += f" differs by {_interval(best, '+')}."
     rising = [row.strategy for row in rows if not row.levelled_off]
     if rising:
-        text += f" Accuracy on the subset was still rising with {_and(rising)}: train longer."
+        whom = "all of them" if len(rising) == len(rows) else _and(rising)
+        text += f" Accuracy on the subset was still rising with {whom}: train longer."
     return text
 
 

@@ -111,6 +111,12 @@ def test_one_seed_is_no_verdict() -> None:
 def test_training_that_was_too_short_is_named() -> None:
     rows = outcomes([*RANDOM, *trials("craig", [0.75, 0.77, 0.765], levelled_off=False)])
     assert verdict(rows).endswith("was still rising with craig: train longer.")
+    short = [
+        trial
+        for strategy in ("uniform", "craig")
+        for trial in trials(strategy, [0.7, 0.7], levelled_off=False)
+    ]
+    assert verdict(outcomes(short)).endswith("rising with all of them: train longer.")
 
 
 def test_fractions_are_told_apart() -> None:
