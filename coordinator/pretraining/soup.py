@@ -29,8 +29,9 @@ LoadWeights = Callable[[], Weights]
 Evaluate = Callable[[Mapping[str, Tensor]], Scored]
 # Evaluations done, and how many there will be.
 OnProgress = Callable[[int, int], None]
-# Values that are mixed at a time: float64 copies of so many stay in a CPU's cache.
-_VALUES_AT_ONCE = 2**16
+# Values that are mixed at a time: float64 copies of so many stay in a CPU's cache, and
+# PyTorch would share more of them among threads, which then wait for each other every time.
+_VALUES_AT_ONCE = 2**15
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import random
+import resource
 import struct
 import sys
 import zlib
@@ -19,7 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tests.faults.memory import resident_bytes
 from tests.faults.mutation import mutate, mutate_header, random_message
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def main() -> None:
                 return changed
             return damage(draw, content)[:max_bytes]
 
-        limit = (resident_bytes() + _MAX_GROWTH_BYTES) // 2**20
+        # libFuzzer looks at the peak, which a process has from the one that started it.
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        limit = (peak + _MAX_GROWTH_BYTES) // 2**20
         bounds = [f"-max_len={_MAX_BYTES}", f"-rss_limit_mb={limit}", "-timeout=20"]
         atheris.Setup([sys.argv[0], *bounds, *flags, corpus], one, custom_mutator=mutator)
         atheris.Fuzz()
