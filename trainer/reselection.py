@@ -122,7 +122,8 @@ class Reselection:
         self._every, self._prefetch = every, prefetch
         self._model = model
         self.num_epochs = num_epochs
-        self._identity = {
+        # What is asked for, and how often, as JSON.
+        self.identity: Mapping[str, Any] = {
             "run": run,
             "strategy": strategy,
             "fraction": fraction,
@@ -154,11 +155,6 @@ class Reselection:
         if first is None:
             first = self._on_rank_0(lambda: _first(client, strategy, ask))
         self.subset: Subset = first
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What is asked for, and how often, as JSON."""
-        return self._identity
 
     @property
     def waited_seconds(self) -> float:

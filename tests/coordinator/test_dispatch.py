@@ -12,7 +12,7 @@ from lipt.common.errors import InvalidRequestError, StaleLeaseError, UnknownWork
 from lipt.coordinator import dispatch
 from lipt.coordinator.dispatch import Dispatcher
 from lipt.coordinator.learner_result import LearnerResult
-from lipt.coordinator.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.records import LearnerRecord, LearnerState, RunRecord, RunState
 from lipt.coordinator.run_book import LearnerProgress, RunBook
 from lipt.coordinator.scheduling import (
     LearnerKey,
@@ -87,14 +87,22 @@ async def test_each_learner_goes_to_one_worker(bench: Bench, make_run: MakeRun) 
     assert indices == [0, 1]
 
 
+async def asking_in_turn(
+    bench: Bench, *workers: str
+) -> list[asyncio.Task[tuple[RunRecord, LearnerRecord] | None]]:
+    """Long polls of these workers, begun one after the other."""
+    polls = []
+    for worker in workers:
+        polls.append(asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=5.0)))
+        await asyncio.sleep(0)
+    return polls
+
+
 async def test_acquire_waits_for_work_in_the_order_of_asking(
     bench: Bench, make_run: MakeRun
 ) -> None:
     first, second = bench.join("first"), bench.join("second")
-    polls = []
-    for worker in (first, second):
-        polls.append(asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=5.0)))
-        await asyncio.sleep(0)
+    polls = await asking_in_turn(bench, first, second)
     await bench.book.add(make_run(num_learners=1))
     granted = await polls[0]
     assert granted is not None
@@ -106,10 +114,7 @@ async def test_acquire_waits_for_work_in_the_order_of_asking(
 async def test_worker_whose_poll_has_ended_keeps_its_place(bench: Bench, make_run: MakeRun) -> None:
     first, second = bench.join("first"), bench.join("second")
     assert await bench.dispatcher.acquire(first, wait_seconds=0.0) is None
-    polls = []
-    for worker in (second, first):
-        polls.append(asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=5.0)))
-        await asyncio.sleep(0)
+    polls = await asking_in_turn(bench, second, first)
     await bench.book.add(make_run(num_learners=1))
     granted = await polls[1]
     assert granted is not None

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import torch
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, upload
+from lipt.common.rpc.channel import open_channel
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
+from lipt.trainer.client import Client
 from lipt.worker.coordinator import Assignment, Coordinator, Report
 from lipt.worker.pruning.masks import masks_of_largest
+from tests.end_to_end.cluster import Cluster
 
 REPORT = Report(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0)
 
@@ -63,3 +69,18 @@ def scaled(weights: Weights, factor: float) -> Weights:
         name: tensor * factor if torch.is_floating_point(tensor) else tensor
         for name, tensor in weights.items()
     }
+
+
+@contextmanager
+def one_of_two_in(
+    cluster: Cluster, small_run: Mapping[str, Any]
+) -> Iterator[tuple[Client, str, StubWorker]]:
+    """A client, a run of two learners of which learner 0 is in, and the worker that did it."""
+    learners = {**small_run["learners"], "num_learners": 2}
+    with cluster.client() as client, open_channel(cluster.address) as channel:
+        run = client.start_run({**small_run, "learners": learners})
+        worker = StubWorker(cluster.directory, channel, "w")
+        first = worker.take()
+        assert first.learner_index == 0
+        worker.submit(first, worker.learner(first))
+        yield client, run.run_id, worker

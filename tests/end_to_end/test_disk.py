@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import StateError
-from lipt.common.rpc.channel import open_channel
 from lipt.trainer.views import LearnerState, RunState
 from tests.end_to_end.cluster import Cluster, LoggedProcess
-from tests.end_to_end.stub_worker import StubWorker
+from tests.end_to_end.stub_worker import one_of_two_in
 
 
 @contextmanager
@@ -88,12 +87,7 @@ def test_full_disk_is_said_loses_nothing_and_is_got_over(
 ) -> None:
     state = cluster.directory / "state"
     coordinator = cluster.start_coordinator()
-    learners = {**small_run["learners"], "num_learners": 2}
-    with cluster.client() as client, open_channel(cluster.address) as channel:
-        run = client.start_run({**small_run, "learners": learners})
-        worker = StubWorker(cluster.directory, channel, "w")
-        first = worker.take()
-        worker.submit(first, worker.learner(first))
+    with one_of_two_in(cluster, small_run) as (client, run_id, worker):
         second = worker.take()
         learner = worker.learner(second)
 
@@ -103,41 +97,36 @@ def test_full_disk_is_said_loses_nothing_and_is_got_over(
             worker.submit(second, learner)
         with pytest.raises(StateError, match="Nothing was lost that had been acknowledged"):
             client.start_run(small_run, name="never")
-        assert client.run(run.run_id).learners[0].state is LearnerState.DONE
-        assert [item.run_id for item in client.runs()] == [run.run_id]
+        assert client.run(run_id).learners[0].state is LearnerState.DONE
+        assert [item.run_id for item in client.runs()] == [run_id]
 
         space.empty()
         worker.submit(second, learner)
-        final = client.wait(run.run_id)
+        final = client.wait(run_id)
         assert final.state is RunState.READY, final.message
         assert [item.attempts for item in final.learners] == [1, 1]
         assert client.start_run(small_run, name="later").run_id
     coordinator.stop(signal.SIGKILL)
     cluster.start_coordinator()
     with cluster.client() as client:
-        assert client.run(run.run_id).pretrained_weights == final.pretrained_weights
+        assert client.run(run_id).pretrained_weights == final.pretrained_weights
 
 
 def test_result_that_the_disk_damages_is_trained_again(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
     coordinator = cluster.start_coordinator()
-    learners = {**small_run["learners"], "num_learners": 2}
-    with cluster.client() as client, open_channel(cluster.address) as channel:
-        run = client.start_run({**small_run, "learners": learners})
-        worker = StubWorker(cluster.directory, channel, "w")
-        first = worker.take()
-        worker.submit(first, worker.learner(first))
-        stored = client.run(run.run_id).learners[first.learner_index].result
+    with one_of_two_in(cluster, small_run) as (client, run_id, worker):
+        stored = client.run(run_id).learners[0].result
         assert stored is not None
         path = cluster.directory / "state" / "blobs" / stored.sha256[:2] / stored.sha256
         path.write_bytes(path.read_bytes()[::-1])
         second = worker.take()
         worker.submit(second, worker.learner(second))
         again = worker.take()
-        assert again.learner_index == first.learner_index
+        assert again.learner_index == 0
         worker.submit(again, worker.learner(again))
-        final = client.wait(run.run_id)
+        final = client.wait(run_id)
         assert final.state is RunState.READY, final.message
         assert [item.attempts for item in final.learners] == [2, 1]
     assert "event=learner_damaged run=run-1 learner=0" in coordinator.text()

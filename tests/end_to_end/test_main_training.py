@@ -7,15 +7,13 @@ import os
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file
 from torch import equal
 
 from lipt.common.data import open_dataset
-from lipt.common.subset_digest import subset_digest
-from lipt.trainer.subset import Subset
 from tests.end_to_end.cluster import Cluster, LoggedProcess
+from tests.trainer.made_up import made_up_subset
 
 # A model with all that a checkpoint has to carry, which stops where a test tells it to.
 STOPPING = """
@@ -63,10 +61,8 @@ def same_weights(cluster: Cluster, one: str, other: str) -> bool:
 
 @pytest.fixture
 def subset_file(tmp_path: Path) -> Path:
-    indices_N, weights_N = np.arange(40), np.tile(np.array([1, 3], np.float32), 20)
     fingerprint = open_dataset("digits-train").fingerprint
-    digest = subset_digest(indices_N, weights_N)
-    subset = Subset(indices_N, weights_N, fingerprint, digest, "made-up")
+    subset = made_up_subset(range(40), [1.0, 3.0] * 20, fingerprint=fingerprint)
     return subset.save(tmp_path / "subset.json")
 
 

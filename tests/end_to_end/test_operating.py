@@ -11,7 +11,7 @@ from lipt.common.errors import UnknownRunError
 from lipt.common.rpc.channel import open_channel
 from lipt.trainer.views import RunState
 from tests.end_to_end.cluster import Cluster, LoggedProcess
-from tests.end_to_end.stub_worker import StubWorker
+from tests.end_to_end.stub_worker import StubWorker, one_of_two_in
 
 
 def state(cluster: Cluster, *arguments: object) -> LoggedProcess:
@@ -27,18 +27,13 @@ def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(
 ) -> None:
     directory, copy = cluster.directory / "state", cluster.directory / "copy"
     coordinator = cluster.start_coordinator()
-    learners = {**small_run["learners"], "num_learners": 2}
-    with cluster.client() as client, open_channel(cluster.address) as channel:
-        run = client.start_run({**small_run, "learners": learners})
-        worker = StubWorker(cluster.directory, channel, "w")
-        first, result = worker.take(), None
-        worker.submit(first, worker.learner(first))
-        result = client.run(run.run_id).learners[first.learner_index].result
+    with one_of_two_in(cluster, small_run) as (client, run_id, worker):
+        result = client.run(run_id).learners[0].result
         made = state(cluster, "backup", copy, "--state-dir", directory)
         assert made.process.returncode == 0, made.text()
         second = worker.take()
         worker.submit(second, worker.learner(second))
-        expected = client.wait(run.run_id)
+        expected = client.wait(run_id)
         refused = state(cluster, "gc", "--state-dir", directory)
         assert refused.process.returncode == 1
         assert f"serving {cluster.address}" in refused.text()
@@ -52,13 +47,13 @@ def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(
 
     restored = cluster.start_coordinator("--state-dir", str(copy))
     with cluster.client() as client, open_channel(cluster.address) as channel:
-        left = client.run(run.run_id).learners[first.learner_index]
+        left = client.run(run_id).learners[0]
         assert (left.result, left.attempts) == (result, 1)
         worker = StubWorker(cluster.directory, channel, "other")
         again = worker.take()
         assert again.learner_index == second.learner_index
         worker.submit(again, worker.learner(again))
-        final = client.wait(run.run_id)
+        final = client.wait(run_id)
         assert final.state is RunState.READY, final.message
         assert final.pretrained_weights == expected.pretrained_weights
     assert restored.stop() == 0

@@ -9,13 +9,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from torch import distributed, nn
 
 from lipt.common.errors import LiptError, MissingExtraError, UnreachableError, WeightsError
-from lipt.common.subset_digest import subset_digest
 from lipt.trainer import ReselectingSampler, StrategyView, Subset
+from tests.trainer.made_up import made_up_subset
 
 _NUM_RANKS = 2
 
@@ -41,10 +40,8 @@ class ScriptedClient:
         answer = self._answers.pop(0)
         if isinstance(answer, LiptError):
             raise answer
-        indices_K = np.arange(9) + 10 * answer
-        weights_K = np.ones(9, np.float32)
-        digest = subset_digest(indices_K, weights_K)
-        return Subset(indices_K, weights_K, "f" * 64, digest, strategy, {"number": answer})
+        first = 10 * answer
+        return made_up_subset(range(first, first + 9), strategy=strategy, number=answer)
 
 
 def train(rank: int, folder: str) -> None:

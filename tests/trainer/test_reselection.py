@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,17 +20,15 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
-from lipt.common.subset_digest import subset_digest
 from lipt.common.weights.files import serialize_weights
 from lipt.trainer.reselection import Reselection, ReselectionWarning
 from lipt.trainer.subset import Subset
 from lipt.trainer.views import StrategyView
+from tests.trainer.made_up import made_up_subset
 
 
 def subset_of(number: int) -> Subset:
-    indices_N = np.array([number], np.int64)
-    weights_N = np.ones(1, np.float32)
-    return Subset(indices_N, weights_N, "f" * 64, subset_digest(indices_N, weights_N), "made-up")
+    return made_up_subset([number])
 
 
 class FakeClient:

@@ -4,25 +4,17 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
 from lipt.common.errors import ConfigError
-from lipt.common.subset_digest import subset_digest
 from lipt.trainer.samplers import ReselectingSampler, SubsetSampler
 from lipt.trainer.subset import Subset
 from lipt.trainer.views import StrategyView
+from tests.trainer.made_up import made_up_subset
 
-
-def subset_of(indices: Sequence[int]) -> Subset:
-    indices_N = np.array(indices, np.int64)
-    weights_N = np.ones(len(indices), np.float32)
-    return Subset(indices_N, weights_N, "f" * 64, subset_digest(indices_N, weights_N), "made-up")
-
-
-TEN = subset_of(range(5, 105, 10))
+TEN = made_up_subset(range(5, 105, 10))
 
 
 def test_an_epoch_is_the_subset_in_another_order_each_time() -> None:
@@ -75,7 +67,7 @@ def test_a_rank_outside_the_world_is_refused(rank: int, num_ranks: int) -> None:
 
 def test_an_empty_subset_is_refused() -> None:
     with pytest.raises(ConfigError, match="empty"):
-        SubsetSampler(subset_of([]))
+        SubsetSampler(made_up_subset([]))
 
 
 def test_a_users_batch_sampler_takes_it() -> None:
@@ -103,7 +95,7 @@ def reselecting(subsets: Sequence[Subset]) -> ReselectingSampler:
 
 
 def test_a_samplers_state_is_its_order_and_its_subset() -> None:
-    subsets = [subset_of(range(8)), subset_of(range(50, 62))]
+    subsets = [made_up_subset(range(8)), made_up_subset(range(50, 62))]
     one = reselecting(subsets)
     one.set_epoch(3)
     other = reselecting(subsets)
@@ -113,7 +105,7 @@ def test_a_samplers_state_is_its_order_and_its_subset() -> None:
 
 
 def test_persistent_workers_see_the_new_subset() -> None:
-    subsets = [subset_of(range(8)), subset_of(range(50, 62))]
+    subsets = [made_up_subset(range(8)), made_up_subset(range(50, 62))]
     sampler = reselecting(subsets)
     loader = DataLoader(
         TensorDataset(torch.arange(100)),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.run_config import LearnersConfig, RunConfig
-from lipt.common.subset_digest import subset_digest
 from lipt.trainer.cli import main
-from lipt.trainer.subset import Subset
 from lipt.trainer.views import (
     IngredientView,
     LearnerState,
@@ -122,17 +119,6 @@ def train(lipt: Any, tmp_path: Path) -> Callable[..., Any]:
         return lipt("train", *fixed, *SMALL, *arguments, **options)
 
     return run
-
-
-def subset_of(
-    indices: Sequence[int], fingerprint: str, weights: Sequence[float] | None = None
-) -> Subset:
-    indices_N = np.array(indices, np.int64)
-    weights_N = np.ones(len(indices), np.float32)
-    if weights is not None:
-        weights_N = np.array(weights, np.float32)
-    digest = subset_digest(indices_N, weights_N)
-    return Subset(indices_N, weights_N, fingerprint, digest, "made-up")
 
 
 def log_of(tmp_path: Path) -> list[dict[str, Any]]:

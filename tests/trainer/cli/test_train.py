@@ -17,12 +17,13 @@ from lipt.common.models import build_model
 from lipt.common.weights.files import serialize_weights
 from lipt.trainer.subset import Subset
 from lipt.v1 import run_pb2
-from tests.trainer.cli.conftest import log_of, subset_of
+from tests.trainer.cli.conftest import log_of
+from tests.trainer.made_up import made_up_subset
 
 
 @pytest.fixture
 def subset_file(digits: Dataset, tmp_path: Path) -> Path:
-    subset = subset_of(range(40), digits.fingerprint, [1.0, 3.0] * 20)
+    subset = made_up_subset(range(40), [1.0, 3.0] * 20, fingerprint=digits.fingerprint)
     return subset.save(tmp_path / "subset.npy")
 
 
@@ -174,7 +175,7 @@ def test_mistyped_commands_are_usage_errors(
 
 
 def test_a_subset_of_other_data_is_refused(train: Any, digits: Dataset, tmp_path: Path) -> None:
-    path = subset_of(range(5), "f" * 64).save(tmp_path / "other.json")
+    path = made_up_subset(range(5)).save(tmp_path / "other.json")
     result = train("--subset", str(path), "--steps", "1")
     assert result.exit_code == 1
     assert "f" * 64 in result.stderr
@@ -183,7 +184,7 @@ def test_a_subset_of_other_data_is_refused(train: Any, digits: Dataset, tmp_path
 
 
 def test_an_empty_subset_is_refused(train: Any, digits: Dataset, tmp_path: Path) -> None:
-    path = subset_of([], digits.fingerprint).save(tmp_path / "empty.csv")
+    path = made_up_subset([], fingerprint=digits.fingerprint).save(tmp_path / "empty.csv")
     result = train("--subset", str(path), "--steps", "1")
     assert result.exit_code == 1
     assert "empty" in result.stderr

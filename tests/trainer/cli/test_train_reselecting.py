@@ -13,7 +13,8 @@ from lipt.common.errors import UnreachableError
 from lipt.trainer.client import Client
 from lipt.trainer.subset import Subset
 from lipt.v1 import config_pb2, run_pb2, subset_pb2
-from tests.trainer.cli.conftest import log_of, subset_of
+from tests.trainer.cli.conftest import log_of
+from tests.trainer.made_up import made_up_subset
 
 ARGUMENTS = ("--strategy", "craig", "--budget", "40", "--epochs", "6", "--every", "2")
 
@@ -25,7 +26,7 @@ def run_of_resnet8(fake: Any) -> None:
 
 
 def script(start: int, fingerprint: str) -> list[Any]:
-    subset = subset_of(range(start, start + 40), fingerprint)
+    subset = made_up_subset(range(start, start + 40), fingerprint=fingerprint)
     described = subset_pb2.Subset(
         strategy="craig",
         num_examples=40,

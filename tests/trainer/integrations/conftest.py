@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from lipt.common.subset_digest import subset_digest
 from lipt.trainer import ReselectingSampler, StrategyView, Subset
+from tests.trainer.made_up import made_up_subset
 
 NUM_EXAMPLES = 40
 
 
 def subset_of(number: int) -> Subset:
     """The `number`-th answer: eight examples from 4 x `number` on."""
-    indices_K = np.arange(8) + 4 * number
-    weights_K = np.full(8, 0.1, np.float32)
-    digest = subset_digest(indices_K, weights_K)
-    return Subset(indices_K, weights_K, "f" * 64, digest, "made-up", {"number": number})
+    return made_up_subset(range(4 * number, 4 * number + 8), [0.1] * 8, number=number)
 
 
 class FakeClient:

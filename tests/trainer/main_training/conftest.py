@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from lipt.common.data import Dataset, open_dataset
-from lipt.common.subset_digest import subset_digest
 from lipt.trainer.main_training import Recipe, Trained
 from lipt.trainer.subset import Subset
+from tests.trainer.made_up import made_up_subset
 
 RECIPE = Recipe(steps=12, batch_size=16, augmentation="none", learning_rate=0.05)
 
@@ -57,11 +56,6 @@ def subset_of() -> Callable[..., Subset]:
     def make(
         dataset: Dataset, indices: Sequence[int], weights: Sequence[float] | None = None
     ) -> Subset:
-        indices_N = np.array(indices, np.int64)
-        weights_N = np.ones(len(indices), np.float32)
-        if weights is not None:
-            weights_N = np.array(weights, np.float32)
-        digest = subset_digest(indices_N, weights_N)
-        return Subset(indices_N, weights_N, dataset.fingerprint, digest, "made-up")
+        return made_up_subset(indices, weights, fingerprint=dataset.fingerprint)
 
     return make
