@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ import torch
 
 from lipt.common.errors import WeightsError
 from lipt.common.weights.container import Container, bytes_of, is_shape, pack
-from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
+from lipt.common.weights.specs import TensorSpec, check_specs, quoted
 
 METADATA_KEY = "lipt.planes"
 _VERSION = 1
@@ -87,8 +87,10 @@ def encode_planes(weights: Mapping[str, torch.Tensor], *, bfloat16: bool = False
     return pack(stored, {METADATA_KEY: text})
 
 
-def unpack_planes(container: Container, *, like: Mapping[str, TensorSpec]) -> Weights:
-    """Decode a file of `encode_planes` that must hold exactly the tensors of a model.
+def planes_decoder(
+    container: Container, *, like: Mapping[str, TensorSpec]
+) -> Callable[[str], torch.Tensor]:
+    """What decodes a file of `encode_planes` that must hold exactly the tensors of a model.
 
     Every size is compared with `like` before anything is allocated for it; a stream that
     goes on after what it was declared to hold is left there.
@@ -98,19 +100,21 @@ def unpack_planes(container: Container, *, like: Mapping[str, TensorSpec]) -> We
         like: the model's tensors.
 
     Returns:
-        Tensors on the CPU in the order of `like`, independent of the file.
+        Decodes the tensor of a name: on the CPU, independent of the file.
 
     Raises:
-        WeightsError: the file contradicts itself or `like`.
+        WeightsError: the file contradicts itself or `like`; what concerns a tensor's values
+            when it is decoded.
     """
     entries = _read_entries(container.metadata)
     check_specs(dict(_declared(container.specs, entries, like)), like)
-    return {
-        name: _decode(container, name, entries[name], like[name])
-        if name in entries
-        else container.tensor(f"dense/{name}")
-        for name in like
-    }
+
+    def decode(name: str) -> torch.Tensor:
+        if name in entries:
+            return _decode(container, name, entries[name], like[name])
+        return container.tensor(f"dense/{name}")
+
+    return decode
 
 
 def _read_entries(metadata: Mapping[str, str]) -> dict[str, _Entry]:

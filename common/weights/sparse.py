@@ -21,7 +21,7 @@ dense tensor at the densities of 0.85 to 0.95 that learners have.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,23 +106,27 @@ def decode_sparse(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> We
         max_bytes=max_bytes + max_tensors * _HEADER_BYTES_PER_TENSOR,
         max_tensors=max_tensors,
     )
-    return unpack_sparse(container, like=like)
+    decode = sparse_decoder(container, like=like)
+    return {name: decode(name) for name in like}
 
 
-def unpack_sparse(container: Container, *, like: Mapping[str, TensorSpec]) -> Weights:
-    """As `decode_sparse`, of a file that is open.
+def sparse_decoder(
+    container: Container, *, like: Mapping[str, TensorSpec]
+) -> Callable[[str], torch.Tensor]:
+    """What decodes one tensor after the other, of a file that is open.
 
     Raises:
-        WeightsError: as `decode_sparse`.
+        WeightsError: as `decode_sparse`; what concerns a tensor's values when it is decoded.
     """
     shapes = _read_shapes(container.metadata)
     check_specs(dict(_declared(container.specs, shapes)), like)
-    return {
-        name: _unmask(container, name, like[name])
-        if name in shapes
-        else container.tensor(f"dense/{name}")
-        for name in like
-    }
+
+    def decode(name: str) -> torch.Tensor:
+        if name in shapes:
+            return _unmask(container, name, like[name])
+        return container.tensor(f"dense/{name}")
+
+    return decode
 
 
 def _read_shapes(metadata: Mapping[str, str]) -> dict[str, tuple[int, ...]]:

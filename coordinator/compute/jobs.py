@@ -19,9 +19,9 @@ from lipt.common.determinism import pinned_kernels
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import RunConfig, SoupMethod
 from lipt.common.seeding import derive_seed
-from lipt.common.weights.encodings import decode_weights
+from lipt.common.weights.encodings import EncodedWeights, open_weights
 from lipt.common.weights.files import serialize_weights
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.evaluation import Evaluator
 from lipt.coordinator.pretraining.initialization import initialize
@@ -184,15 +184,15 @@ class MakeSoup:
         initial_accuracy = evaluator(initial).accuracy
         specs = specs_of(evaluator.model.state_dict())
 
-        def loader(name: BlobName) -> Callable[[], Weights]:
-            return lambda: decode_weights(context.blobs.verified_path(name), like=specs)
+        def opener(name: BlobName) -> Callable[[], EncodedWeights]:
+            return lambda: open_weights(context.blobs.verified_path(name), like=specs)
 
-        loaders = [loader(name) for _, name in self.learners]
+        learners = [opener(name) for _, name in self.learners]
         report = context.progress("merging learners")
         if soup.method is SoupMethod.GREEDY:
-            made = greedy_soup(loaders, evaluator, num_alphas=soup.num_alphas, on_progress=report)
+            made = greedy_soup(learners, evaluator, num_alphas=soup.num_alphas, on_progress=report)
         else:
-            made = uniform_soup(loaders, evaluator, on_progress=report)
+            made = uniform_soup(learners, evaluator, on_progress=report)
         return SoupResult(
             weights=context.blobs.put_bytes(serialize_weights(made.weights)),
             initial_accuracy=initial_accuracy,

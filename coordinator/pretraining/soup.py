@@ -7,8 +7,8 @@ most, or discarded. The uniform soup of Appendix C merges all of them alike.
 
 This file decides and interpolates, it runs no model: `evaluate` does. Mixtures are
 made tensor by tensor, straight into the model that evaluates them, so that however
-many learners there are, three models' worth of weights are in memory: the soup, the
-ingredient, and that model. (The uniform soup sums in float64: four.)
+many learners there are, three models' worth of weights are in memory, and a tensor in
+the making: the soup, the ingredient, and that model.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.evaluation import Scored
 
-# Reads one learner's weights: they are on disk, and may be many.
-LoadWeights = Callable[[], Weights]
+# Opens one learner's weights: they are on disk, and may be many. Each access reads a tensor.
+OpenWeights = Callable[[], Mapping[str, Tensor]]
 # Asks for each tensor once, and keeps none.
 Evaluate = Callable[[Mapping[str, Tensor]], Scored]
 # Evaluations done, and how many there will be.
@@ -94,8 +94,7 @@ class Mixture(Mapping[str, Tensor]):
 
 def _mix(start: Tensor, end: Tensor, alpha: float) -> Tensor:
     mixed = torch.empty(start.shape, dtype=start.dtype)
-    parts = (torch.split(tensor.reshape(-1), _VALUES_AT_ONCE) for tensor in (mixed, start, end))
-    for mixed_V, start_V, end_V in zip(*parts, strict=True):
+    for mixed_V, start_V, end_V in _pieces(mixed, start, end):
         start64_V = start_V.to(torch.float64)
         # copy: a float64 model's own tensor must not be written to.
         end64_V = end_V.to(torch.float64, copy=True)
@@ -103,8 +102,14 @@ def _mix(start: Tensor, end: Tensor, alpha: float) -> Tensor:
     return mixed
 
 
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Views of the same few values of each tensor; only of contiguous ones they can be written."""
+    flat = (torch.split(tensor.reshape(-1), _VALUES_AT_ONCE) for tensor in tensors)
+    return zip(*flat, strict=True)
+
+
 def greedy_soup(
-    learners: Sequence[LoadWeights],
+    learners: Sequence[OpenWeights],
     evaluate: Evaluate,
     *,
     num_alphas: int,
@@ -119,7 +124,7 @@ def greedy_soup(
     evaluated and is not above the best one.
 
     Args:
-        learners: each reads one learner's weights; called twice.
+        learners: each opens one learner's weights; called twice.
         evaluate: the accuracy of weights and the statistics that fit them. Called
             n + (n - 1) (num_alphas - 1) times.
         num_alphas: ratios tried per learner, at least 1.
@@ -131,7 +136,7 @@ def greedy_soup(
     score = _counted(evaluate, on_progress, len(learners) + (len(learners) - 1) * (num_alphas - 1))
     accuracies, best = _score_alone(learners, score)
     order = sorted(range(len(learners)), key=lambda index: (-accuracies[index], index))
-    weights, soup_accuracy = learners[order[0]]() | best.mended, best.accuracy
+    weights, soup_accuracy = dict(learners[order[0]]()) | best.mended, best.accuracy
     ingredients = [_ingredient(order[0], 0, accuracies, alpha=1.0, soup_accuracy=soup_accuracy)]
     for position, index in enumerate(order[1:], start=1):
         weights, soup_accuracy, alpha = _offer(
@@ -144,13 +149,14 @@ def greedy_soup(
 
 
 def _offer(
-    soup: Weights, soup_accuracy: float, load: LoadWeights, score: Evaluate, *, num_alphas: int
+    soup: Weights, soup_accuracy: float, opened: OpenWeights, score: Evaluate, *, num_alphas: int
 ) -> tuple[Weights, float, float]:
     """The soup after one learner was offered, its accuracy, and the learner's alpha.
 
     The learner is let go before the next one is read.
     """
-    learner = load()
+    # Read as a whole, once: what is verified is what every mixture is made of.
+    learner = dict(opened())
     alpha, mended = 0.0, Weights()
     for tried in (step / num_alphas for step in range(1, num_alphas)):
         scored = score(Mixture(soup, learner, tried))
@@ -164,7 +170,7 @@ def _offer(
 
 
 def uniform_soup(
-    learners: Sequence[LoadWeights], evaluate: Evaluate, *, on_progress: OnProgress
+    learners: Sequence[OpenWeights], evaluate: Evaluate, *, on_progress: OnProgress
 ) -> Soup:
     """The plain mean of all learners, summed in float64.
 
@@ -172,7 +178,7 @@ def uniform_soup(
     that mean. All enter at once, so every ingredient has the final accuracy.
 
     Args:
-        learners: each reads one learner's weights; called twice.
+        learners: each opens one learner's weights; called at most four times.
         evaluate: as for `greedy_soup`. Called n + 1 times.
         on_progress: told after every evaluation.
 
@@ -190,12 +196,12 @@ def uniform_soup(
     return Soup(weights | scored.mended, scored.accuracy, tuple(ingredients))
 
 
-def _score_alone(learners: Sequence[LoadWeights], score: Evaluate) -> tuple[list[float], Scored]:
+def _score_alone(learners: Sequence[OpenWeights], score: Evaluate) -> tuple[list[float], Scored]:
     """Every learner's accuracy, and the first best one's evaluation."""
     accuracies: list[float] = []
     best: Scored | None = None
-    for load in learners:
-        scored = score(load())
+    for opened in learners:
+        scored = score(opened())
         accuracies.append(scored.accuracy)
         if best is None or scored.accuracy > best.accuracy:
             best = scored
@@ -207,19 +213,43 @@ def _score_alone(learners: Sequence[LoadWeights], score: Evaluate) -> tuple[list
     return accuracies, best
 
 
-def _mean(learners: Sequence[LoadWeights]) -> Weights:
+def _mean(learners: Sequence[OpenWeights]) -> Weights:
     """Floating-point tensors' means; integers are the first learner's."""
-    means = learners[0]()
-    dtypes = {name: tensor.dtype for name, tensor in means.items() if tensor.is_floating_point()}
-    for name in dtypes:
-        means[name] = means[name].to(torch.float64, copy=True)
-    for load in learners[1:]:
-        weights = load()
-        for name in dtypes:
-            means[name].add_(weights[name])
-    for name, dtype in dtypes.items():
-        means[name] = (means[name] / len(learners)).to(dtype)
-    return means
+    first = learners[0]()
+    by_size = sorted(first, key=lambda name: first[name].nbytes)
+    # float64 takes twice the room: one half of the weights is summed after the other.
+    means = _mean_of(by_size[0::2], learners) | _mean_of(by_size[1::2], learners)
+    return {name: means[name] for name in first}
+
+
+def _mean_of(names: Sequence[str], learners: Sequence[OpenWeights]) -> Weights:
+    sums = Weights()
+    dtypes: dict[str, torch.dtype] = {}
+    for opened in learners:
+        weights = opened()
+        for name in names:
+            if name not in sums:
+                sums[name], dtypes[name] = _summand(weights[name])
+            elif sums[name].is_floating_point():
+                _add(sums[name], weights[name])
+        # Closed before the next one is opened.
+        del weights
+    for name, total in sums.items():
+        if total.is_floating_point():
+            sums[name] = total.div_(len(learners)).to(dtypes[name])
+    return sums
+
+
+def _summand(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+    if not tensor.is_floating_point():
+        return tensor, tensor.dtype
+    as64 = tensor.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+    return as64, tensor.dtype
+
+
+def _add(total: Tensor, tensor: Tensor) -> None:
+    for total_V, tensor_V in _pieces(total, tensor):
+        total_V.add_(tensor_V)
 
 
 def _ingredient(

@@ -2,7 +2,7 @@
 
 Counted is what comes on top of the evaluator, and its model with it.
 
-Run: python soup_memory.py FILE NUM_LEARNERS
+Run: python soup_memory.py METHOD FILE NUM_LEARNERS
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.learner_task import ImageFormat
-from lipt.common.weights.sparse import decode_sparse
+from lipt.common.weights.encodings import EncodedWeights, open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.evaluation import Evaluator, Scored
-from lipt.coordinator.pretraining.soup import greedy_soup
+from lipt.coordinator.pretraining.soup import greedy_soup, uniform_soup
 from tests.faults.memory import reset_peak, resident_bytes
 from tests.faults.test_soup_memory import learner
 
@@ -37,7 +37,7 @@ class Held(nn.Module):
 
 
 def main() -> None:
-    path, num_learners = Path(sys.argv[1]), int(sys.argv[2])
+    method, path, num_learners = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     specs = specs_of(learner())
     scores = iter(range(10**9))
 
@@ -45,8 +45,11 @@ def main() -> None:
         evaluator(weights)
         return Scored(next(scores) / 1e9, {})  # each mixture is the best so far
 
-    def load() -> Weights:
-        return decode_sparse(path, like=specs)
+    def opened() -> EncodedWeights:
+        return open_weights(path, like=specs)
+
+    def ignore(_done: int, _total: int) -> None:
+        """No progress bar."""
 
     evaluator = Evaluator(
         model=Held(learner()),
@@ -56,13 +59,15 @@ def main() -> None:
         labels_N=torch.zeros(1, dtype=torch.int64),
         batch_norm_images_MCHW=None,
     )
-    evaluator(load())
+    evaluator(opened())
     gc.collect()
     reset_peak()
     before = resident_bytes()
-    soup = greedy_soup(
-        [load] * num_learners, evaluate, num_alphas=2, on_progress=lambda _done, _total: None
-    )
+    learners = [opened] * num_learners
+    if method == "greedy":
+        soup = greedy_soup(learners, evaluate, num_alphas=2, on_progress=ignore)
+    else:
+        soup = uniform_soup(learners, evaluate, on_progress=ignore)
     assert sum(item.kept for item in soup.ingredients) == num_learners
     model_bytes = sum(spec.num_bytes for spec in specs.values())
     sys.stdout.write(f"growth {resident_bytes(peak=True) - before + model_bytes}\n")

@@ -24,24 +24,31 @@ def learner() -> Weights:
     return {f"w{number}": tensor.clone() for number, tensor in enumerate(weights)}
 
 
-def growth(cluster: Cluster, path: Path, num_learners: int) -> int:
+def growth(cluster: Cluster, method: str, path: Path, num_learners: int) -> int:
     # What is freed goes back at once, so that what is counted is what is in use.
     process = cluster.start(
         f"soup-{num_learners}",
-        ["-m", SCRIPT, str(path), str(num_learners)],
+        ["-m", SCRIPT, method, str(path), str(num_learners)],
         {"MALLOC_MMAP_THRESHOLD_": "262144"},
     )
     assert process.wait() == 0, process.text()
     return int(process.wait_for(r"growth (\d+)")[1])
 
 
-@pytest.mark.parametrize("num_learners", [12, pytest.param(64, marks=pytest.mark.faults)])
+@pytest.mark.parametrize(
+    ("method", "num_learners"),
+    [
+        ("greedy", 12),
+        pytest.param("greedy", 64, marks=pytest.mark.faults),
+        pytest.param("uniform", 64, marks=pytest.mark.faults),
+    ],
+)
 def test_memory_of_a_soup_does_not_grow_with_its_learners(
-    cluster: Cluster, num_learners: int, record: Record
+    cluster: Cluster, method: str, num_learners: int, record: Record
 ) -> None:
     path = cluster.directory / "learner"
     path.write_bytes(encode_sparse(learner()))
-    few, many = (growth(cluster, path, num) for num in (4, num_learners))
+    few, many = (growth(cluster, method, path, num) for num in (4, num_learners))
     models = [f"{size / MODEL_BYTES:.2f} models' worth" for size in (few, many)]
     record(f"4 learners {models[0]}, {num_learners} learners {models[1]}")
     # The soup, the ingredient and the model that evaluates, and one of eight tensors in the making.

@@ -16,8 +16,8 @@ from lipt.coordinator.evaluation import Scored
 from lipt.coordinator.pretraining.soup import (
     Evaluate,
     Ingredient,
-    LoadWeights,
     Mixture,
+    OpenWeights,
     Soup,
     greedy_soup,
     uniform_soup,
@@ -28,8 +28,8 @@ def vector(*values: float) -> Weights:
     return {"w": torch.tensor(values)}
 
 
-def loaders(learners: Sequence[Weights]) -> list[LoadWeights]:
-    def loader(weights: Weights) -> LoadWeights:
+def loaders(learners: Sequence[Weights]) -> list[OpenWeights]:
+    def loader(weights: Weights) -> OpenWeights:
         return lambda: {name: tensor.clone() for name, tensor in weights.items()}
 
     return [loader(weights) for weights in learners]
@@ -273,7 +273,7 @@ def test_at_most_three_models_are_in_memory(method: str) -> None:
     size, most = 4099, 0
     model = torch.empty(size)
 
-    def load(value: float) -> LoadWeights:
+    def load(value: float) -> OpenWeights:
         return lambda: {"w": torch.full((size,), value)}
 
     def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
