@@ -109,8 +109,11 @@ def _state(states: type[StateT], enum: EnumDescriptor, number: int) -> StateT:
     return states(value) if value in set(states) else states("unknown")
 
 
-def _time(stamp: Timestamp) -> datetime:
-    return stamp.ToDatetime(tzinfo=UTC)
+def _time(stamp: Timestamp) -> datetime | None:
+    try:
+        return stamp.ToDatetime(tzinfo=UTC)
+    except ValueError:  # a year that there is not: the rest of the answer is worth having
+        return None
 
 
 def _learner_view(learner: run_pb2.Learner) -> LearnerView:

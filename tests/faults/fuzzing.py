@@ -23,18 +23,26 @@ from typing import TYPE_CHECKING, Any
 from tests.faults.mutation import mutate, mutate_header, random_message
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from lipt.common.blobs.store import BlobStore
     from lipt.v1 import blob_pb2
 
 CHUNKS = "chunk stream"
-TARGETS = (
-    "sparse learner",
-    "compressed learner",
-    "rounded learner",
-    "safetensors",
-    "shard",
-    CHUNKS,
+MESSAGES = (
+    "blob's name",
+    "run's config",
+    "learner's task",
+    "run's view",
+    "coordinator's view",
+    "strategy's view",
 )
+FILES = ("sparse learner", "compressed learner", "rounded learner", "safetensors", "shard")
+TARGETS = (*FILES, CHUNKS, *MESSAGES)
+
+Parse = Callable[[bytes], None]
+Damage = Callable[[random.Random, bytes], bytes]
+
 _BLOB = bytes(range(256)) * 2
 _MAX_BYTES = 20_000
 # Corpus and caches; no case has more than some kilobytes to decode.
@@ -48,13 +56,18 @@ def main() -> None:
         import lipt.common.rpc.wire  # noqa: F401 - the chunk stream's, too
         from lipt.common.errors import LiptError
         from tests.faults.test_hostile_bytes import READERS
+        from tests.faults.test_hostile_messages import CONVERTERS
 
     with TemporaryDirectory() as directory:
-        parse, good, damage = chunk_stream(Path(directory))
-        if target != CHUNKS:
+        if target in FILES:
             (parse, make), damage = READERS[target], damage_file
             good = make()
-        parse(good)
+            parse(good)
+        elif target in MESSAGES:
+            parse, good, damage = one_message(*CONVERTERS[target])
+        else:
+            parse, good, damage = chunk_stream(Path(directory))
+            parse(good)
         (Path(corpus) / "good").write_bytes(good)
 
         def one(content: bytes) -> None:
@@ -83,9 +96,34 @@ def damage_file(draw: random.Random, content: bytes) -> bytes:
     return mutate(draw, content)
 
 
+def one_message(
+    kind: type[Message], convert: Callable[[Any], object]
+) -> tuple[Parse, bytes, Damage]:
+    """A message: what reads it, one to start from, what damages it."""
+    from google.protobuf.message import DecodeError
+
+    def parse(content: bytes) -> None:
+        try:
+            message = kind.FromString(content)
+        except DecodeError:  # gRPC refuses it before anybody sees it
+            return
+        convert(message)
+
+    def damage(draw: random.Random, content: bytes) -> bytes:
+        if draw.random() < 0.5:
+            return mutate(draw, content)
+        message = kind()
+        with suppress(DecodeError):
+            message = kind.FromString(content)
+        changed: bytes = random_message(draw, message).SerializeToString()
+        return changed
+
+    return parse, random_message(random.Random(0), kind()).SerializeToString(), damage
+
+
 def chunk_stream(
     directory: Path,
-) -> tuple[Callable[[bytes], None], bytes, Callable[[random.Random, bytes], bytes]]:
+) -> tuple[Parse, bytes, Damage]:
     """An upload's messages, each after its length: what reads them, a good one, what damages it."""
     from google.protobuf.message import DecodeError
 

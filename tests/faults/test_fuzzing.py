@@ -11,7 +11,7 @@ from tests.faults.conftest import Record
 from tests.faults.fuzzing import TARGETS
 
 # Whichever comes first.
-NUM_CASES, MAX_SECONDS = 1_000_000, 60
+NUM_CASES, MAX_SECONDS = 1_000_000, 30
 MIN_CASES = 1_000
 
 
