@@ -32,8 +32,8 @@ $(VENV)/.installed: $(VENV)/.dependencies $(DIRECTORIES)
 demo: env  ## The whole pipeline on this machine: three workers, main training, the verdict.
 	$(BIN)/lipt demo
 
-test: env  ## The tests.
-	$(BIN)/pytest
+test: env  ## The tests, two at a time.
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-faults: env  ## What `make test` leaves out because it takes minutes: faults, load, fuzzing.
 	$(BIN)/pytest -m faults tests

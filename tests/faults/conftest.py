@@ -10,7 +10,7 @@ import pytest
 from tests.end_to_end.cluster import Cluster
 
 Record = Callable[[str], None]
-_FIGURES = pytest.StashKey[list[str]]()
+_FIGURE = "figure"
 
 
 @pytest.fixture
@@ -21,16 +21,21 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def record(request: pytest.FixtureRequest) -> Record:
+def record(record_property: Callable[[str, object], None]) -> Record:
     """Takes a sentence with a measured figure; all of them are shown at the end."""
-    figures = request.config.stash.setdefault(_FIGURES, [])
-    return lambda text: figures.append(f"{request.node.name}: {text}")
+    return lambda text: record_property(_FIGURE, text)
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    figures = config.stash.get(_FIGURES, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # Of the reports, which reach this process whichever one the test ran in.
+    figures = [
+        f"{report.location[2]}: {value}"
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+        for name, value in report.user_properties
+        if name == _FIGURE
+    ]
     if figures:
         terminalreporter.section("figures")
         for line in figures:
