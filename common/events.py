@@ -32,6 +32,8 @@ class EventKind(StrEnum):
     LEARNER_DAMAGED = "learner_damaged"
     # A worker gave its learner back undone.
     LEARNER_RETURNED = "learner_returned"
+    # This process was stopped for a while: all leases begin anew.
+    PAUSED = "paused"
     # Something is tried again; detail: what.
     RETRIED = "retried"
     # A run has ended; detail: its state.

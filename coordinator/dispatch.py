@@ -206,7 +206,9 @@ class Dispatcher:
         while True:
             for key, lease in self.leases.expired():
                 await self._expire(key, lease)
-            await self.leases.wait_until_due()
+            if seconds := await self.leases.wait_until_due():
+                stopped = f"{seconds:.1f}"
+                self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=stopped)
 
     async def _expire(self, key: LearnerKey, lease: Lease) -> None:
         name = self.workers.name(lease.worker_id)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lipt.common.errors import StaleLeaseError
 from lipt.coordinator.scheduling import LearnerKey
+
+# A busy process may come late by this; one that comes later was stopped.
+_MAX_LATE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,25 @@ class LeaseTable:
         now = self._clock()
         return tuple(item for item in self._leases.items() if item[1].expires_at <= now)
 
-    async def wait_until_due(self) -> None:
-        """Wait until a lease may have ended, or a new one begins."""
+    async def wait_until_due(self) -> float:
+        """Wait until a lease may have ended, or a new one begins.
+
+        While this process is stopped (SIGSTOP, a machine that is moved) it hears nobody:
+        afterwards all leases begin anew, as after a restart.
+
+        Returns:
+            For how many seconds it was stopped; 0 where it was not.
+        """
         self._added.clear()
-        ends = min((lease.expires_at for lease in self._leases.values()), default=None)
+        now = self._clock()
+        ends = min((lease.expires_at for lease in self._leases.values()), default=math.inf)
+        due = max(ends, now)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if ends is None else max(0.0, ends - self._clock())):
+            async with asyncio.timeout(None if due == math.inf else due - now):
                 await self._added.wait()
+        late = self._clock() - due
+        if late <= _MAX_LATE_SECONDS:
+            return 0.0
+        for key in self._leases:
+            self.extend(key, self.duration_seconds)
+        return late

@@ -76,3 +76,35 @@ async def test_waiting_ends_when_a_lease_begins(table: LeaseTable) -> None:
     assert not waiting.done()
     table.grant(KEY, "w", 1)
     await waiting
+
+
+async def test_while_nobody_could_be_heard_no_lease_ends(table: LeaseTable, clock: Clock) -> None:
+    table.grant(("r", 0), "w-0", 1)
+    clock.now = 129.99
+    table.grant(("r", 1), "w-1", 1)
+    waiting = asyncio.create_task(table.wait_until_due())
+    await asyncio.sleep(0)
+    clock.now = 200.0  # it was due at 130
+    assert await waiting == pytest.approx(70.0)
+    assert table.expired() == ()
+    clock.now = 230.0
+    assert len(table.expired()) == 2
+
+
+async def test_lease_that_is_looked_at_a_little_late_has_ended(
+    table: LeaseTable, clock: Clock
+) -> None:
+    table.grant(KEY, "w", 1)
+    clock.now = 129.99
+    waiting = asyncio.create_task(table.wait_until_due())
+    await asyncio.sleep(0)
+    clock.now = 131.0
+    assert await waiting == 0.0
+    assert [key for key, _ in table.expired()] == [KEY]
+
+
+async def test_time_that_went_into_other_work_is_no_stop(table: LeaseTable, clock: Clock) -> None:
+    table.grant(KEY, "w", 1)
+    clock.now = 140.0  # writing took so long
+    assert await table.wait_until_due() == 0.0
+    assert [key for key, _ in table.expired()] == [KEY]

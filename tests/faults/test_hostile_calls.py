@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lipt.common.rpc.status import from_rpc_error
-from lipt.v1 import blob_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2
+from lipt.v1 import blob_pb2, info_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
 from tests.end_to_end.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes
@@ -151,3 +151,18 @@ def test_every_call_with_hostile_messages_ends_with_a_named_status(
         assert dataset is not None
         assert dataset.num_examples == 1797
         assert client.runs() == []
+
+
+def test_message_that_unpacks_to_much_more_is_refused_before_it_does(cluster: Cluster) -> None:
+    pid = cluster.start_coordinator().process.pid
+    packed = grpc.Compression.Gzip
+    options = [("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(cluster.address, options, packed) as channel:
+        stub = run_pb2_grpc.RunServiceStub(channel)
+        with pytest.raises(grpc.RpcError):  # as small as it may be: warms up
+            stub.GetRun(run_pb2.GetRunRequest(run_id="0"), timeout=CALL_SECONDS)
+        reset_peak(pid)
+        before = resident_bytes(pid)
+        with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
+            stub.GetRun(run_pb2.GetRunRequest(run_id="0" * 2**28), timeout=CALL_SECONDS)
+        assert resident_bytes(pid, peak=True) - before <= MAX_GROWTH_BYTES
