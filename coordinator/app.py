@@ -59,7 +59,7 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
     # Both count the same deadline.
     deadline_clock = steady_clock(time, monotonic)
     lock = StateLock(settings.state_dir)
-    compute = ComputeProcess(_child_settings(settings))
+    compute = ComputeProcess(_child_settings(settings), events)
     database: Database | None = None
     driver: RunDriver | None = None
     expiry: asyncio.Task[None] | None = None

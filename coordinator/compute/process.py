@@ -2,7 +2,9 @@
 
 One child, spawned (a fork of a process with threads and an event loop is a
 trap), one job at a time in the order of asking. A cancelled job kills the
-child; the next one starts another.
+child; the next one starts another. A child that somebody else kills (the machine
+is out of memory, say) has its job done again by a new one: jobs only read what
+is stored, and give the same however often they run.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lipt.common.errors import ComputeError, LiptError, error_class
+from lipt.common.events import EventKind, Events
 from lipt.coordinator.compute.child import IGNORED_SIGNALS, serve
 from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed
 from lipt.coordinator.compute.settings import ComputeSettings
@@ -29,12 +32,23 @@ ResultT = TypeVar("ResultT")
 MessageT = TypeVar("MessageT")
 OnProgress = Callable[[str, int, int], None]
 
+# So often a job may end its child before it is given up.
+_MAX_DEATHS = 3
+
 
 class ComputeProcess:
     """Runs jobs in the child; safe to use from one event loop."""
 
-    def __init__(self, settings: ComputeSettings) -> None:
+    def __init__(self, settings: ComputeSettings, events: Events | None = None) -> None:
+        """Begin without a child; the first job starts one.
+
+        Args:
+            settings: what the child needs to know.
+            events: where a job that is done again is counted.
+        """
         self._settings = settings
+        self._events = events or Events()
+        self._stopped = False
         self._turn = asyncio.Lock()
         self._child: SpawnProcess | None = None
         self._pipe: Connection | None = None
@@ -49,20 +63,36 @@ class ComputeProcess:
 
         Raises:
             LiptError: what the job raised.
-            ComputeError: the child ended without an answer (out of memory, say).
+            ComputeError: a child ended without an answer (out of memory, say), each time.
         """
         async with self._turn:
-            pipe = self._started()
-            try:
-                await self._in_thread(lambda: pipe.send(job))
-                while True:
-                    message = await self._in_thread(lambda: _receive(pipe))
-                    if isinstance(message, Progressed):
-                        on_progress(message.activity, message.done, message.total)
-                    else:
-                        return _outcome(message, job)
-            except (EOFError, OSError):
-                raise self._died(job) from None
+            for attempt in range(1, _MAX_DEATHS + 1):
+                pipe = self._started()
+                try:
+                    return await self._ask(pipe, job, on_progress)
+                except (EOFError, OSError):
+                    how = self._death()
+                    if attempt == _MAX_DEATHS or self._stopped:
+                        break
+                self._events.record(
+                    EventKind.RETRIED,
+                    detail="compute",
+                    level=logging.WARNING,
+                    job=type(job).__name__,
+                    reason=f"its process ended {how}",
+                )
+            raise ComputeError(
+                f"the compute process ended {how} during {type(job).__name__}, at attempt "
+                f"{attempt} of {_MAX_DEATHS}; see the log. The next job starts a new one."
+            )
+
+    async def _ask(self, pipe: Connection, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
+        await self._in_thread(lambda: pipe.send(job))
+        while True:
+            message = await self._in_thread(lambda: _receive(pipe))
+            if not isinstance(message, Progressed):
+                return _outcome(message, job)
+            on_progress(message.activity, message.done, message.total)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
         """Do something with the pipe; when that is cancelled, end the child first.
@@ -79,11 +109,15 @@ class ComputeProcess:
             await asyncio.wait({acting})
             if not acting.cancelled():
                 acting.exception()  # the end of the pipe, as it should be
-            self.stop()
+            self._end_child()
             raise
 
     def stop(self) -> None:
-        """End the child now; whatever it was doing is lost."""
+        """End the child now, for good; whatever it was doing is lost."""
+        self._stopped = True
+        self._end_child()
+
+    def _end_child(self) -> None:
         if self._child is not None:
             self._child.kill()
             self._child.join()
@@ -93,7 +127,7 @@ class ComputeProcess:
 
     def _started(self) -> Connection:
         if self._pipe is None or self._child is None or not self._child.is_alive():
-            self.stop()
+            self._end_child()
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             self._child = context.Process(
@@ -104,23 +138,18 @@ class ComputeProcess:
             theirs.close()
         return self._pipe
 
-    def _died(self, job: Job[Any]) -> ComputeError:
+    def _death(self) -> str:
         child = self._child
         if child is not None:
             child.join(timeout=5.0)
         code = child.exitcode if child is not None else None
-        self.stop()
-        how = "without a word"
-        if code is not None and code < 0:
-            how = f"by {signal.Signals(-code).name}"
-            if -code == signal.SIGKILL:
-                how += " (out of memory, most likely)"
-        elif code is not None:
-            how = f"with exit code {code}"
-        return ComputeError(
-            f"the compute process ended {how} during {type(job).__name__}; see the log. "
-            "The next job starts a new one."
-        )
+        self._end_child()
+        if code is None:
+            return "without a word"
+        if code >= 0:
+            return f"with exit code {code}"
+        suspicion = " (out of memory, most likely)" if -code == signal.SIGKILL else ""
+        return f"by {signal.Signals(-code).name}{suspicion}"
 
 
 @contextmanager

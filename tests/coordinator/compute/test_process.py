@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import BudgetError, ComputeError
+from lipt.common.events import EventKind, Events
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.compute.settings import ComputeSettings
@@ -40,8 +41,17 @@ class Break:
 
 @dataclass(frozen=True)
 class Die:
-    def run(self, context: Context) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Ends its process, so often; a file counts."""
+
+    path: Path
+    times: int
+
+    def run(self, context: Context) -> int:
+        with self.path.open("a") as file:
+            file.write("x")
+        if self.path.stat().st_size <= self.times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,12 @@ class HangAfterSaying:
 
 
 @pytest.fixture
-async def compute(tmp_path: Path) -> AsyncIterator[ComputeProcess]:
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+async def compute(tmp_path: Path, events: Events) -> AsyncIterator[ComputeProcess]:
     settings = ComputeSettings(
         state_dir=tmp_path,
         data_source="digits",
@@ -63,7 +78,7 @@ async def compute(tmp_path: Path) -> AsyncIterator[ComputeProcess]:
         device="cpu",
         max_blob_bytes=2**20,
     )
-    process = ComputeProcess(settings)
+    process = ComputeProcess(settings, events)
     yield process
     process.stop()
 
@@ -91,12 +106,37 @@ async def test_unforeseen_error_names_the_job_and_the_child_lives_on(
     assert (await compute.run(Square(2)))[1] == pid
 
 
-async def test_killed_child_is_an_error_and_the_next_job_has_a_new_one(
-    compute: ComputeProcess,
+async def test_job_whose_child_is_killed_is_done_again_by_another(
+    compute: ComputeProcess, events: Events, tmp_path: Path
 ) -> None:
-    with pytest.raises(ComputeError, match=r"SIGKILL \(out of memory, most likely\) during Die"):
-        await compute.run(Die())
+    _, before = await compute.run(Square(5))
+    assert await compute.run(Die(tmp_path / "deaths", times=2)) != before
+    assert events.count(EventKind.RETRIED, "compute") == 2
+
+
+async def test_job_that_kills_its_child_each_time_is_an_error_and_the_next_has_a_new_one(
+    compute: ComputeProcess, events: Events, tmp_path: Path
+) -> None:
+    deaths = tmp_path / "deaths"
+    why = r"SIGKILL \(out of memory, most likely\) during Die, at attempt 3 of 3"
+    with pytest.raises(ComputeError, match=why):
+        await compute.run(Die(deaths, times=100))
+    assert deaths.stat().st_size == 3
+    assert events.count(EventKind.RETRIED, "compute") == 2
     assert (await compute.run(Square(5)))[0] == 25
+
+
+async def test_no_child_is_started_once_it_is_stopped(
+    compute: ComputeProcess, events: Events, tmp_path: Path
+) -> None:
+    hanging = asyncio.Event()
+    job = asyncio.create_task(compute.run(HangAfterSaying(tmp_path), lambda *_: hanging.set()))
+    await hanging.wait()
+    compute.stop()
+    with pytest.raises(ComputeError, match="attempt 1 of 3"):
+        await job
+    assert events.count(EventKind.RETRIED) == 0
+    assert compute._child is None
 
 
 async def test_cancelled_job_gives_way_to_the_next(compute: ComputeProcess, tmp_path: Path) -> None:
