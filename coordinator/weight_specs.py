@@ -30,12 +30,14 @@ class WeightSpecs:
         self._known: dict[BlobName, Reference] = {}
         self._reading = asyncio.Lock()
 
-    def path(self, name: BlobName) -> Path:
-        """The file of a stored blob.
+    def whole_path(self, name: BlobName) -> Path:
+        """The file of a blob that a worker says it has stored, compared with its digest.
 
         Raises:
-            UnknownBlobError: it is not stored.
+            UnknownBlobError: it is not stored, or the disk has changed it since: it is
+                removed then, and can be stored again.
         """
+        self._blobs.keep_if_whole(name)
         return self._blobs.path(name)
 
     async def of_run(self, run: RunRecord) -> Reference:

@@ -14,7 +14,7 @@ from lipt.common.blobs.retry import RetryPolicy
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
 from lipt.common.data.shard import Shard, unpack_shard
-from lipt.common.errors import LiptError, StateError, UnreachableError
+from lipt.common.errors import LiptError, StateError, UnknownBlobError, UnreachableError
 from lipt.common.events import EventKind, Events
 from lipt.common.models import build_model
 from lipt.common.run_config import WeightEncoding
@@ -23,7 +23,7 @@ from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.v1 import worker_pb2
 from lipt.worker.coordinator import Assignment, Coordinator, Report
-from lipt.worker.learner import train_learner
+from lipt.worker.learner import LearnerResult, train_learner
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.training import LearnerStoppedError
 
@@ -90,9 +90,19 @@ class AssignmentRunner:
         self._lease.report(
             worker_pb2.LEARNER_PHASE_SUBMITTING, task.learners.num_steps, learner.loss
         )
+        try:
+            self._hand_in(worker_id, assignment, learner, started)
+        except UnknownBlobError as error:
+            # It was there already, or so it seemed: the disk had changed it.
+            self._retried("handing over", f"{error} Sending it again.")
+            self._hand_in(worker_id, assignment, learner, started)
+
+    def _hand_in(
+        self, worker_id: str, assignment: Assignment, learner: LearnerResult, started: float
+    ) -> None:
         # The snapshots before the result, so that a learner that is in has all of them.
         *snapshots, result = [
-            self._upload(weights, task.learners.encoding)
+            self._upload(weights, assignment.task.learners.encoding)
             for weights in (*learner.snapshots, learner.weights)
         ]
         seconds = perf_counter() - started
@@ -118,7 +128,8 @@ class AssignmentRunner:
 
     def _initial_weights(self, assignment: Assignment) -> Weights:
         task, name = assignment.task, assignment.initial_weights
-        if not self._cache.has(name):
+        # It may lie here since long ago.
+        if not self._cache.keep_if_whole(name):
             self._insist(
                 lambda: download(self._coordinator.blobs, name, self._cache, policy=self._policy)
             )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import grpc.aio
 
+from lipt.common.blobs.name import BlobName
 from lipt.common.errors import (
     IncompatibleProtocolError,
     InvalidRequestError,
@@ -29,7 +29,7 @@ from lipt.coordinator.records import LearnerRecord, RunRecord
 from lipt.coordinator.run_book import LearnerProgress
 from lipt.coordinator.scheduling import parse_assignment_id
 from lipt.coordinator.services.views import protocol_version
-from lipt.coordinator.weight_specs import WeightSpecs
+from lipt.coordinator.weight_specs import Reference, WeightSpecs
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
 
@@ -129,14 +129,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 # Snapshots are not pruned; the result is, unless the run says otherwise.
                 densities = [*(None for _ in snapshots), _density(run, key[1])]
                 for name, density in zip((*snapshots, blob), densities, strict=True):
-                    check = partial(
-                        check_learner,
-                        self._specs.path(name),
-                        theta.specs,
-                        initial_norm=theta.norm,
-                        density=density,
-                    )
-                    await asyncio.get_running_loop().run_in_executor(self._checking, check)
+                    await self._check(name, theta, density)
             except LearnerRejectedError as error:
                 await self._dispatcher.fail(*held, str(error))
                 raise
@@ -160,6 +153,13 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         else:
             await self._dispatcher.release(*held)
         return pb.ReleaseAssignmentResponse()
+
+    async def _check(self, name: BlobName, theta: Reference, density: float | None) -> None:
+        def check() -> None:
+            path = self._specs.whole_path(name)
+            check_learner(path, theta.specs, initial_norm=theta.norm, density=density)
+
+        await asyncio.get_running_loop().run_in_executor(self._checking, check)
 
     def _assignment(self, run: RunRecord, learner: LearnerRecord) -> pb.Assignment:
         lease_seconds = self._dispatcher.leases.duration_seconds

@@ -130,3 +130,16 @@ async def test_snapshot_that_was_not_uploaded_is_named(bench: Bench) -> None:
     with pytest.raises(UnknownBlobError):
         await bench.commit(bench.store(1, 2, 3, 4), [missing, missing])
     assert bench.learner.state is LearnerState.LEASED
+
+
+async def test_result_that_the_disk_has_changed_is_asked_for_again(bench: Bench) -> None:
+    snapshots = [bench.store(0, 0, 0, value) for value in (1.0, 2.0)]
+    result = bench.store(1, 2, 3, 4)
+    path = bench.blobs.path(result)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(UnknownBlobError):
+        await bench.commit(result, snapshots)
+    assert bench.learner.state is LearnerState.LEASED
+    assert bench.store(1, 2, 3, 4) == result
+    await bench.commit(result, snapshots)
+    assert bench.learner.state is LearnerState.DONE

@@ -1,0 +1,50 @@
+"""A bit that a disk flips between two runs that share blobs: it gets into neither soup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lipt.trainer.views import RunView
+from tests.end_to_end.cluster import Cluster
+
+RUN = {
+    "model": "resnet8",
+    "learners": {"num_learners": 2, "num_steps": 1, "batch_size": 32},
+    "soup": {"num_alphas": 2, "batch_norm_examples": 64},
+}
+
+
+def flip_a_bit(store: Path, sha256: str) -> None:
+    path = store / "blobs" / sha256[:2] / sha256
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def of_the_worker(cluster: Cluster, run: RunView) -> tuple[Path, str]:
+    assert run.initial_weights is not None
+    return cluster.directory / "cache-worker", run.initial_weights.sha256
+
+
+def of_the_coordinator(cluster: Cluster, run: RunView) -> tuple[Path, str]:
+    result = run.learners[0].result
+    assert result is not None
+    return cluster.directory / "state", result.sha256
+
+
+@pytest.mark.parametrize("damaged", [of_the_worker, of_the_coordinator])
+def test_blob_that_changed_on_a_disk_is_noticed_and_asked_for_again(
+    cluster: Cluster, damaged: Callable[[Cluster, RunView], tuple[Path, str]]
+) -> None:
+    cluster.start_coordinator()
+    cluster.start_worker("worker")
+    with cluster.client() as client:
+        first = client.wait(client.start_run(RUN).run_id)
+        flip_a_bit(*damaged(cluster, first))
+        second = client.wait(client.start_run(RUN).run_id)
+    assert [learner.attempts for learner in second.learners] == [1, 1]
+    assert [it.result for it in second.learners] == [it.result for it in first.learners]
+    assert second.pretrained_weights == first.pretrained_weights
