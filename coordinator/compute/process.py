@@ -66,14 +66,20 @@ class ComputeProcess:
             ComputeError: a child ended without an answer (out of memory, say), each time.
         """
         async with self._turn:
-            for attempt in range(1, _MAX_DEATHS + 1):
+            num_deaths = 0
+            while True:
                 pipe = self._started()
                 try:
                     return await self._ask(pipe, job, on_progress)
                 except (EOFError, OSError):
                     how = self._death()
-                    if attempt == _MAX_DEATHS or self._stopped:
-                        break
+                num_deaths += 1
+                if num_deaths == _MAX_DEATHS or self._stopped:
+                    raise ComputeError(
+                        f"the compute process ended {how} during {type(job).__name__}, at "
+                        f"attempt {num_deaths} of {_MAX_DEATHS}; see the log. The next job starts "
+                        "a new one."
+                    )
                 self._events.record(
                     EventKind.RETRIED,
                     detail="compute",
@@ -81,10 +87,6 @@ class ComputeProcess:
                     job=type(job).__name__,
                     reason=f"its process ended {how}",
                 )
-            raise ComputeError(
-                f"the compute process ended {how} during {type(job).__name__}, at attempt "
-                f"{attempt} of {_MAX_DEATHS}; see the log. The next job starts a new one."
-            )
 
     async def _ask(self, pipe: Connection, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
         await self._in_thread(lambda: pipe.send(job))
