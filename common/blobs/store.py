@@ -129,7 +129,7 @@ class BlobStore:
         return True
 
     def put_bytes(self, data: bytes) -> BlobName:
-        """Store a content, durably.
+        """Store a content, durably; what is there and damaged is replaced.
 
         Raises:
             BlobTooLargeError: over the store's limit.
@@ -227,9 +227,11 @@ class BlobStore:
         return self._uploads / f"{name.sha256}.part"
 
     def _is_durable(self, name: BlobName) -> bool:
-        # Another process may have renamed it a moment ago and not yet synced the name.
-        if not self.has(name):
+        try:
+            self.verified_path(name)
+        except (UnknownBlobError, CorruptBlobError):
             return False
+        # Another process may have renamed it a moment ago and not yet synced the name.
         with state_errors(self.root):
             sync(self._target(name).parent)
         return True

@@ -85,6 +85,20 @@ def test_the_same_content_twice_is_one_file(store: BlobStore, tmp_path: Path) ->
     assert len(files_of(store)) == 1
 
 
+@pytest.mark.parametrize("how", ["bytes", "file"])
+def test_a_damaged_file_is_replaced_when_its_content_is_stored_again(
+    store: BlobStore, tmp_path: Path, how: str
+) -> None:
+    name = store.put_bytes(b"content")
+    store.path(name).write_bytes(b"c0ntent")
+    if how == "bytes":
+        assert store.put_bytes(b"content") == name
+    else:
+        (tmp_path / "source").write_bytes(b"content")
+        assert store.put_file(tmp_path / "source") == name
+    assert store.read_bytes(name) == b"content"
+
+
 def test_many_writers_of_one_content_do_no_harm(store: BlobStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(store.put_bytes, [DATA] * 32)) == {NAME}
