@@ -1,7 +1,14 @@
-"""What is computed per example, kept on disk beside the state: only the newest files stay."""
+"""What is computed per example, kept on disk beside the state: only the newest files stay.
+
+    NAME.DIGEST.safetensors    NAME says what the content depends on, DIGEST what it is
+
+So nothing has to be synced: a file that a power cut has torn, or the disk has changed, does
+not have its digest any more, and is computed again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -42,31 +49,48 @@ def cached(
         load: reads what the value's `save` wrote.
         compute: makes the value.
     """
-    path = folder / f"{name}.safetensors"
-    if path.is_file():
-        os.utime(path)
-        return load(path)
+    kept = _whole(folder, name)
+    if kept is not None:
+        os.utime(kept)
+        return load(kept)
     value = compute()
-    if not _keep(value, path):
+    path = _keep(value, folder, name)
+    if path is None:
         return value
     _forget_oldest(folder)
     # Mapped from here on: what was computed can be freed.
     return load(path)
 
 
-def _keep(value: Saveable, path: Path) -> bool:
-    """Whether the value could be written; a full disk is no reason to refuse what is computed."""
-    temporary = path.with_suffix(".tmp")
+def _whole(folder: Path, name: str) -> Path | None:
+    """The file that is kept under a name; one that is damaged is removed."""
+    for path in folder.glob(f"{name}.*.safetensors"):
+        if path.name == _file_name(name, path):
+            return path
+        logger.warning("%s is damaged: it is computed again", path)
+        path.unlink()
+    return None
+
+
+def _keep(value: Saveable, folder: Path, name: str) -> Path | None:
+    """Where the value is kept; a full disk is no reason to refuse what is computed."""
+    temporary = folder / f"{name}.tmp"
     try:
-        path.parent.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
         value.save(temporary)
-        temporary.replace(path)
+        return temporary.replace(folder / _file_name(name, temporary))
     except (OSError, SafetensorError) as error:
-        logger.warning("%s is not kept, and will be computed again: %s", path, error)
-        for left in path.parent.glob(f"{temporary.name}*"):
+        logger.warning("%s in %s is not kept, and will be computed again: %s", name, folder, error)
+        for left in folder.glob(f"{temporary.name}*"):
             left.unlink(missing_ok=True)
-        return False
-    return True
+        return None
+
+
+def _file_name(name: str, path: Path) -> str:
+    """The name that a file should have for what it holds."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{name}.{digest[:32]}.safetensors"
 
 
 def _forget_oldest(folder: Path) -> None:

@@ -38,14 +38,29 @@ def test_value_is_computed_once(tmp_path: Path) -> None:
     assert made == ["a"]
 
 
+@pytest.mark.parametrize("damage", [b"", b"of", b"0f a", b"of a and more"])
+def test_a_file_that_was_damaged_is_computed_again(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[str] = []
+    keep(tmp_path, "a", made)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(damage)
+    assert [keep(tmp_path, "a", made) for _ in range(2)] == ["of a"] * 2
+    assert made == ["a", "a"]
+    assert list(tmp_path.iterdir()) == [path]
+    assert f"{path} is damaged" in caplog.text
+
+
 def test_only_the_four_last_used_files_stay(tmp_path: Path) -> None:
     made: list[str] = []
     for age, name in enumerate("abcd"):
         keep(tmp_path, name, made)
-        os.utime(tmp_path / f"{name}.safetensors", (age, age))
+        (path,) = tmp_path.glob(f"{name}.*")
+        os.utime(path, (age, age))
     keep(tmp_path, "a", made)  # used again: b is the oldest now
     keep(tmp_path, "e", made)
-    assert sorted(path.stem for path in tmp_path.iterdir()) == ["a", "c", "d", "e"]
+    assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["a", "c", "d", "e"]
     assert made == list("abcde")
 
 
