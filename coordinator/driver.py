@@ -242,9 +242,8 @@ class RunDriver:
         started = monotonic()
         if run.image is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
-        arrived = tuple((learner.index, learner.result) for learner in run.committed)
         made = await self._computed(
-            run.run_id, MakeSoup(run.config, run.image, run.initial_weights, arrived)
+            run.run_id, MakeSoup(run.config, run.image, run.initial_weights, run.results)
         )
         if isinstance(made, DamagedLearners):
             await self._ask_again(run, made.indices)
@@ -255,7 +254,7 @@ class RunDriver:
             lambda now: now.changed(
                 state=RunState.READY,
                 ended_at=self._wall_clock(),
-                learners=with_ingredients(now, made, arrived),
+                learners=with_ingredients(now, made, run.results),
                 soup=soup_record(made),
                 pretrained_weights=made.weights,
                 costs=now.costs.changed(merging_seconds=seconds),

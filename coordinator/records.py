@@ -204,6 +204,11 @@ class RunRecord(_Record):
             if learner.state is LearnerState.DONE and learner.result is not None
         )
 
+    @property
+    def results(self) -> tuple[tuple[int, BlobName], ...]:
+        """What the soup is made of: the index and the result of each learner that is in."""
+        return tuple((learner.index, learner.result) for learner in self.committed)
+
     def task(self, learner: LearnerRecord) -> LearnerTask:
         """What a worker is told about one learner; the same for every attempt."""
         if self.image is None:

@@ -1,4 +1,7 @@
-"""Subsets on demand: computed once, stored, and answered from the store ever after."""
+"""Subsets on demand: computed once, stored, and answered from the store ever after.
+
+What the disk has changed or lost is not answered with: it is computed again.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.compute.rechecking import RecheckSubset
 from lipt.coordinator.compute.selecting import Selected, SelectSubset
 from lipt.coordinator.records import RunRecord, SubsetRecord
+from lipt.coordinator.restoring import restore_pretrained_weights
 from lipt.coordinator.run_book import Activity, RunBook
 from lipt.coordinator.runs import require_ready
 from lipt.coordinator.selection.registry import find_strategy
@@ -114,7 +118,7 @@ class Subsets:
                 return
         key = _key(run, job)
         stored = await self._database.find_subset(key)
-        if stored is not None:
+        if stored is not None and await asyncio.to_thread(self._blobs.is_whole, stored.blob):
             yield Answer(stored)
             return
         async for state in self._computations.follow(
@@ -195,6 +199,8 @@ class Subsets:
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress
     ) -> SubsetRecord:
         started = monotonic()
+        if job.weights == run.pretrained_weights:
+            await restore_pretrained_weights(run, self._blobs, self._compute, report)
         selected = await self._compute.run(job, report)
         subset = SubsetRecord(
             key=key,

@@ -113,6 +113,14 @@ class BlobStore:
             _require_same(BlobName.of_file(path), name, path)
         return path
 
+    def is_whole(self, name: BlobName) -> bool:
+        """Whether a blob is stored as its digest says."""
+        try:
+            self.verified_path(name)
+        except (UnknownBlobError, CorruptBlobError):
+            return False
+        return True
+
     def keep_if_whole(self, name: BlobName) -> bool:
         """Whether a blob is stored as its digest says; one that is not is removed.
 
@@ -227,9 +235,7 @@ class BlobStore:
         return self._uploads / f"{name.sha256}.part"
 
     def _is_durable(self, name: BlobName) -> bool:
-        try:
-            self.verified_path(name)
-        except (UnknownBlobError, CorruptBlobError):
+        if not self.is_whole(name):
             return False
         # Another process may have renamed it a moment ago and not yet synced the name.
         with state_errors(self.root):

@@ -1,4 +1,4 @@
-"""A bit that a disk flips between two runs that share blobs: it gets into neither soup."""
+"""A bit that a disk flips is noticed before it is used, and what it was in is had again."""
 
 from __future__ import annotations
 
@@ -48,3 +48,32 @@ def test_blob_that_changed_on_a_disk_is_noticed_and_asked_for_again(
     assert [learner.attempts for learner in second.learners] == [1, 1]
     assert [it.result for it in second.learners] == [it.result for it in first.learners]
     assert second.pretrained_weights == first.pretrained_weights
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_theta_p_and_subsets_that_the_coordinator_s_disk_damages_or_loses_are_made_again(
+    cluster: Cluster, lost: bool
+) -> None:
+    store = cluster.directory / "state"
+
+    def damage(sha256: str) -> None:
+        if lost:
+            (store / "blobs" / sha256[:2] / sha256).unlink()
+        else:
+            flip_a_bit(store, sha256)
+
+    coordinator = cluster.start_coordinator()
+    cluster.start_worker("worker")
+    with cluster.client() as client:
+        run = client.wait(client.start_run(RUN).run_id)
+        subset = client.subset(run.run_id, "el2n", fraction=0.1)
+        assert run.pretrained_weights is not None
+        damage(run.pretrained_weights.sha256)
+        damage(subset.digest)
+        again = client.subset(run.run_id, "el2n", fraction=0.1)
+        other = client.subset(run.run_id, "grand", fraction=0.1)
+        assert client.weights(run.run_id)
+    assert again.indices.tolist() == subset.indices.tolist()
+    assert again.digest == subset.digest
+    assert len(other) == len(subset)
+    coordinator.wait_for("theta_p of run .* is not whole: it is made again")

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.errors import CorruptBlobError
+from lipt.coordinator.compute.jobs import DamagedLearners, MakeSoup, SoupResult
+from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.restoring import restore_pretrained_weights
+
+THETA_P = b"theta_p"
+
+
+class Kitchen:
+    """Makes the soups that it is told to make, and keeps the orders."""
+
+    def __init__(self, blobs: BlobStore, *answers: SoupResult | DamagedLearners | bytes) -> None:
+        self._blobs = blobs
+        self._answers = list(answers)
+        self.orders: list[MakeSoup] = []
+
+    async def run(self, job: MakeSoup, on_progress: object) -> SoupResult | DamagedLearners:
+        self.orders.append(job)
+        answer = self._answers.pop(0)
+        if isinstance(answer, bytes):
+            return SoupResult(self._blobs.put_bytes(answer), 0.1, 0.5, (), 10)
+        return answer
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path, max_blob_bytes=1000)
+
+
+@pytest.fixture
+def run(make_run: Callable[..., RunRecord], blobs: BlobStore) -> RunRecord:
+    made = make_run(num_learners=2, state=RunState.READY)
+    learner = made.learners[1].changed(state=LearnerState.DONE, result=BlobName.of(b"learner"))
+    return made.with_learner(learner).changed(pretrained_weights=blobs.put_bytes(THETA_P))
+
+
+async def restore(run: RunRecord, blobs: BlobStore, kitchen: Kitchen) -> None:
+    compute = cast("ComputeProcess", cast("Any", kitchen))
+    await restore_pretrained_weights(run, blobs, compute, lambda *_: None)
+
+
+async def test_whole_weights_are_left_alone(run: RunRecord, blobs: BlobStore) -> None:
+    kitchen = Kitchen(blobs)
+    await restore(run, blobs, kitchen)
+    assert kitchen.orders == []
+
+
+@pytest.mark.parametrize("damage", [b"theta_q", b"", None])
+async def test_weights_that_are_not_whole_are_made_of_the_learners_that_were_in(
+    run: RunRecord, blobs: BlobStore, damage: bytes | None
+) -> None:
+    assert run.pretrained_weights is not None
+    path = blobs.path(run.pretrained_weights)
+    path.unlink() if damage is None else path.write_bytes(damage)
+    kitchen = Kitchen(blobs, THETA_P)
+    await restore(run, blobs, kitchen)
+    (order,) = kitchen.orders
+    assert order.learners == ((1, BlobName.of(b"learner")),)
+    assert blobs.read_bytes(run.pretrained_weights) == THETA_P
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (DamagedLearners((0, 1)), r"so were the learners 0, 1\. Start the run again"),
+        (b"other", r"what was made of its learners now is d9298a10d1b0"),
+    ],
+)
+async def test_weights_that_cannot_be_made_again_are_said_to_be_lost(
+    run: RunRecord, blobs: BlobStore, answer: DamagedLearners | bytes, why: str
+) -> None:
+    assert run.pretrained_weights is not None
+    blobs.path(run.pretrained_weights).unlink()
+    with pytest.raises(CorruptBlobError, match=f"theta_p of run name-r.*{why}"):
+        await restore(run, blobs, Kitchen(blobs, answer))
