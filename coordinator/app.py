@@ -18,6 +18,7 @@ from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.dispatch import Dispatcher
 from lipt.coordinator.driver import RunDriver
+from lipt.coordinator.restoring import restore_inputs
 from lipt.coordinator.run_book import RunBook
 from lipt.coordinator.runs import Runs
 from lipt.coordinator.settings import CoordinatorSettings
@@ -77,7 +78,12 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
             events=events,
         )
         driver = RunDriver(
-            book, compute, wall_clock=time, deadline_clock=deadline_clock, events=events
+            book,
+            compute,
+            restore=lambda run, report: restore_inputs(run, blobs, compute, report),
+            wall_clock=time,
+            deadline_clock=deadline_clock,
+            events=events,
         )
         runs = Runs(
             book,

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TypeVar
 
-from lipt.common.errors import LiptError, RunFailedError, StateError
+from lipt.common.errors import LiptError, RunFailedError
 from lipt.common.events import EventKind, Events
 from lipt.coordinator.compute.jobs import (
     CutShards,
@@ -22,7 +22,7 @@ from lipt.coordinator.compute.jobs import (
     MakeSoup,
 )
 from lipt.coordinator.compute.messages import Job
-from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.outcomes import (
     DAMAGED,
     soup_record,
@@ -30,6 +30,7 @@ from lipt.coordinator.outcomes import (
     without_open_learners,
     without_results,
 )
+from lipt.coordinator.patience import Patience
 from lipt.coordinator.records import LearnerRecord, RunRecord, RunState
 from lipt.coordinator.run_book import Activity, RunBook
 from lipt.coordinator.scheduling import Closing, decide_closing
@@ -37,10 +38,8 @@ from lipt.coordinator.scheduling import Closing, decide_closing
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
-
-# A disk that refuses (full, read-only) is asked again, ever more seldom.
-_FIRST_PAUSE_SECONDS = 1.0
-_MAX_PAUSE_SECONDS = 30.0
+# Makes theta* and shards again that are not whole.
+Restore = Callable[[RunRecord, OnProgress], Awaitable[None]]
 
 
 class RunDriver:
@@ -51,6 +50,7 @@ class RunDriver:
         book: RunBook,
         compute: ComputeProcess,
         *,
+        restore: Restore,
         wall_clock: Callable[[], float],
         deadline_clock: Callable[[], float] | None = None,
         events: Events | None = None,
@@ -61,6 +61,7 @@ class RunDriver:
         Args:
             book: the runs.
             compute: where the stages are computed.
+            restore: makes again what learners are made from, where it is damaged.
             wall_clock: seconds since 1970, for when a run ended.
             deadline_clock: the clock of `training_started_at`; the wall clock's where
                 it is not given.
@@ -69,11 +70,13 @@ class RunDriver:
         """
         self._book = book
         self._compute = compute
+        self._restore = restore
         self._wall_clock = wall_clock
         self._deadline_clock = deadline_clock or wall_clock
         self._events = events or Events()
-        self._sleep = sleep
+        self._patiently = Patience(book, self._events, sleep)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._restoring: dict[str, asyncio.Task[None]] = {}
         book.listen(self._on_change)
 
     def start(self, run_id: str) -> None:
@@ -88,6 +91,7 @@ class RunDriver:
             if not run.state.ended:
                 logger.info("run %s goes on from %s", run.name, run.state)
                 self.start(run.run_id)
+                self._look_after(run)
 
     async def cancel(self, run_id: str) -> RunRecord:
         """End a run now; one that has ended stays as it is."""
@@ -103,7 +107,7 @@ class RunDriver:
 
     async def stop(self) -> None:
         """Leave all runs where they are; the next process goes on with them."""
-        tasks = tuple(self._tasks.values())
+        tasks = (*self._tasks.values(), *self._restoring.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -140,27 +144,6 @@ class RunDriver:
 
     async def _fail(self, run_id: str, reason: str) -> None:
         await self._advance(run_id, lambda run: self._ended(run, RunState.FAILED, reason))
-
-    async def _patiently(
-        self, run_id: str, action: Callable[[], Awaitable[ResultT]], *, stage: str
-    ) -> ResultT:
-        """Do something until the disk lets it: the run waits for an operator, and is not lost."""
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                return await action()
-            except StateError as error:
-                self._events.record(
-                    EventKind.RETRIED,
-                    detail=stage,
-                    level=logging.WARNING,
-                    run=self._book.find(run_id).name,
-                    after_seconds=pause,
-                    reason=str(error),
-                )
-                self._book.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
-                await self._sleep(pause)
-                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     async def _computed(self, run_id: str, job: Job[ResultT]) -> ResultT:
         return await self._patiently(
@@ -209,11 +192,30 @@ class RunDriver:
             ),
         )
 
+    def _look_after(self, run: RunRecord) -> None:
+        """Restore what learners are made from, beside the run: its deadline does not wait."""
+        if run.run_id in self._restoring:
+            return
+
+        async def restore() -> None:
+            try:
+                await self._restore(run, self._report(run.run_id))
+            except LiptError as error:
+                logger.error("run %s: %s", run.name, error)  # noqa: TRY400 - said in full
+
+        task = asyncio.create_task(restore(), name=f"restoring for run {run.run_id}")
+        self._restoring[run.run_id] = task
+        task.add_done_callback(lambda _: self._restoring.pop(run.run_id, None))
+
     async def _train(self, run: RunRecord) -> None:
-        await self._advance(run.run_id, self._began_in_the_past)
+        run = await self._advance(run.run_id, self._began_in_the_past)
+        num_failures = run.num_failures
         while True:
             revision = self._book.revision(run.run_id)
             run = self._book.find(run.run_id)
+            if run.num_failures > num_failures:
+                num_failures = run.num_failures
+                self._look_after(run)
             decision = decide_closing(run, now=self._deadline_clock())
             if decision.verdict is Closing.FAIL:
                 raise RunFailedError(decision.reason)
@@ -242,6 +244,9 @@ class RunDriver:
         started = monotonic()
         if run.image is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
+        await self._patiently(
+            run.run_id, lambda: self._restore(run, self._report(run.run_id)), stage="stage"
+        )
         made = await self._computed(
             run.run_id, MakeSoup(run.config, run.image, run.initial_weights, run.results)
         )
@@ -276,9 +281,9 @@ class RunDriver:
             lambda now: without_results(now, indices).changed(state=RunState.TRAINING),
         )
 
-    async def _advance(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> None:
+    async def _advance(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
         """Write a stage's results and the next state in one transaction."""
-        await self._patiently(
+        return await self._patiently(
             run_id,
             # A run that was cancelled meanwhile stays so.
             lambda: self._book.update(run_id, lambda run: run if run.state.ended else change(run)),

@@ -205,6 +205,11 @@ class RunRecord(_Record):
         )
 
     @property
+    def num_failures(self) -> int:
+        """How many attempts counted against its learners."""
+        return sum(learner.failures for learner in self.learners)
+
+    @property
     def results(self) -> tuple[tuple[int, BlobName], ...]:
         """What the soup is made of: the index and the result of each learner that is in."""
         return tuple((learner.index, learner.result) for learner in self.committed)

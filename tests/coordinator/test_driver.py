@@ -69,6 +69,8 @@ class Bench:
         self.wall = 1000.0
         self.events = Events()
         self.pauses: list[float] = []
+        self.restored: list[RunState] = []
+        self.looked_after = asyncio.Event()
         self.database = Database.open(path)
         self.book = TimedBook(self.database)
         self.compute = ScriptedCompute(SOUP)
@@ -85,18 +87,26 @@ class Bench:
             events=self.events,
         )
 
-    async def drive(self) -> RunRecord:
+    async def restore(self, run: RunRecord, report: object) -> None:
+        self.restored.append(run.state)
+        self.looked_after.set()
+
+    def driver(self) -> RunDriver:
         async def pause(seconds: float) -> None:
             self.pauses.append(seconds)
 
-        driver = RunDriver(
+        return RunDriver(
             self.book,
             cast("ComputeProcess", self.compute),
+            restore=self.restore,
             wall_clock=lambda: self.wall,
             deadline_clock=self.deadline_clock,
             events=self.events,
             sleep=pause,
         )
+
+    async def drive(self) -> RunRecord:
+        driver = self.driver()
         driver.start("r")
         (task,) = driver._tasks.values()
         await task
@@ -236,6 +246,31 @@ async def test_result_that_the_disk_has_damaged_is_asked_for_again(
     assert bench.events.count(EventKind.LEARNER_DAMAGED) == 1
 
 
+async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the_soup(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunBook.wait_for_change)
+    await bench.book.add(make_run(num_learners=1))
+    driving = asyncio.ensure_future(bench.drive())
+    await bench.dispatcher.fail(*await bench.take("first"), "theta* arrived damaged")
+    await bench.looked_after.wait()
+    await bench.dispatcher.commit(*await bench.take("second"), LEARNER)
+    await driving
+    assert bench.restored == [RunState.TRAINING, RunState.MERGING]
+
+
+async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunBook.wait_for_change)
+    await bench.book.add(make_run())
+    driver = bench.driver()
+    driver.resume_all()
+    await bench.looked_after.wait()
+    await driver.cancel("r")
+    assert bench.restored == [RunState.TRAINING]
+
+
 async def test_what_a_run_waits_for_is_shown(bench: Bench, make_run: MakeRun) -> None:
     await bench.book.add(make_run(state=RunState.MERGING))
     bench.compute.answers = [FULL, ComputeError("gone")]
@@ -247,6 +282,7 @@ async def test_what_a_run_waits_for_is_shown(bench: Bench, make_run: MakeRun) ->
     driver = RunDriver(
         bench.book,
         cast("ComputeProcess", bench.compute),
+        restore=bench.restore,
         wall_clock=lambda: 0.0,
         sleep=note,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lipt.trainer.views import RunView
+from lipt.trainer.views import RunState, RunView
 from tests.end_to_end.cluster import Cluster
 
 RUN = {
@@ -77,3 +78,26 @@ def test_theta_p_and_subsets_that_the_coordinator_s_disk_damages_or_loses_are_ma
     assert again.digest == subset.digest
     assert len(other) == len(subset)
     coordinator.wait_for("theta_p of run .* is not whole: it is made again")
+
+
+def test_theta_star_and_shards_that_were_damaged_are_made_again_after_a_restart(
+    cluster: Cluster,
+) -> None:
+    coordinator = cluster.start_coordinator()
+    with cluster.client() as client:
+        run = client.start_run(RUN)
+        coordinator.wait_for(": training")
+        run = client.run(run.run_id)
+    coordinator.stop(signal.SIGKILL)
+    # All that there is by now.
+    for path in (cluster.directory / "state" / "blobs").glob("*/*"):
+        flip_a_bit(cluster.directory / "state", path.name)
+    coordinator = cluster.start_coordinator()
+    coordinator.wait_for("3 inputs of run .* are not whole: they are made again")
+    cluster.start_worker("worker")
+    with cluster.client() as client:
+        disturbed = client.wait(run.run_id)
+        undisturbed = client.wait(client.start_run(RUN).run_id)
+    assert disturbed.state is RunState.READY
+    assert disturbed.initial_weights == run.initial_weights
+    assert disturbed.pretrained_weights == undisturbed.pretrained_weights
