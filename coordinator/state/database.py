@@ -42,9 +42,9 @@ class Database:
             return cls(thread.submit(_connect, path).result(), thread)
         except sqlite3.Error as error:
             thread.shutdown()
+            remedy = "Check that the directory is writable, or give another --state-dir."
             raise StateError(
-                f"{path} cannot be opened: {error}. Check that the directory is writable, "
-                "or give another --state-dir."
+                f"{path} cannot be opened: {error}. {_remedy(error, remedy)}"
             ) from None
 
     async def close(self) -> None:
@@ -101,10 +101,25 @@ class Database:
         try:
             return await asyncio.shield(loop.run_in_executor(self._thread, action))
         except sqlite3.Error as error:
+            remedy = (
+                "Nothing was lost that had been acknowledged; free some space or mend the disk, "
+                "then ask again."
+            )
             raise StateError(
-                f"the state could not be written: {error}. Nothing was lost that had been "
-                "acknowledged; free some space or mend the disk, then ask again."
+                f"the state could not be used: {error}. {_remedy(error, remedy)}"
             ) from error
+
+
+def _remedy(error: sqlite3.Error, otherwise: str) -> str:
+    # An OperationalError is the disk's, any other DatabaseError the file's.
+    damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(
+        error, sqlite3.OperationalError | sqlite3.IntegrityError
+    )
+    if not damaged:
+        return otherwise
+    return (
+        "It is damaged: start on a copy that lipt state backup made, or give another --state-dir."
+    )
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -117,7 +117,7 @@ async def test_failed_write_leaves_the_state_and_says_so(tmp_path: Path, make_ru
     database = Database.open(tmp_path / "lipt.db")
     await database.save_run(run, run.learners)
     twin = run.changed(run_id="twin")  # the same name, which is unique
-    with pytest.raises(StateError, match="could not be written"):
+    with pytest.raises(StateError, match=r"could not be used.*free some space"):
         await database.save_run(twin, twin.learners)
     assert await database.load_runs() == (run,)
     # No transaction is left open.
@@ -164,6 +164,19 @@ def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"this is not a database, and longer than its header would be" * 10)
     with pytest.raises(StateError, match="--state-dir"):
         Database.open(path)
+
+
+async def test_file_that_is_damaged_inside_is_said_to_be(tmp_path: Path, make_run: MakeRun) -> None:
+    path = tmp_path / "lipt.db"
+    database = Database.open(path)
+    await database.save_run(make_run(num_learners=100), make_run(num_learners=100).learners)
+    await database.close()
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + bytes(len(content) - 4096))
+    database = Database.open(path)
+    with pytest.raises(StateError, match=r"malformed.*It is damaged: start on a copy"):
+        await database.load_runs()
+    await database.close()
 
 
 def test_state_of_a_newer_version_is_refused() -> None:
