@@ -35,8 +35,10 @@ class Database:
         """Open or create the file and bring its schema up to date.
 
         Raises:
-            StateError: it is not a database, cannot be written, or is of a newer version.
+            StateError: it is not a database, cannot be written, is of a newer version, or is
+                gone from a directory that has blobs.
         """
+        _require_not_lost(path)
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="database")
         try:
             return cls(thread.submit(_connect, path).result(), thread)
@@ -108,6 +110,20 @@ class Database:
             raise StateError(
                 f"the state could not be used: {error}. {_remedy(error, remedy)}"
             ) from error
+
+
+def _require_not_lost(path: Path) -> None:
+    """Refuse to begin anew where something was: its runs would be forgotten in silence."""
+    if path.is_file() and path.stat().st_size:
+        return
+    # The database comes first in a new directory, and blobs only after it.
+    blob = next((path.parent / "blobs").glob("*/*"), None)
+    if blob is not None:
+        raise StateError(
+            f"{path} is missing or empty, but there are blobs beside it, {blob} for one: the runs "
+            "that they belong to would be forgotten. Start on a copy that lipt state backup made, "
+            f"or give another --state-dir; to forget them, delete {blob.parents[1]}."
+        )
 
 
 def _remedy(error: sqlite3.Error, otherwise: str) -> str:

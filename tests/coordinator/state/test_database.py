@@ -166,6 +166,21 @@ def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
         Database.open(path)
 
 
+@pytest.mark.parametrize("missing", [True, False])
+def test_database_that_is_gone_from_a_used_directory_is_missed(
+    tmp_path: Path, missing: bool
+) -> None:
+    path = tmp_path / "lipt.db"
+    if not missing:
+        path.touch()
+    (tmp_path / "blobs" / "ab").mkdir(parents=True)
+    blob = tmp_path / "blobs" / "ab" / "abcd"
+    blob.touch()
+    with pytest.raises(StateError, match=rf"{path} is missing or empty, .*{blob}"):
+        Database.open(path)
+    blob.unlink()
+
+
 async def test_file_that_is_damaged_inside_is_said_to_be(tmp_path: Path, make_run: MakeRun) -> None:
     path = tmp_path / "lipt.db"
     database = Database.open(path)
