@@ -1,4 +1,4 @@
-"""The workers that were heard from since this process started."""
+"""The workers that were heard from not long ago; what they say of themselves is bounded."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ logger = logging.getLogger(__name__)
 
 # A worker asks at least this often (its longest poll), or it is gone.
 _ALIVE_SECONDS = 90.0
-# What a peer's texts may take on a screen and in memory.
+# One that was silent for so long is forgotten; should it come back, it joins again.
+_REMEMBERED_SECONDS = 3600.0
+_SWEEP_SECONDS = 60.0
+# What peers may take on a screen and in memory.
+_MAX_WORKERS = 10_000
 _MAX_CHARACTERS = 80
+_MAX_VERSIONS = 20
 
 
 class WorkerRegistry:
@@ -24,6 +29,7 @@ class WorkerRegistry:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._workers: dict[str, WorkerRecord] = {}
+        self._swept_at = clock()
 
     def register(
         self,
@@ -46,12 +52,13 @@ class WorkerRegistry:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
         worker = WorkerRecord(
             worker_id,
-            name[:_MAX_CHARACTERS] or worker_id,
-            device[:_MAX_CHARACTERS],
-            dict(versions),
+            _short(name) or worker_id,
+            _short(device),
+            {_short(key): _short(versions[key]) for key in sorted(versions)[:_MAX_VERSIONS]},
             allowed_modules,
             self._clock(),
         )
+        self._forget()
         self._workers[worker_id] = worker
         return worker
 
@@ -82,7 +89,7 @@ class WorkerRegistry:
     def version(self, worker_id: str) -> str:
         """The lipt that a worker runs; empty where it is not known."""
         worker = self._workers.get(worker_id)
-        return worker.versions.get("lipt", "")[:_MAX_CHARACTERS] if worker else ""
+        return worker.versions.get("lipt", "") if worker else ""
 
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
         """The workers that are there now.
@@ -101,3 +108,19 @@ class WorkerRegistry:
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
         """How long a worker has been silent."""
         return self._clock() - worker.heard_at
+
+    def _forget(self) -> None:
+        """Make room: workers come and go for weeks, each time under another id."""
+        now = self._clock()
+        if now - self._swept_at >= _SWEEP_SECONDS:
+            self._swept_at = now
+            since = now - _REMEMBERED_SECONDS
+            self._workers = {
+                key: worker for key, worker in self._workers.items() if worker.heard_at >= since
+            }
+        while len(self._workers) >= _MAX_WORKERS:
+            del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
+
+
+def _short(text: str) -> str:
+    return text[:_MAX_CHARACTERS]

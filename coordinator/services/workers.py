@@ -38,6 +38,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_WAIT_SECONDS = 60.0
 _HEARTBEATS_PER_LEASE = 3
 _MAX_ALLOWED_MODULES = 100
+_MAX_MODULE_CHARACTERS = 200
 # Each takes the memory of two dense models while it lasts.
 _CHECKS_AT_ONCE = 1
 
@@ -63,6 +64,12 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             raise InvalidRequestError(
                 f"{len(request.allowed_modules)} allowed modules are more than "
                 f"{_MAX_ALLOWED_MODULES}. Allow a parent package in their place."
+            )
+        longest = max(request.allowed_modules, key=len, default="")
+        if len(longest) > _MAX_MODULE_CHARACTERS:
+            raise InvalidRequestError(
+                f"allowed module {longest[:50]!r}... has {len(longest)} characters; at most "
+                f"{_MAX_MODULE_CHARACTERS} are taken. Give the name of a module."
             )
         worker = self._dispatcher.workers.register(
             request.instance_id,
