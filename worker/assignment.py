@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from pathlib import Path
 from time import perf_counter, sleep
 from typing import TypeVar
 
@@ -127,14 +128,13 @@ class AssignmentRunner:
         )
 
     def _initial_weights(self, assignment: Assignment) -> Weights:
-        task, name = assignment.task, assignment.initial_weights
-        # It may lie here since long ago.
-        if not self._cache.keep_if_whole(name):
-            self._insist(
-                lambda: download(self._coordinator.blobs, name, self._cache, policy=self._policy)
-            )
-            self._bytes_received += name.size_bytes
-        self._cache.trim(self._cache_bytes, keep=name)
+        task = assignment.task
+        try:
+            source: Path | bytes = self._cached(assignment.initial_weights)
+        except StateError as error:
+            # A full disk here is no reason to refuse work that has room in memory.
+            self._retried("caching", f"{error} Doing without.")
+            source = self._downloaded(assignment.initial_weights)
         model = build_model(
             task.model,
             num_classes=task.num_classes,
@@ -143,22 +143,37 @@ class AssignmentRunner:
             allowed_modules=self._allowed_modules,
         )
         return read_weights(
-            self._cache.path(name),
+            source,
             like=specs_of(model.state_dict()),
             max_bytes=self._cache.max_blob_bytes,
         )
 
-    def _shard(self, assignment: Assignment) -> Shard:
-        task = assignment.task
+    def _cached(self, name: BlobName) -> Path:
+        # It may lie here since long ago.
+        if not self._cache.keep_if_whole(name):
+            self._insist(
+                lambda: download(self._coordinator.blobs, name, self._cache, policy=self._policy)
+            )
+            self._bytes_received += name.size_bytes
+        self._cache.trim(self._cache_bytes, keep=name)
+        return self._cache.path(name)
+
+    def _downloaded(self, name: BlobName) -> bytes:
         content: bytes = self._insist(
             lambda: download_bytes(
                 self._coordinator.blobs,
-                assignment.shard,
+                name,
                 max_bytes=self._cache.max_blob_bytes,
                 policy=self._policy,
-            )
+            ),
+            patient_with=_COORDINATOR_IN_TROUBLE,
         )
         self._bytes_received += len(content)
+        return content
+
+    def _shard(self, assignment: Assignment) -> Shard:
+        task = assignment.task
+        content = self._downloaded(assignment.shard)
         num_examples = task.learners.num_minibatches * task.learners.batch_size
         return unpack_shard(
             content, task.image, num_examples=num_examples, num_classes=task.num_classes

@@ -27,7 +27,7 @@ def state_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StateError(
             f"{path} cannot be used: {error.strerror or error}. Free space there, make it "
-            "writable, or choose another state directory."
+            "writable, or choose another directory."
         ) from error
 
 

@@ -54,11 +54,12 @@ class BlobStore:
             remove_stale_temporaries(self._uploads)
 
     def has(self, name: BlobName) -> bool:
-        """Whether the whole blob is stored."""
-        try:
-            return self._target(name).stat().st_size == name.size_bytes
-        except FileNotFoundError:
-            return False
+        """Whether the whole blob is stored.
+
+        Raises:
+            StateError: the disk refuses.
+        """
+        return _size(self._target(name)) == name.size_bytes
 
     def find(self, sha256: str) -> BlobName:
         """The name of the stored blob with that digest.
@@ -66,14 +67,14 @@ class BlobStore:
         Raises:
             InvalidBlobNameError: not a digest.
             UnknownBlobError: nothing is stored under it.
+            StateError: the disk refuses.
         """
-        empty = BlobName(sha256, 0)
-        try:
-            return BlobName(sha256, self._target(empty).stat().st_size)
-        except FileNotFoundError:
+        size = _size(self._target(BlobName(sha256, 0)))
+        if size is None:
             raise UnknownBlobError(
                 f"there is no blob {sha256} here. Upload it first, or check the digest."
-            ) from None
+            )
+        return BlobName(sha256, size)
 
     def path(self, name: BlobName) -> Path:
         """The file of a stored blob: it never changes.
@@ -201,14 +202,12 @@ class BlobStore:
 
         Raises:
             BlobTooLargeError: over the store's limit.
+            StateError: the disk refuses.
         """
         self._check_size(name.size_bytes, str(name))
         if self.has(name):
             return name.size_bytes
-        try:
-            size = self._part(name).stat().st_size
-        except FileNotFoundError:
-            return 0
+        size = _size(self._part(name)) or 0
         # A longer one was begun by a peer that declared another size: it is dropped.
         return size if size <= name.size_bytes else 0
 
@@ -248,6 +247,13 @@ class BlobStore:
                 f"{label} has {size_bytes} bytes; at most {self.max_blob_bytes} are stored. "
                 "Raise the limit where the store is configured, or send less."
             )
+
+
+def _size(path: Path) -> int | None:
+    """A file's size; None where there is none."""
+    with state_errors(path), contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return None
 
 
 def _require_same(found: BlobName, name: BlobName, path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -145,8 +146,18 @@ def test_a_full_disk_leaves_no_half_written_blob(store: BlobStore) -> None:
 
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StateError, match="choose another state directory"):
+    with pytest.raises(StateError, match="choose another directory"):
         BlobStore(tmp_path / "file" / "state", max_blob_bytes=1)
+
+
+def test_a_directory_that_goes_while_it_is_used_is_named(store: BlobStore) -> None:
+    shutil.rmtree(store.root)
+    store.root.touch()
+    for ask in (store.has, store.path, store.committed_offset, store.is_whole):
+        with pytest.raises(StateError, match="Not a directory"):
+            ask(NAME)
+    with pytest.raises(StateError, match="Not a directory"):
+        store.find(NAME.sha256)
 
 
 def test_content_and_name_are_synced_around_the_rename(
