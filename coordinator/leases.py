@@ -26,6 +26,8 @@ class Lease:
     worker_id: str
     epoch: int
     expires_at: float
+    # It was begun anew after a stop, and its worker has not been heard since.
+    spared: bool = False
 
 
 class LeaseTable:
@@ -39,7 +41,7 @@ class LeaseTable:
 
     def grant(self, key: LearnerKey, worker_id: str, epoch: int) -> None:
         """Begin a lease; an older one of the same learner is over."""
-        self._leases[key] = Lease(worker_id, epoch, self._clock() + self.duration_seconds)
+        self._begin(key, worker_id, epoch)
         self._added.set()
 
     def require(self, key: LearnerKey, worker_id: str, epoch: int) -> None:
@@ -63,7 +65,7 @@ class LeaseTable:
             StaleLeaseError: the worker does not hold it.
         """
         self.require(key, worker_id, epoch)
-        self.extend(key, self.duration_seconds)
+        self._begin(key, worker_id, epoch)
 
     def extend(self, key: LearnerKey, seconds: float) -> None:
         """Let a lease end `seconds` from now."""
@@ -96,11 +98,15 @@ class LeaseTable:
         now = self._clock()
         return tuple(item for item in self._leases.items() if item[1].expires_at <= now)
 
+    def _begin(self, key: LearnerKey, worker_id: str, epoch: int) -> None:
+        self._leases[key] = Lease(worker_id, epoch, self._clock() + self.duration_seconds)
+
     async def wait_until_due(self) -> float:
         """Wait until a lease may have ended, or a new one begins.
 
         While this process is stopped (SIGSTOP, a machine that is moved) it hears nobody:
-        afterwards all leases begin anew, as after a restart.
+        afterwards all leases begin anew, as after a restart; but none a second time
+        before its worker was heard, or a machine that is always late would keep them for ever.
 
         Returns:
             For how many seconds it was stopped; 0 where it was not.
@@ -115,6 +121,8 @@ class LeaseTable:
         late = self._clock() - due
         if late <= _MAX_LATE_SECONDS:
             return 0.0
-        for key in self._leases:
-            self.extend(key, self.duration_seconds)
+        anew = self._clock() + self.duration_seconds
+        for key, lease in self._leases.items():
+            if not lease.spared:
+                self._leases[key] = replace(lease, expires_at=anew, spared=True)
         return late

@@ -108,3 +108,21 @@ async def test_time_that_went_into_other_work_is_no_stop(table: LeaseTable, cloc
     clock.now = 140.0  # writing took so long
     assert await table.wait_until_due() == 0.0
     assert [key for key, _ in table.expired()] == [KEY]
+
+
+async def test_a_silent_worker_is_spared_once(table: LeaseTable, clock: Clock) -> None:
+    table.grant(("r", 0), "silent", 1)
+    table.grant(("r", 1), "heard", 1)
+
+    async def stop() -> float:
+        clock.now += 29.99
+        waiting = asyncio.create_task(table.wait_until_due())
+        await asyncio.sleep(0)
+        clock.now += 60.0
+        return await waiting
+
+    assert await stop() > 0.0
+    assert table.expired() == ()
+    table.renew(("r", 1), "heard", 1)
+    assert await stop() > 0.0
+    assert [key for key, _ in table.expired()] == [("r", 0)]
