@@ -16,6 +16,7 @@ import torch
 from lipt.common.blobs.name import BlobName
 from lipt.common.data import normalization, pack_shard
 from lipt.common.determinism import pinned_kernels
+from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import RunConfig, SoupMethod
 from lipt.common.seeding import derive_seed
@@ -169,13 +170,22 @@ class MakeSoup:
 
     def run(self, context: Context) -> SoupResult | DamagedLearners:
         """Evaluate every learner, merge, and store theta_p."""
-        damaged = tuple(
+        damaged = self._damaged(context)
+        if not damaged:
+            try:
+                with pinned_kernels(self.config.evaluation_threads):
+                    return self._merge(context)
+            except (CorruptBlobError, UnknownBlobError):
+                # The disk may do that while they are read, too.
+                damaged = self._damaged(context)
+                if not damaged:
+                    raise
+        return DamagedLearners(damaged)
+
+    def _damaged(self, context: Context) -> tuple[int, ...]:
+        return tuple(
             index for index, name in self.learners if not context.blobs.keep_if_whole(name)
         )
-        if damaged:
-            return DamagedLearners(damaged)
-        with pinned_kernels(self.config.evaluation_threads):
-            return self._merge(context)
 
     def _merge(self, context: Context) -> SoupResult:
         soup = self.config.soup

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
-
 import pytest
 
 from lipt.trainer.views import RunState
 from tests.end_to_end.cluster import Cluster
+from tests.faults.processes import computing
 
 RUN = {
     "model": "resnet8",
     "learners": {"num_learners": 3, "num_steps": 1, "batch_size": 32},
     "soup": {"num_alphas": 10, "batch_norm_examples": 256},
 }
-
-
-def computing(parent: int) -> int:
-    """The child of a coordinator that runs its jobs."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    (child,) = (
-        pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
-    return int(child)
 
 
 @pytest.mark.parametrize("stage", ["initializing", "merging"])
@@ -34,7 +22,8 @@ def test_run_goes_on_when_its_stage_loses_its_process(cluster: Cluster, stage: s
     with cluster.client() as client:
         run = client.start_run(RUN)
         coordinator.wait_for(f": {stage}")
-        os.kill(computing(coordinator.process.pid), signal.SIGKILL)
+        (child,) = computing(coordinator)
+        child.kill()
         final = client.wait(run.run_id)
         assert final.state is RunState.READY, final.message
         assert [learner.attempts for learner in final.learners] == [1, 1, 1]
