@@ -165,8 +165,7 @@ class AssignmentRunner:
                 name,
                 max_bytes=self._cache.max_blob_bytes,
                 policy=self._policy,
-            ),
-            patient_with=_COORDINATOR_IN_TROUBLE,
+            )
         )
         self._bytes_received += len(content)
         return content
