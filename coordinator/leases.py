@@ -118,10 +118,11 @@ class LeaseTable:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if due == math.inf else due - now):
                 await self._added.wait()
-        late = self._clock() - due
+        now = self._clock()
+        late = now - due
         if late <= _MAX_LATE_SECONDS:
             return 0.0
-        anew = self._clock() + self.duration_seconds
+        anew = now + self.duration_seconds
         for key, lease in self._leases.items():
             if not lease.spared:
                 self._leases[key] = replace(lease, expires_at=anew, spared=True)

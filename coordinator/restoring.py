@@ -64,7 +64,7 @@ async def restore_pretrained_weights(
     name = run.pretrained_weights
     if name is None or run.initial_weights is None or run.image is None:
         raise ValueError(f"run {run.run_id} has no theta_p yet")
-    if await asyncio.to_thread(blobs.is_whole, name):
+    if not await _damaged(blobs, {name}):
         return
     logger.warning("theta_p of run %s, %s, is not whole: it is made again", run.name, name)
     made = await compute.run(

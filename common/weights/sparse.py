@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,15 +29,11 @@ import numpy.typing as npt
 import torch
 
 from lipt.common.errors import WeightsError
-from lipt.common.weights.container import Container, bytes_of, is_shape, pack, read_container
-from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
+from lipt.common.weights.container import Container, bytes_of, is_shape, pack
+from lipt.common.weights.specs import TensorSpec, check_specs, quoted
 
 METADATA_KEY = "lipt.sparse"
 _VERSION = 1
-# Another model's file is small enough to be opened and its differences named.
-_SPARE_TENSORS = 1000
-# The header, over the values: more than any header may have.
-_HEADER_BYTES_PER_TENSOR = 4096
 
 
 def encode_sparse(weights: Mapping[str, torch.Tensor]) -> bytes:
@@ -81,42 +76,23 @@ def _integers(values: npt.NDArray[np.uint8], itemsize: int) -> npt.NDArray[Any]:
     return values.view(np.dtype(f"i{itemsize}"))
 
 
-def decode_sparse(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> Weights:
-    """Decode a file of `encode_sparse` that must hold exactly the tensors of a model.
+def sparse_decoder(
+    container: Container, *, like: Mapping[str, TensorSpec]
+) -> Callable[[str], torch.Tensor]:
+    """What decodes a file of `encode_sparse` that must hold exactly the tensors of a model.
 
     Every size is compared with `like` before anything is allocated for it.
 
     Args:
-        source: the content, or a path, which is mapped into memory; the file must
-            not change meanwhile.
+        container: the file.
         like: the model's tensors.
 
     Returns:
-        Tensors on the CPU in the order of `like`, independent of `source`.
+        Decodes the tensor of a name: on the CPU, independent of the file.
 
     Raises:
-        BlobTooLargeError: larger than the model's dense weights could be, or more
-            tensors than it has.
-        WeightsError: not a sparse file, or one that contradicts itself or `like`.
-    """
-    max_tensors = 2 * len(like) + _SPARE_TENSORS
-    max_bytes = sum(spec.num_bytes for spec in like.values())
-    container = read_container(
-        source,
-        max_bytes=max_bytes + max_tensors * _HEADER_BYTES_PER_TENSOR,
-        max_tensors=max_tensors,
-    )
-    decode = sparse_decoder(container, like=like)
-    return {name: decode(name) for name in like}
-
-
-def sparse_decoder(
-    container: Container, *, like: Mapping[str, TensorSpec]
-) -> Callable[[str], torch.Tensor]:
-    """What decodes one tensor after the other, of a file that is open.
-
-    Raises:
-        WeightsError: as `decode_sparse`; what concerns a tensor's values when it is decoded.
+        WeightsError: not a sparse file, or one that contradicts itself or `like`; what
+            concerns a tensor's values when it is decoded.
     """
     shapes = _read_shapes(container.metadata)
     check_specs(dict(_declared(container.specs, shapes)), like)

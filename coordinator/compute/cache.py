@@ -8,7 +8,6 @@ not have its digest any more, and is computed again.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from safetensors import SafetensorError
+
+from lipt.common.blobs.name import BlobName
 
 logger = logging.getLogger(__name__)
 
@@ -88,9 +89,7 @@ def _keep(value: Saveable, folder: Path, name: str) -> Path | None:
 
 def _file_name(name: str, path: Path) -> str:
     """The name that a file should have for what it holds."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return f"{name}.{digest[:32]}.safetensors"
+    return f"{name}.{BlobName.of_file(path).sha256[:32]}.safetensors"
 
 
 def _forget_oldest(folder: Path) -> None:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 
 from lipt.common.errors import BlobTooLargeError, WeightsError
 from lipt.common.weights.container import pack
+from lipt.common.weights.encodings import decode_weights
 from lipt.common.weights.files import serialize_weights
-from lipt.common.weights.sparse import METADATA_KEY, decode_sparse, encode_sparse
+from lipt.common.weights.sparse import METADATA_KEY, encode_sparse
 from lipt.common.weights.specs import TensorSpec, Weights, specs_of
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -78,7 +79,7 @@ def test_equal_weights_give_equal_bytes_in_any_order_and_layout() -> None:
 def test_negative_zero_nan_payloads_and_subnormals_survive() -> None:
     bits = torch.tensor([0, -(2**31), 0x7FC00001, 1, 0, 0, 0, 0], dtype=torch.int32)
     weights = {"w": bits.view(torch.float32)}
-    decoded = decode_sparse(encode_sparse(weights), like=specs_of(weights))
+    decoded = decode_weights(encode_sparse(weights), like=specs_of(weights))
     assert bits_of(decoded["w"]) == bits.tolist()
 
 
@@ -86,7 +87,7 @@ def test_decodes_from_a_path_in_the_order_of_the_model(tmp_path: Path) -> None:
     weights = {"w": torch.eye(8), "b": torch.arange(3)}
     path = tmp_path / "weights"
     path.write_bytes(encode_sparse(weights))
-    decoded = decode_sparse(path, like=specs_of(weights))
+    decoded = decode_weights(path, like=specs_of(weights))
     path.unlink()
     decoded["w"].add_(1.0)  # independent of the file
     assert list(decoded) == ["w", "b"]
@@ -124,7 +125,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 @given(st.dictionaries(st.text(min_size=1, max_size=5), tensors(), max_size=4))
 def test_decoding_gives_back_the_very_bits(weights: Weights) -> None:
     data = encode_sparse(weights)
-    decoded = decode_sparse(data, like=specs_of(weights))
+    decoded = decode_weights(data, like=specs_of(weights))
     assert specs_of(decoded) == specs_of(weights)
     for name, tensor in weights.items():
         assert bits_of(decoded[name]) == bits_of(tensor)
@@ -143,7 +144,7 @@ def test_damaged_files_are_refused_or_decode_to_the_right_shapes(data: st.DataOb
         content[index] = data.draw(st.integers(0, 255))
     del content[data.draw(st.integers(len(content) - 4, len(content))) :]
     try:
-        decoded = decode_sparse(bytes(content), like=specs_of(weights))
+        decoded = decode_weights(bytes(content), like=specs_of(weights))
     except (WeightsError, BlobTooLargeError):
         return
     assert specs_of(decoded) == specs_of(weights)
@@ -205,7 +206,7 @@ REFUSED = {
 def test_refuses_contradictions(case: str) -> None:
     content, message = REFUSED[case]
     with pytest.raises(WeightsError, match=message):
-        decode_sparse(content, like=LIKE)
+        decode_weights(content, like=LIKE)
 
 
 def test_refuses_a_file_larger_than_any_of_the_model_before_reading_it(tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_refuses_a_file_larger_than_any_of_the_model_before_reading_it(tmp_path:
     with path.open("wb") as file:
         file.truncate(2**40)
     with pytest.raises(BlobTooLargeError, match="1099511627776 bytes; at most"):
-        decode_sparse(path, like=LIKE)
+        decode_weights(path, like=LIKE)
 
 
 def test_a_sparse_file_is_a_safetensors_file() -> None:
