@@ -10,8 +10,15 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import LearnersConfig, RunConfig
 from lipt.coordinator.records import LearnerRecord, RunRecord, RunState
+from tests.clock import Clock
 
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Seconds that only a test lets pass; not from 0, which is a value like any other."""
+    return Clock(100.0)
 
 
 @pytest.fixture

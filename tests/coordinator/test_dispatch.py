@@ -21,17 +21,10 @@ from lipt.coordinator.scheduling import (
     parse_assignment_id,
 )
 from lipt.coordinator.state.database import Database
+from tests.clock import Clock
 
 MakeRun = Callable[..., RunRecord]
 RESULT = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Bench:

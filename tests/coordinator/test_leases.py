@@ -6,21 +6,9 @@ import pytest
 
 from lipt.common.errors import StaleLeaseError
 from lipt.coordinator.leases import LeaseTable
+from tests.clock import Clock
 
 KEY = ("r", 0)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -6,19 +6,7 @@ from lipt.common.errors import InvalidRequestError, UnknownWorkerError
 from lipt.coordinator import worker_registry
 from lipt.coordinator.scheduling import WorkerRecord
 from lipt.coordinator.worker_registry import WorkerRegistry
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.clock import Clock
 
 
 @pytest.fixture

@@ -66,6 +66,13 @@ class LoggedProcess:
         with self._news:
             return "".join(self._lines)
 
+    def children(self) -> list[int]:
+        """The processes that it has started and that are there now."""
+        pid = self.process.pid
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait; the exit status."""
         if self.process.poll() is None:
@@ -116,6 +123,12 @@ class Cluster:
         process = self.start("coordinator", [*arguments, *flags], environment)
         self.address = process.wait_for(r"lipt-coordinator on (\S+)")[1]
         return process
+
+    def leases_of(self, seconds: float) -> list[str]:
+        """The flags of a coordinator whose leases last so long."""
+        config = self.directory / "leases.toml"
+        config.write_text(f"[lease]\nduration_seconds = {seconds}\n")
+        return ["--config", str(config)]
 
     def start_worker(
         self, name: str, *flags: str, environment: Mapping[str, str] | None = None

@@ -17,6 +17,7 @@ import pytest
 
 from lipt.common.errors import StateError
 from lipt.trainer.views import LearnerState, RunState
+from tests.blob_files import blob_file
 from tests.end_to_end.cluster import Cluster, LoggedProcess
 from tests.end_to_end.stub_worker import one_of_two_in
 
@@ -57,9 +58,7 @@ class FileSizeLimit:
     """The kernel refuses to let the processes' files grow; needs no privilege."""
 
     def __init__(self, _: Path, coordinator: LoggedProcess) -> None:
-        pid = coordinator.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        self._pids = [pid, *map(int, children)]
+        self._pids = [coordinator.process.pid, *coordinator.children()]
 
     def fill(self) -> None:
         self._limit(0)
@@ -120,7 +119,7 @@ def test_result_that_the_disk_damages_is_trained_again(
     with one_of_two_in(cluster, small_run) as (client, run_id, worker):
         stored = client.run(run_id).learners[0].result
         assert stored is not None
-        path = cluster.directory / "state" / "blobs" / stored.sha256[:2] / stored.sha256
+        path = blob_file(cluster.directory / "state", stored.sha256)
         path.write_bytes(path.read_bytes()[::-1])
         second = worker.take()
         worker.submit(second, worker.learner(second))

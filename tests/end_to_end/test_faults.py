@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -47,9 +46,7 @@ def test_worker_gives_its_learner_back_when_it_is_told_to_stop(
 def test_killed_worker_s_learner_goes_to_another_after_the_lease(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
-    config = cluster.directory / "run.toml"
-    config.write_text("[lease]\nduration_seconds = 1.0\n")
-    cluster.start_coordinator("--config", str(config))
+    cluster.start_coordinator(*cluster.leases_of(1.0))
     learners = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
     with cluster.client() as client, open_channel(cluster.address) as channel:
         run = client.start_run({**small_run, "learners": learners})
@@ -66,9 +63,7 @@ def test_killed_worker_s_learner_goes_to_another_after_the_lease(
 def test_zombie_s_late_commit_is_refused_as_stale(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
-    config = cluster.directory / "run.toml"
-    config.write_text("[lease]\nduration_seconds = 1.0\n")
-    cluster.start_coordinator("--config", str(config))
+    cluster.start_coordinator(*cluster.leases_of(1.0))
     learners = {"num_learners": 1, "num_steps": 1, "batch_size": 32}
     with cluster.client() as client, open_channel(cluster.address) as channel:
         run = client.start_run({**small_run, "learners": learners})
@@ -124,8 +119,7 @@ def test_control_calls_are_answered_while_the_compute_process_stands_still(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
     coordinator = cluster.start_coordinator()
-    children = Path(f"/proc/{coordinator.process.pid}/task/{coordinator.process.pid}/children")
-    pids = [int(pid) for pid in children.read_text().split()]
+    pids = coordinator.children()
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

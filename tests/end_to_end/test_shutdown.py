@@ -18,6 +18,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.rpc.channel import open_channel
 from lipt.common.weights.files import serialize_weights
 from lipt.v1 import blob_pb2, blob_pb2_grpc
+from tests.blob_files import blob_file
 from tests.end_to_end.cluster import Cluster, LoggedProcess
 from tests.end_to_end.stub_worker import StubWorker
 
@@ -102,7 +103,7 @@ def test_upload_under_way_is_finished_and_answered_before_the_coordinator_ends(
         messages.put(None)
         assert answer.result(GRACE_SECONDS).blob == blob
     assert coordinator.process.wait(GRACE_SECONDS) == 0
-    stored = cluster.directory / "state" / "blobs" / name.sha256[:2] / name.sha256
+    stored = blob_file(cluster.directory / "state", name.sha256)
     assert stored.read_bytes() == data
 
 
@@ -141,10 +142,8 @@ def test_coordinator_that_is_still_starting_ends_cleanly(cluster: Cluster) -> No
 def test_worker_whose_coordinator_does_not_answer_ends_in_time(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
-    config = cluster.directory / "run.toml"
     # A long lease has long heartbeats, which must not hold a worker up.
-    config.write_text("[lease]\nduration_seconds = 3600\n")
-    coordinator = cluster.start_coordinator("--config", str(config))
+    coordinator = cluster.start_coordinator(*cluster.leases_of(3600.0))
     with cluster.client() as client:
         client.start_run({**small_run, "learners": LONG_RUN})
         training = cluster.start_worker("training")

@@ -21,9 +21,7 @@ def straggle(cluster: Cluster, small_run: dict[str, Any], min_learners: int) -> 
     Returns:
         The run as it ended, and the index of the learner that came in.
     """
-    config = cluster.directory / "run.toml"
-    config.write_text("[lease]\nduration_seconds = 3.0\n")
-    cluster.start_coordinator("--config", str(config))
+    cluster.start_coordinator(*cluster.leases_of(3.0))
     slow = cluster.start_worker("slow")
     slow.wait_for("joined")
     learners = {

@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from lipt.v1 import blob_pb2
 
 CHUNKS = "chunk stream"
-MESSAGES = (
-    "blob's name",
-    "run's config",
-    "learner's task",
-    "run's view",
-    "coordinator's view",
-    "strategy's view",
-)
-FILES = ("sparse learner", "compressed learner", "rounded learner", "safetensors", "shard")
-TARGETS = (*FILES, CHUNKS, *MESSAGES)
 
 Parse = Callable[[bytes], None]
 Damage = Callable[[random.Random, bytes], bytes]
@@ -59,11 +49,11 @@ def main() -> None:
         from tests.faults.test_hostile_messages import CONVERTERS
 
     with TemporaryDirectory() as directory:
-        if target in FILES:
+        if target in READERS:
             (parse, make), damage = READERS[target], damage_file
             good = make()
             parse(good)
-        elif target in MESSAGES:
+        elif target in CONVERTERS:
             parse, good, damage = one_message(*CONVERTERS[target])
         else:
             parse, good, damage = chunk_stream(Path(directory))

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from lipt.trainer.views import RunState
+from tests.blob_files import flip_a_bit
 from tests.end_to_end.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record
-from tests.faults.processes import computing
+from tests.faults.processes import computing, kill
 
 SECONDS, PAUSE_SECONDS = 60.0, (0.5, 2.5)
 LEASE_SECONDS = 2.0
@@ -31,9 +32,7 @@ class Chaos:
 
     def __init__(self, cluster: Cluster, draw: random.Random) -> None:
         self._cluster, self._draw = cluster, draw
-        config = cluster.directory / "lease.toml"
-        config.write_text(f"[lease]\nduration_seconds = {LEASE_SECONDS}\n")
-        self._flags = ("--config", str(config))
+        self._flags = cluster.leases_of(LEASE_SECONDS)
         self._coordinator = cluster.start_coordinator(*self._flags)
         self._workers = {name: cluster.start_worker(name) for name in WORKERS}
         self.happenings: tuple[Callable[[], None], ...] = (
@@ -58,7 +57,7 @@ class Chaos:
 
     def compute_process_dies(self) -> None:
         for child in computing(self._coordinator):
-            child.kill()
+            kill(child)
 
     def worker_dies(self) -> None:
         name = self._draw.choice(WORKERS)
@@ -85,9 +84,7 @@ class Chaos:
 
     def _flip_a_bit(self, store: Path) -> None:
         for path in self._a_blob(store):
-            content = bytearray(path.read_bytes())
-            content[self._draw.randrange(len(content))] ^= 1 << self._draw.randrange(8)
-            path.write_bytes(content)
+            flip_a_bit(path, self._draw.randrange(path.stat().st_size), self._draw.randrange(8))
 
     def _a_blob(self, store: Path) -> list[Path]:
         blobs = sorted((store / "blobs").glob("*/*"))

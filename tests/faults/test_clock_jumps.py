@@ -19,10 +19,8 @@ RUN = {
 
 
 def start_coordinator(cluster: Cluster, lease_seconds: float) -> None:
-    config = cluster.directory / "run.toml"
-    config.write_text(f"[lease]\nduration_seconds = {lease_seconds}\n")
     set_clock(cluster, 0)
-    arguments = ["--data", "digits", "--listen", "127.0.0.1:0", "--config", str(config)]
+    arguments = ["--data", "digits", "--listen", "127.0.0.1:0", *cluster.leases_of(lease_seconds)]
     arguments += ["--state-dir", str(cluster.directory / "state")]
     offset = str(cluster.directory / "offset")
     process = cluster.start(

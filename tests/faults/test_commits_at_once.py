@@ -25,9 +25,7 @@ def test_memory_stays_bounded_while_ten_large_learners_are_committed_at_once(
     cluster: Cluster, record: Record
 ) -> None:
     # Nobody sends heartbeats while ten learners are made on a busy machine.
-    config = cluster.directory / "long-leases.toml"
-    config.write_text("[lease]\nduration_seconds = 900.0\n")
-    coordinator = cluster.start_coordinator("--model", "resnet18", "--config", str(config))
+    coordinator = cluster.start_coordinator("--model", "resnet18", *cluster.leases_of(900.0))
     pid = coordinator.process.pid
     together = Barrier(NUM_LEARNERS, action=lambda: reset_peak(pid))
 

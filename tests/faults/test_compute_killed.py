@@ -6,7 +6,7 @@ import pytest
 
 from lipt.trainer.views import RunState
 from tests.end_to_end.cluster import Cluster
-from tests.faults.processes import computing
+from tests.faults.processes import computing, kill
 
 RUN = {
     "model": "resnet8",
@@ -23,7 +23,7 @@ def test_run_goes_on_when_its_stage_loses_its_process(cluster: Cluster, stage: s
         run = client.start_run(RUN)
         coordinator.wait_for(f": {stage}")
         (child,) = computing(coordinator)
-        child.kill()
+        kill(child)
         final = client.wait(run.run_id)
         assert final.state is RunState.READY, final.message
         assert [learner.attempts for learner in final.learners] == [1, 1, 1]

@@ -78,13 +78,12 @@ class MortalCoordinator:
         self._cluster = cluster
         self._state_dir = cluster.directory / name
         self._journal = cluster.directory / f"{name}.syncs"
-        self._config = cluster.directory / "run.toml"
-        self._config.write_text(f"[lease]\nduration_seconds = {LEASE_SECONDS}\n")
+        self._leases = cluster.leases_of(LEASE_SECONDS)
 
     def start(self, kind: str = "none", number: int = 0) -> LoggedProcess:
         """Start the next process, which kills itself at the n-th event of a kind."""
         arguments = ["--data", "digits", "--model", "resnet8"]
-        arguments += ["--state-dir", str(self._state_dir), "--config", str(self._config)]
+        arguments += ["--state-dir", str(self._state_dir), *self._leases]
         arguments += ["--listen", self._cluster.address or "127.0.0.1:0"]
         process = self._cluster.start(
             "coordinator",

@@ -21,9 +21,7 @@ RUN = {
 def test_leases_outlast_a_stop_of_the_coordinator_that_is_longer_than_they_are(
     cluster: Cluster,
 ) -> None:
-    config = cluster.directory / "lease.toml"
-    config.write_text(f"[lease]\nduration_seconds = {LEASE_SECONDS}\n")
-    coordinator = cluster.start_coordinator("--config", str(config))
+    coordinator = cluster.start_coordinator(*cluster.leases_of(LEASE_SECONDS))
     with cluster.client() as client, open_channel(cluster.address) as channel:
         run = client.start_run(RUN)
         workers = [StandIn(cluster.directory, channel, name) for name in ("one", "two")]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lipt.trainer.views import RunState, RunView
+from tests.blob_files import blob_file, flip_a_bit
 from tests.end_to_end.cluster import Cluster
 
 RUN = {
@@ -18,59 +19,49 @@ RUN = {
 }
 
 
-def flip_a_bit(store: Path, sha256: str) -> None:
-    path = store / "blobs" / sha256[:2] / sha256
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+def flip_the_middle(path: Path) -> None:
+    flip_a_bit(path, path.stat().st_size // 2)
 
 
-def of_the_worker(cluster: Cluster, run: RunView) -> tuple[Path, str]:
+def of_the_worker(cluster: Cluster, run: RunView) -> Path:
     assert run.initial_weights is not None
-    return cluster.directory / "cache-worker", run.initial_weights.sha256
+    return blob_file(cluster.directory / "cache-worker", run.initial_weights.sha256)
 
 
-def of_the_coordinator(cluster: Cluster, run: RunView) -> tuple[Path, str]:
+def of_the_coordinator(cluster: Cluster, run: RunView) -> Path:
     result = run.learners[0].result
     assert result is not None
-    return cluster.directory / "state", result.sha256
+    return blob_file(cluster.directory / "state", result.sha256)
 
 
 @pytest.mark.parametrize("damaged", [of_the_worker, of_the_coordinator])
 def test_blob_that_changed_on_a_disk_is_noticed_and_asked_for_again(
-    cluster: Cluster, damaged: Callable[[Cluster, RunView], tuple[Path, str]]
+    cluster: Cluster, damaged: Callable[[Cluster, RunView], Path]
 ) -> None:
     cluster.start_coordinator()
     cluster.start_worker("worker")
     with cluster.client() as client:
         first = client.wait(client.start_run(RUN).run_id)
-        flip_a_bit(*damaged(cluster, first))
+        flip_the_middle(damaged(cluster, first))
         second = client.wait(client.start_run(RUN).run_id)
     assert [learner.attempts for learner in second.learners] == [1, 1]
     assert [it.result for it in second.learners] == [it.result for it in first.learners]
     assert second.pretrained_weights == first.pretrained_weights
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("damage", [flip_the_middle, Path.unlink])
 def test_theta_p_and_subsets_that_the_coordinator_s_disk_damages_or_loses_are_made_again(
-    cluster: Cluster, lost: bool
+    cluster: Cluster, damage: Callable[[Path], None]
 ) -> None:
     store = cluster.directory / "state"
-
-    def damage(sha256: str) -> None:
-        if lost:
-            (store / "blobs" / sha256[:2] / sha256).unlink()
-        else:
-            flip_a_bit(store, sha256)
-
     coordinator = cluster.start_coordinator()
     cluster.start_worker("worker")
     with cluster.client() as client:
         run = client.wait(client.start_run(RUN).run_id)
         subset = client.subset(run.run_id, "el2n", fraction=0.1)
         assert run.pretrained_weights is not None
-        damage(run.pretrained_weights.sha256)
-        damage(subset.digest)
+        for sha256 in (run.pretrained_weights.sha256, subset.digest):
+            damage(blob_file(store, sha256))
         again = client.subset(run.run_id, "el2n", fraction=0.1)
         other = client.subset(run.run_id, "grand", fraction=0.1)
         assert client.weights(run.run_id)
@@ -91,7 +82,7 @@ def test_theta_star_and_shards_that_were_damaged_are_made_again_after_a_restart(
     coordinator.stop(signal.SIGKILL)
     # All that there is by now.
     for path in (cluster.directory / "state" / "blobs").glob("*/*"):
-        flip_a_bit(cluster.directory / "state", path.name)
+        flip_the_middle(path)
     coordinator = cluster.start_coordinator()
     coordinator.wait_for("3 inputs of run .* are not whole: they are made again")
     cluster.start_worker("worker")

@@ -8,7 +8,9 @@ import pytest
 
 from tests.end_to_end.cluster import Cluster
 from tests.faults.conftest import Record
-from tests.faults.fuzzing import TARGETS
+from tests.faults.fuzzing import CHUNKS
+from tests.faults.test_hostile_bytes import READERS
+from tests.faults.test_hostile_messages import CONVERTERS
 
 # Whichever comes first.
 NUM_CASES, MAX_SECONDS = 1_000_000, 30
@@ -20,7 +22,7 @@ MIN_CASES = 1_000
     importlib.util.find_spec("atheris") is None,
     reason="atheris is not installed: pip install 'lipt[fuzz]'",
 )
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*READERS, CHUNKS, *CONVERTERS])
 def test_input_that_reaches_new_code_is_read_or_refused_by_name(
     cluster: Cluster, target: str, record: Record
 ) -> None:

@@ -28,12 +28,6 @@ ENDLESS = {"num_learners": 1, "num_steps": 1_000_000, "batch_size": 64}
 RUN = {"model": "resnet8", "soup": {"num_alphas": 1, "batch_norm_examples": 64}}
 
 
-def start_coordinator(cluster: Cluster) -> None:
-    config = cluster.directory / "run.toml"
-    config.write_text(f"[lease]\nduration_seconds = {LEASE_SECONDS}\n")
-    cluster.start_coordinator("--config", str(config))
-
-
 def killed(cluster: Cluster, stack: ExitStack) -> tuple[Callable[[], object], Callable[[], None]]:
     worker = cluster.start_worker("doomed")
     worker.wait_for("density")
@@ -82,7 +76,7 @@ def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_
     seconds_allowed: float,
     record: Record,
 ) -> None:
-    start_coordinator(cluster)
+    cluster.start_coordinator(*cluster.leases_of(LEASE_SECONDS))
     with (
         ExitStack() as stack,
         cluster.client() as client,
@@ -107,7 +101,7 @@ def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_
 
 
 def test_late_commit_of_a_zombie_is_refused_and_changes_nothing(cluster: Cluster) -> None:
-    start_coordinator(cluster)
+    cluster.start_coordinator(*cluster.leases_of(LEASE_SECONDS))
     learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32}
     with cluster.client() as client, open_channel(cluster.address) as channel:
         run = client.start_run({**RUN, "learners": learners})

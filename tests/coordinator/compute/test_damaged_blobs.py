@@ -14,6 +14,7 @@ from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import DamagedLearners, MakeSoup, SoupResult
 from lipt.coordinator.compute.settings import ComputeSettings
+from tests.blob_files import flip_a_bit
 
 
 @pytest.fixture
@@ -47,9 +48,7 @@ def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
 
 
 def damage(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1000] ^= 1
-    path.write_bytes(content)
+    flip_a_bit(path, -1000)
 
 
 @pytest.mark.parametrize("what", ["damaged", "lost"])

@@ -21,6 +21,7 @@ from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.coordinator.signals import Signals
+from tests.blob_files import flip_a_bit
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -173,9 +174,7 @@ def test_a_strategy_on_own_features_needs_no_model(
 def test_own_features_that_the_disk_has_damaged_are_refused(context: Context, select: Any) -> None:
     blob = put(context, features=torch.rand(NUM_EXAMPLES, 4))
     path = context.blobs.path(blob)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip_a_bit(path, -1)
     with pytest.raises(CorruptBlobError, match=path.name):
         select(Probe(FEATURES), features=blob)
 

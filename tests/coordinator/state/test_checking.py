@@ -9,6 +9,7 @@ import pytest
 from lipt.common.errors import StateError
 from lipt.coordinator.state.checking import check_state
 from lipt.coordinator.state.database import Database
+from tests.blob_files import flip_a_bit
 from tests.coordinator.state.conftest import StateBench
 
 
@@ -63,9 +64,7 @@ def test_blob_that_nothing_needs_any_more_may_be_missing(state: StateBench, text
 
 def test_one_flipped_bit_is_found(state: StateBench) -> None:
     path = state.path("training result 0")
-    content = bytearray(path.read_bytes())
-    content[3] ^= 1
-    path.write_bytes(content)
+    flip_a_bit(path, 3)
     damaged, missing = check_state(state.directory).problems
     assert path.name in damaged
     assert "is damaged: its content has the digest" in damaged

@@ -7,14 +7,7 @@ import pytest
 
 from lipt.trainer.cli.training_progress import TrainingProgress, measures_text
 from lipt.trainer.main_training.records import EpochRecord
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def record(epoch: int, **changes: Any) -> EpochRecord:
