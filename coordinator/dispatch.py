@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.learner_result import LearnerResult, is_in
 from lipt.coordinator.leases import Lease, LeaseTable
 from lipt.coordinator.records import LearnerRecord, LearnerState, RunRecord, RunState

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from lipt.common.metrics import Gauge
+from lipt.common.observability.metrics import Gauge
 from lipt.coordinator.dispatch import Dispatcher
 from lipt.coordinator.records import LearnerState, RunState
 from lipt.coordinator.run_book import RunBook

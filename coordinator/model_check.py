@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import RunConfig
 from lipt.common.models import build_model
-from lipt.common.run_config import RunConfig
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import require_finite
 from lipt.common.weights.specs import specs_of

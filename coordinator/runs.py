@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Callable, Collection
 
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.messages import run_config_from_proto
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import ConfigError, RunNotReadyError
-from lipt.common.rpc.wire import run_config_from_proto
-from lipt.common.run_config import RunConfig
 from lipt.coordinator.compute.jobs import DataDescription
 from lipt.coordinator.driver import RunDriver
 from lipt.coordinator.model_check import check_model

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from lipt.common.errors import InvalidRequestError
-from lipt.common.factory import is_factory_spec
+from lipt.common.imports.factory import is_factory_spec
 from lipt.coordinator.records import LearnerRecord, LearnerState, RunRecord, RunState
 
 LearnerKey = tuple[str, int]  # run id, learner index

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lipt.common.config.messages import overrides_to_proto
 from lipt.common.errors import RunFailedError
-from lipt.common.rpc.tls import TlsFiles
-from lipt.common.rpc.wire import overrides_to_proto
+from lipt.common.network.tls import TlsFiles
 from lipt.trainer.connection import CREATE_SECONDS, Connection
 from lipt.trainer.conversion import info_view, run_view, strategy_view
 from lipt.trainer.features_file import Features, features_content

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lipt.common.config.learner_task import LearnerTask
 from lipt.common.data.shard import Shard
-from lipt.common.determinism import pinned_kernels, seeded_generators
+from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
+from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import DataError, LearnerRejectedError
-from lipt.common.learner_task import LearnerTask
 from lipt.common.models import build_model, lay_out
-from lipt.common.seeding import derive_generator, derive_seed
 from lipt.common.weights.finite import require_finite
 from lipt.common.weights.specs import Weights, check_specs, specs_of
 from lipt.worker.pruning import PruningInputs, prunable_parameters, prune

@@ -31,10 +31,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.decode import decode_image
 from lipt.common.data.parallel import map_rows, threads_for
 from lipt.common.errors import DataError
-from lipt.common.learner_task import ImageFormat
+from lipt.common.images.decode import decode_image
+from lipt.common.images.formats import ImageFormat
 
 # A header of three tensors takes about 250 bytes.
 _MAX_HEADER_BYTES = 4096

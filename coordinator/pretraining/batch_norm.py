@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lipt.common.evaluation_mode import evaluation_mode
+from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.weights.specs import Weights
 
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data import Dataset
-from lipt.common.determinism import pinned_kernels, seeded_generators
+from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
+from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import RunFailedError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
-from lipt.common.run_config import InitializationConfig
-from lipt.common.seeding import derive_generator, derive_seed
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.common.weights.specs import Weights
 
 _MOMENTUM = 0.9

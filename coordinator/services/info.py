@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.devices import device_name, resolve_device, versions
-from lipt.common.rpc.wire import run_config_to_proto
+from lipt.common.config.messages import run_config_to_proto
+from lipt.common.process.devices import device_name, resolve_device, versions
 from lipt.coordinator.app import App
 from lipt.coordinator.services.views import dataset_view, protocol_version
 from lipt.v1 import info_pb2 as pb

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc.aio
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.errors import InvalidRequestError, RunNotReadyError
-from lipt.common.rpc.wire import blob_to_proto
 from lipt.coordinator.run_book import RunBook
 from lipt.coordinator.runs import Runs, how_far
 from lipt.coordinator.services.views import run_view

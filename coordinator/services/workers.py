@@ -9,15 +9,17 @@ from typing import Any
 
 import grpc.aio
 
+from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.messages import task_to_proto
+from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import (
     IncompatibleProtocolError,
     InvalidRequestError,
     LearnerRejectedError,
 )
-from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.rpc.wire import blob_from_proto, blob_to_proto, enum_value, task_to_proto
-from lipt.common.run_config import PruningMethod
+from lipt.common.rpc.messages import enum_value
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.coordinator.dispatch import Dispatcher
 from lipt.coordinator.learner_check import (
     check_learner,

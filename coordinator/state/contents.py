@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from lipt.common.config.validation import explain
 from lipt.common.errors import LiptError, StateError
-from lipt.common.validation import explain
 from lipt.coordinator.records import LearnerRecord, RunRecord, SubsetRecord
 from lipt.coordinator.state.migrations import MIGRATIONS
 

@@ -15,8 +15,8 @@ from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
+from lipt.common.config.validation import explain
 from lipt.common.errors import StateError
-from lipt.common.validation import explain
 from lipt.coordinator.records import LearnerRecord, RunRecord, SubsetRecord
 from lipt.coordinator.state.migrations import migrate
 

@@ -11,7 +11,7 @@ import pytest
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import SignalsError
-from lipt.common.subset_difference import Examples
+from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs import DataDescription
 from lipt.coordinator.compute.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.selecting import Selected, SelectSubset

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
+from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError
-from lipt.common.seeding import derive_generator
 from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training.checkpoints import (
     Checkpoint,

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lipt.common.data import Dataset, Shard, open_dataset, pack_shard, unpack_shard
 from lipt.common.data.loading import load
-from lipt.common.data.rows import ArrayRows
+from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
-from lipt.common.learner_task import ImageFormat
+from lipt.common.images.formats import ImageFormat
 
 Encode = Callable[..., bytes]
 
