@@ -20,7 +20,7 @@ from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import RunFailedError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.images.model_input import to_model_input
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.specs import Weights, copy_to_cpu
 
 _MOMENTUM = 0.9
 _WEIGHT_DECAY = 5e-4
@@ -101,10 +101,7 @@ def initialize(
                 torch.autograd.backward(loss)
                 optimizer.step()
                 on_progress(step, num_steps)
-    return {
-        name: tensor.detach().to("cpu", copy=True).contiguous()
-        for name, tensor in model.state_dict().items()
-    }
+    return copy_to_cpu(model.state_dict())
 
 
 def _batches_per_epoch(config: InitializationConfig, num_train: int) -> int:
