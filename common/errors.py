@@ -123,6 +123,20 @@ class LearnerRejectedError(LiptError):
     reason = "LEARNER_REJECTED"
 
 
+class LearnerStoppedError(LiptError):
+    """The learner was asked to stop, and its weights are worth nothing."""
+
+    code = grpc.StatusCode.CANCELLED
+    reason = "LEARNER_STOPPED"
+
+
+class LearnerDivergedError(LiptError):
+    """The learner's loss or weights are no longer finite; no soup can use them."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "LEARNER_DIVERGED"
+
+
 class CorruptChunkError(LiptError):
     """A chunk's bytes differ from their CRC."""
 
@@ -233,6 +247,13 @@ class ComputeError(LiptError):
 
     code = grpc.StatusCode.INTERNAL
     reason = "COMPUTE_FAILED"
+
+
+class ProcessEndedError(LiptError):
+    """A process that the demo needs has ended; the message has the end of its log."""
+
+    code = grpc.StatusCode.INTERNAL
+    reason = "PROCESS_ENDED"
 
 
 class UnreachableError(LiptError):

@@ -11,9 +11,6 @@ once, and a partial file has one writer, by a lock that dies with its process.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-from io import FileIO
 from pathlib import Path
 
 from lipt.common.blobs.durable import (
@@ -28,8 +25,6 @@ from lipt.common.blobs.durable import (
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.upload import Upload
 from lipt.common.errors import BlobTooLargeError, CorruptBlobError, UnknownBlobError
-
-_COPY_BYTES = 1024 * 1024
 
 
 class BlobStore:
@@ -151,27 +146,6 @@ class BlobStore:
         with state_errors(self.root), temporary_file(self._uploads) as (file, path):
             write_all(file, data)
             publish(file, path, self._target(name))
-        return name
-
-    def put_file(self, source: Path) -> BlobName:
-        """Store a copy of a file, durably; a piece of it is in memory at a time.
-
-        Raises:
-            BlobTooLargeError: over the store's limit.
-            StateError: the file cannot be read, or the disk refuses.
-        """
-        with state_errors(source), FileIO(str(source)) as reader:
-            self._check_size(os.fstat(reader.fileno()).st_size, str(source))
-            with state_errors(self.root), temporary_file(self._uploads) as (file, path):
-                digest = hashlib.sha256()
-                # It may grow meanwhile.
-                while (piece := reader.read(_COPY_BYTES)) and file.tell() <= self.max_blob_bytes:
-                    digest.update(piece)
-                    write_all(file, piece)
-                self._check_size(file.tell(), str(source))
-                name = BlobName(digest.hexdigest(), file.tell())
-                if not self._is_durable(name):
-                    publish(file, path, self._target(name))
         return name
 
     def trim(self, max_bytes: int, *, keep: BlobName) -> None:

@@ -84,6 +84,11 @@ class FaultyBlobs(BlobService):
 
 
 @pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path, max_blob_bytes=10_000)
+
+
+@pytest.fixture
 async def blobs(tmp_path: Path) -> AsyncIterator[FaultyBlobs]:
     service = FaultyBlobs(BlobStore(tmp_path / "coordinator", max_blob_bytes=MAX_BLOB_BYTES))
     server = grpc.aio.server(interceptors=[ErrorInterceptor()])
