@@ -53,14 +53,5 @@ class BlobName:
             digest = hashlib.file_digest(file, "sha256")
             return cls(digest.hexdigest(), file.tell())
 
-    @classmethod
-    def parse(cls, sha256: str, size_bytes: int) -> Self:
-        """The name that a peer or a record gave.
-
-        Raises:
-            InvalidBlobNameError: not a digest and a size.
-        """
-        return cls(sha256, size_bytes)
-
     def __str__(self) -> str:
         return f"{self.sha256[:12]} ({self.size_bytes} bytes)"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -36,6 +37,8 @@ _MAX_MESSAGE_BYTES = 1500
 
 # Health and reflection answer in their own way.
 _OWN_SERVICES = "/lipt.v1."
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 def to_status(error: LiptError) -> status_pb2.Status:
@@ -161,35 +164,33 @@ def _well_formed(request: Any) -> Any:
 
 
 def _guard_unary(behaviour: Any, method: str, events: Events) -> Any:
-    async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
+    async def guarded(request: Any, context: _Context) -> Any:
+        async with _errors_as_status(context, method, events):
             return await behaviour(request, context)
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the outermost frame of a call
-            await _abort(context, error, method, events)
 
     return guarded
 
 
 def _guard_stream(behaviour: Any, method: str, events: Events) -> Any:
-    async def guarded(
-        request: Any, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[Any]:
-        try:
+    async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:
+        async with _errors_as_status(context, method, events):
             async for response in behaviour(request, context):
                 yield response
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the outermost frame of a call
-            await _abort(context, error, method, events)
 
     return guarded
 
 
-async def _abort(
-    context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str, events: Events
-) -> None:
+@asynccontextmanager
+async def _errors_as_status(context: _Context, method: str, events: Events) -> AsyncIterator[None]:
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the outermost frame of a call
+        await _abort(context, error, method, events)
+
+
+async def _abort(context: _Context, error: Exception, method: str, events: Events) -> None:
     if isinstance(error, NotImplementedError):  # a generated base class: an older version
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served here.")
     if not isinstance(error, LiptError):

@@ -73,7 +73,7 @@ async def write(stub: Any, requests: Iterable[blob_pb2.WriteBlobRequest]) -> Blo
         response = await stub.WriteBlob(iter(requests))
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
-    return BlobName.parse(response.blob.sha256, response.blob.size_bytes)
+    return BlobName(response.blob.sha256, response.blob.size_bytes)
 
 
 async def read(stub: Any, name: BlobName, offset_bytes: int = 0) -> bytes:
