@@ -7,7 +7,6 @@ import os
 import threading
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from lipt.common.blobs.durable import publish, state_errors, try_lock, write_all
@@ -121,12 +120,7 @@ class Upload:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -173,8 +173,11 @@ def _guard_unary(behaviour: Any, method: str, events: Events) -> Any:
 
 def _guard_stream(behaviour: Any, method: str, events: Events) -> Any:
     async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:
-        async with _errors_as_status(context, method, events):
-            async for response in behaviour(request, context):
+        async with (
+            _errors_as_status(context, method, events),
+            aclosing(behaviour(request, context)) as responses,
+        ):
+            async for response in responses:
                 yield response
 
     return guarded
