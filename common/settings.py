@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 from pydantic_settings import (
@@ -22,6 +22,8 @@ from lipt.common.errors import ConfigError
 from lipt.common.validation import explain
 
 SettingsT = TypeVar("SettingsT", bound="LayeredSettings")
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class LayeredSettings(BaseSettings):
@@ -90,7 +92,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(
             f"--config {path} cannot be read: {error.strerror}. "
-            "deploy/run.example.toml is one to start from."
+            "Start from deploy/run.example.toml, or deploy/worker.example.toml for a worker."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path} is not TOML: {error}") from None
