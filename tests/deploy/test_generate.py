@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from pydantic import BaseModel
 
 from deploy.generate import example_files
 from lipt.common.knobs import Section, sections
 from lipt.common.settings import load_settings
+from lipt.coordinator import cli as coordinator_cli
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.worker import cli as worker_cli
 from lipt.worker.settings import WorkerSettings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -57,3 +61,17 @@ def test_setting_without_a_default_has_an_example(model: type[BaseModel]) -> Non
         return [knob.name for knob in section.knobs if (knob.default, knob.example) == (None, None)]
 
     assert [name for section in sections(model) for name in lacking(section)] == []
+
+
+@pytest.mark.parametrize(
+    ("app", "model"),
+    [(coordinator_cli.app, CoordinatorSettings), (worker_cli.app, WorkerSettings)],
+    ids=["lipt-coordinator", "lipt-worker"],
+)
+def test_flag_has_its_setting_s_words(app: typer.Typer, model: type[BaseModel]) -> None:
+    described = tuple(knob.description for part in sections(model) for knob in part.knobs)
+    options: list[Any] = typer.main.get_command(app).params
+    helps = {option.name: option.help for option in options}
+    del helps["config"]
+    assert [name for name, text in helps.items() if not text.startswith(described)] == []
+    assert len(helps) > 10
