@@ -13,11 +13,12 @@ from lipt.common.knobs import Section, sections
 from lipt.common.settings import load_settings
 from lipt.coordinator import cli as coordinator_cli
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.trainer.main_training import Recipe
 from lipt.worker import cli as worker_cli
 from lipt.worker.settings import WorkerSettings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-MODELS = [CoordinatorSettings, WorkerSettings]
+MODELS = [CoordinatorSettings, WorkerSettings, Recipe]
 
 
 def test_example_files_are_those_that_make_generate_writes() -> None:
