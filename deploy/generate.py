@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lipt.common.knobs import example_toml
+from lipt.common.config.knobs import example_toml
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.worker.settings import WorkerSettings
 
@@ -29,7 +29,7 @@ def example_files() -> dict[str, str]:
                 command="lipt-coordinator",
                 file="run.toml",
                 variable="LIPT_RUN__LEARNERS__NUM_STEPS=5",
-                source="coordinator/settings.py and common/run_config.py",
+                source="coordinator/settings.py and common/config/run_config.py",
             ),
         ),
         "worker.example.toml": example_toml(

@@ -9,8 +9,8 @@ import typer.main
 from pydantic import BaseModel
 
 from deploy.generate import example_files
-from lipt.common.knobs import Section, sections
-from lipt.common.settings import load_settings
+from lipt.common.config.knobs import Section, sections
+from lipt.common.config.settings import load_settings
 from lipt.coordinator import cli as coordinator_cli
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.trainer.main_training import Recipe

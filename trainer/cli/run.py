@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipt.common.knobs import option_help
-from lipt.common.run_config import RunConfig
+from lipt.common.config.knobs import option_help
+from lipt.common.config.run_config import RunConfig
 from lipt.trainer.cli.options import (
     DEFAULT_COORDINATOR,
     Coordinator,
@@ -69,8 +69,8 @@ def start(
 
     What is not given here or in --config is the coordinator's default.
     """
+    from lipt.common.weights.header import require_safetensors
     from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
-    from lipt.trainer.weights_file import require_safetensors
 
     with refusing_as_usage():
         overrides = collect_overrides(
