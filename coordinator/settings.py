@@ -9,7 +9,7 @@ from platformdirs import user_state_path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.settings import LayeredSettings, LogLevel
+from lipt.common.config.settings import LayeredSettings, LogLevel, MetricsAddress, TlsKey
 from lipt.common.imports.factory import is_factory_spec
 
 # What looks like `module:factory` and is not.
@@ -96,23 +96,14 @@ class CoordinatorSettings(LayeredSettings):
         description="PEM file of this server's certificate.",
         examples=["/etc/lipt/coordinator.pem"],
     )
-    tls_key: Path | None = Field(
-        default=None,
-        description="PEM file of the certificate's key.",
-        examples=["/etc/lipt/coordinator.key"],
-    )
+    tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/coordinator.key"])
     tls_ca: Path | None = Field(
         default=None,
         description="PEM file of the authority that must have signed the certificates of workers "
         "and trainers (mTLS). Without it, nobody is asked for one.",
         examples=["/etc/lipt/ca.pem"],
     )
-    metrics_listen: str | None = Field(
-        default=None,
-        description="Address of Prometheus metrics, at /metrics; https where there are TLS files. "
-        "Needs the package's extra `metrics`. Default: none are served.",
-        examples=["127.0.0.1:9464"],
-    )
+    metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9464"])
     device: str = Field(
         default="auto",
         description="Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or "
@@ -125,9 +116,7 @@ class CoordinatorSettings(LayeredSettings):
     drain_seconds: float = Field(
         default=20.0, ge=0.0, description="After SIGTERM, how long calls under way may take."
     )
-    log_level: LogLevel = Field(
-        default="INFO", description="Messages of this level and above are logged."
-    )
+    log_level: LogLevel = "INFO"
     dataset: DatasetSettings
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()

@@ -8,7 +8,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 from pydantic import Field
 
-from lipt.common.config.settings import LayeredSettings, LogLevel
+from lipt.common.config.settings import LayeredSettings, LogLevel, MetricsAddress, TlsKey
 
 
 class WorkerSettings(LayeredSettings):
@@ -55,30 +55,19 @@ class WorkerSettings(LayeredSettings):
         description="Stop after so many learners. Default: go on until told to stop.",
         examples=[1],
     )
-    metrics_listen: str | None = Field(
-        default=None,
-        description="Address of Prometheus metrics, at /metrics; https where there are TLS files. "
-        "Needs the package's extra `metrics`. Default: none are served.",
-        examples=["127.0.0.1:9465"],
-    )
+    metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9465"])
     insecure: bool = Field(
         default=False,
         description="Show metrics beyond this machine without TLS: only where the network itself "
         "keeps strangers out.",
     )
-    log_level: LogLevel = Field(
-        default="INFO", description="Messages of this level and above are logged."
-    )
+    log_level: LogLevel = "INFO"
     tls_cert: Path | None = Field(
         default=None,
         description="PEM file of this worker's certificate, for a coordinator that asks for one.",
         examples=["/etc/lipt/worker.pem"],
     )
-    tls_key: Path | None = Field(
-        default=None,
-        description="PEM file of the certificate's key.",
-        examples=["/etc/lipt/worker.key"],
-    )
+    tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/worker.key"])
     tls_ca: Path | None = Field(
         default=None,
         description="PEM file of the authority that signed the coordinator's certificate.",

@@ -8,9 +8,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -23,7 +23,19 @@ from lipt.common.errors import ConfigError
 
 SettingsT = TypeVar("SettingsT", bound="LayeredSettings")
 
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+# Settings that both services have.
+LogLevel = Annotated[
+    Literal["DEBUG", "INFO", "WARNING", "ERROR"],
+    Field(description="Messages of this level and above are logged."),
+]
+MetricsAddress = Annotated[
+    str | None,
+    Field(
+        description="Address of Prometheus metrics, at /metrics; https where there are TLS files. "
+        "Needs the package's extra `metrics`. Default: none are served."
+    ),
+]
+TlsKey = Annotated[Path | None, Field(description="PEM file of the certificate's key.")]
 
 
 class LayeredSettings(BaseSettings):
