@@ -6,14 +6,11 @@ a `--help` can import it for free.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
     from lipt.common.run_config import RunConfig
@@ -219,30 +216,3 @@ class InfoView:
     dataset: DatasetView | None
     default_run: RunConfig
     workers: tuple[WorkerView, ...]
-
-
-def to_jsonable(value: Any) -> Any:
-    """A view, or anything made of views, as values that `json.dumps` takes.
-
-    Field names are the keys; times are ISO 8601; a float that JSON has no
-    literal for (a diverged loss) is null.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: to_jsonable(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): to_jsonable(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [to_jsonable(item) for item in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    dump = getattr(value, "model_dump", None)
-    return to_jsonable(dump(mode="json")) if dump else value

@@ -19,7 +19,7 @@ from lipt.common.subset_digest import subset_digest
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.report.gathering import Report, gather
 from lipt.trainer.report.page import render
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import (
     CostsView,
     DatasetView,
