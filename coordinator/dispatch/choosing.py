@@ -12,7 +12,8 @@ from enum import Enum, auto
 
 from lipt.common.errors import InvalidRequestError
 from lipt.common.factory import is_factory_spec
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 LearnerKey = tuple[str, int]  # run id, learner index
 

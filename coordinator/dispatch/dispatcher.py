@@ -15,6 +15,7 @@ from collections.abc import Callable
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
 from lipt.common.events import EventKind, Events
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.choosing import (
     LearnerKey,
     WorkerRecord,
@@ -29,7 +30,7 @@ from lipt.coordinator.dispatch.leases import Lease, LeaseTable
 from lipt.coordinator.dispatch.queue import WaitingLine
 from lipt.coordinator.dispatch.workers import WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunBook
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 logger = logging.getLogger(__name__)
 

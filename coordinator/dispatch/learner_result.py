@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lipt.common.blobs.name import BlobName
-from lipt.coordinator.state.records import LearnerRecord, LearnerState
+from lipt.common.states import LearnerState
+from lipt.coordinator.state.records import LearnerRecord
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from lipt.common.errors import LiptError, RunFailedError
 from lipt.common.events import EventKind, Events
+from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
@@ -33,7 +34,7 @@ from lipt.coordinator.runs.transitions import (
     without_open_learners,
     without_results,
 )
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,13 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import ConfigError, RunNotReadyError
 from lipt.common.rpc.wire import run_config_from_proto
 from lipt.common.run_config import RunConfig
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.pretraining.sharding import num_validation_examples, require_shards_fit
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.model_check import check_model
 from lipt.coordinator.runs.store import Activity, RunBook
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import config_pb2
 
 _MAX_NAME_CHARACTERS = 80

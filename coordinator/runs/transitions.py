@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.states import LearnerState
 from lipt.coordinator.compute.jobs.pretraining import SoupResult
 from lipt.coordinator.dispatch.choosing import requeued
-from lipt.coordinator.state.records import (
-    IngredientRecord,
-    LearnerRecord,
-    LearnerState,
-    RunRecord,
-    SoupRecord,
-)
+from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, RunRecord, SoupRecord
 
 DAMAGED = "its result was in, but the coordinator's disk has changed or lost it"
 

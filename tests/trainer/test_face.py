@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import lipt.trainer
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 
 
 def test_the_package_offers_its_names_lazily() -> None:

@@ -11,7 +11,8 @@ from typing import Any, Self
 from lipt.common.errors import RunFailedError
 from lipt.common.rpc.tls import TlsFiles
 from lipt.common.rpc.wire import overrides_to_proto
-from lipt.trainer.client.conversion import info_view, run_view, strategy_view
+from lipt.common.states import RunState
+from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.features_file import Features, features_content
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
 from lipt.trainer.client.transfers import OnBytes, find_weights, read_blob, save_blob, upload_blob
@@ -19,15 +20,7 @@ from lipt.trainer.client.watching import get_run, watch_run
 from lipt.trainer.connection.connection import CREATE_SECONDS, Connection
 from lipt.trainer.connection.patience import Patience
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import (
-    BlobView,
-    InfoView,
-    ProgressView,
-    RunState,
-    RunView,
-    StrategyView,
-    WeightsKind,
-)
+from lipt.trainer.views import BlobView, InfoView, ProgressView, RunView, StrategyView, WeightsKind
 from lipt.trainer.weights_file import require_safetensors
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2
 
@@ -83,7 +76,7 @@ class Client:
     def info(self) -> InfoView:
         """Who answers, with what data, defaults and workers."""
         request = info_pb2.GetInfoRequest()
-        return info_view(self._connection.unary(lambda of: of.info.GetInfo, request))
+        return view_of(InfoView, self._connection.unary(lambda of: of.info.GetInfo, request))
 
     def start_run(self, overrides: Mapping[str, Any] | None = None, *, name: str = "") -> RunView:
         """Start a run; it goes on by itself.
@@ -101,7 +94,7 @@ class Client:
         answer = self._connection.unary(
             lambda of: of.runs.CreateRun, request, seconds=CREATE_SECONDS
         )
-        return run_view(answer.run)
+        return view_of(RunView, answer.run)
 
     def run(self, run_id: str = "latest") -> RunView:
         """A run as it is now, by its id, its name, or "latest".
@@ -117,7 +110,7 @@ class Client:
         request = run_pb2.ListRunsRequest()
         while True:
             page = self._connection.unary(lambda of: of.runs.ListRuns, request)
-            views.extend(run_view(run) for run in page.runs)
+            views.extend(view_of(RunView, run) for run in page.runs)
             if not page.next_page_token:
                 return views
             request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
@@ -129,7 +122,7 @@ class Client:
             UnknownRunError: there is none of that name.
         """
         request = run_pb2.CancelRunRequest(run_id=run_id)
-        return run_view(self._connection.unary(lambda of: of.runs.CancelRun, request).run)
+        return view_of(RunView, self._connection.unary(lambda of: of.runs.CancelRun, request).run)
 
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
         """The run whenever it has changed, each revision once, until it has ended.
@@ -229,7 +222,7 @@ class Client:
         """The selection strategies that the coordinator offers."""
         request = subset_pb2.ListStrategiesRequest()
         answer = self._connection.unary(lambda of: of.subsets.ListStrategies, request)
-        return [strategy_view(item) for item in answer.strategies]
+        return [view_of(StrategyView, item) for item in answer.strategies]
 
     def upload_weights(
         self, weights: str | Path | bytes, *, on_bytes: OnBytes | None = None

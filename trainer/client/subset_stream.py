@@ -11,7 +11,7 @@ import numpy as np
 
 from lipt.common.errors import InvalidRequestError, SubsetError, UnreachableError
 from lipt.common.subset_difference import Difference, Examples, apply_difference
-from lipt.trainer.client.conversion import progress_view
+from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
 from lipt.trainer.connection.patience import Patience
 from lipt.trainer.subsets.subset import Subset
@@ -104,7 +104,7 @@ def receive_subset(
     for response in responses:
         part = response.WhichOneof("part")
         if part == "progress" and on_progress:
-            on_progress(progress_view(response.progress))
+            on_progress(view_of(ProgressView, response.progress))
         elif part == "subset":
             contents = _Contents(response.subset, previous)
         elif part in ("examples", "difference"):

@@ -10,7 +10,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
 from lipt.common.errors import InvalidRequestError
-from lipt.trainer.client.conversion import blob_view
+from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
 from lipt.trainer.views import BlobView, WeightsKind
 from lipt.trainer.writing.files import place
@@ -34,7 +34,7 @@ def find_weights(connection: Connection, run: str, kind: str) -> BlobView:
             f"there are no {kind!r} weights; choose one of {', '.join(WeightsKind)}."
         )
     request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
-    return blob_view(connection.unary(lambda of: of.runs.GetWeights, request).weights)
+    return view_of(BlobView, connection.unary(lambda of: of.runs.GetWeights, request).weights)
 
 
 def upload_blob(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lipt.common.errors import UnreachableError
-from lipt.trainer.client.conversion import run_view
+from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
 from lipt.trainer.connection.patience import Patience
 from lipt.trainer.views import RunView
@@ -22,7 +22,7 @@ def get_run(connection: Connection, run_id: str) -> RunView:
         UnknownRunError: there is none of that name.
     """
     request = run_pb2.GetRunRequest(run_id=run_id)
-    return run_view(connection.unary(lambda of: of.runs.GetRun, request).run)
+    return view_of(RunView, connection.unary(lambda of: of.runs.GetRun, request).run)
 
 
 def watch_run(
@@ -53,6 +53,6 @@ def _watch_once(connection: Connection, run_id: str, revision: int) -> Iterator[
     for response in connection.stream(
         lambda of: of.runs.WatchRun, request, idle_seconds=_IDLE_SECONDS
     ):
-        yield run_view(response.run)
+        yield view_of(RunView, response.run)
     # A run that had ended before has nothing after its last revision.
     yield get_run(connection, run_id)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.choosing import (
     Closing,
     WorkerRecord,
@@ -12,7 +13,7 @@ from lipt.coordinator.dispatch.choosing import (
     decide_closing,
     requeued,
 )
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 MakeRun = Callable[..., RunRecord]
 

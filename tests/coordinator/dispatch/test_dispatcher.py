@@ -9,6 +9,7 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, StaleLeaseError, UnknownWorkerError
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import dispatcher as dispatch
 from lipt.coordinator.dispatch.choosing import (
     LearnerKey,
@@ -20,7 +21,7 @@ from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.learner_result import LearnerResult
 from lipt.coordinator.runs.store import LearnerProgress, RunBook
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from tests.clock import Clock
 
 MakeRun = Callable[..., RunRecord]

@@ -22,8 +22,8 @@ from lipt.common.errors import (
     UnknownRunError,
     UnreachableError,
 )
+from lipt.common.states import LearnerState, RunState
 from lipt.trainer.client.client import Client
-from lipt.trainer.views import LearnerState, RunState
 from lipt.v1 import config_pb2, info_pb2, run_pb2, subset_pb2
 
 

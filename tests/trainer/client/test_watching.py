@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import UnreachableError
+from lipt.common.states import RunState
 from lipt.trainer.client import watching
 from lipt.trainer.client.client import Client
 from lipt.trainer.connection.idle import IdleLimit
 from lipt.trainer.connection.patience import Patience, pause_seconds
-from lipt.trainer.views import RunState
 from lipt.v1 import run_pb2
 
 

@@ -15,6 +15,7 @@ import pytest
 from lipt.common.data import open_dataset
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.common.run_config import LearnersConfig, RunConfig
+from lipt.common.states import LearnerState, RunState
 from lipt.common.subset_digest import subset_digest
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.report.gathering import Report, gather
@@ -25,9 +26,7 @@ from lipt.trainer.views import (
     DatasetView,
     InfoView,
     IngredientView,
-    LearnerState,
     LearnerView,
-    RunState,
     RunView,
     SoupView,
 )

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lipt.common.run_config import RunConfig
-from lipt.trainer.client.conversion import run_view
-from lipt.trainer.views import BlobView, RunState, StrategyOptionView
+from lipt.common.states import RunState
+from lipt.trainer.client.conversion import view_of
+from lipt.trainer.views import BlobView, RunView, StrategyOptionView
 from lipt.trainer.writing.jsonable import to_jsonable
 from lipt.v1 import run_pb2
 
@@ -30,12 +31,12 @@ def test_views_become_json_with_their_field_names() -> None:
 
 def test_a_diverged_loss_is_null() -> None:
     learner = run_pb2.Learner(loss=float("nan"))
-    run = run_view(run_pb2.Run(run_id="r", learners=[learner]))
+    run = view_of(RunView, run_pb2.Run(run_id="r", learners=[learner]))
     text = json.dumps(to_jsonable(run), allow_nan=False)
     assert json.loads(text)["learners"][0]["loss"] is None
 
 
 def test_a_run_has_its_whole_configuration_in_json() -> None:
-    run = to_jsonable(run_view(run_pb2.Run(run_id="r")))
+    run = to_jsonable(view_of(RunView, run_pb2.Run(run_id="r")))
     assert run["config"] == RunConfig().model_dump(mode="json")
     assert run["soup"] is None

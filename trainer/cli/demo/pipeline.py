@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from lipt.common.errors import RunFailedError, UnreachableError
 from lipt.common.extras import import_extra
+from lipt.common.states import RunState
 from lipt.trainer.cli.demo import cluster
 from lipt.trainer.cli.demo.processes import Children, ending_in_order
 from lipt.trainer.cli.display.follow import Display, follow
 from lipt.trainer.cli.display.waiting import run_talking
 from lipt.trainer.client.client import Client
-from lipt.trainer.views import DatasetView, RunState, RunView
+from lipt.trainer.views import DatasetView, RunView
 from lipt.trainer.writing.files import write_atomically
 from lipt.trainer.writing.jsonable import to_jsonable
 

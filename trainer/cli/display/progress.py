@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lipt.trainer.views import LearnerState, LearnerView, RunState, RunView
+from lipt.common.states import LearnerState, RunState
+from lipt.trainer.views import LearnerView, RunView
 from lipt.trainer.writing.formatting import format_percent
 
 LEARNER_COLUMNS = (

@@ -7,9 +7,9 @@ import pytest
 from lipt.trainer.cli.demo.pipeline import DemoResult
 from lipt.trainer.cli.demo.report import report_lines, spread
 from lipt.trainer.cli.demo.trying import SubsetResult
-from lipt.trainer.client.conversion import run_view
+from lipt.trainer.client.conversion import view_of
 from lipt.trainer.comparison.verdict import Difference, Outcome
-from lipt.trainer.views import DatasetView
+from lipt.trainer.views import DatasetView, RunView
 from lipt.v1 import run_pb2
 
 
@@ -28,7 +28,9 @@ def test_the_report_sets_accuracies_and_subsets_side_by_side_and_ends_with_the_v
         best_learner_accuracy=0.5,
         soup_accuracy=0.625,
     )
-    run = run_view(run_pb2.Run(run_id="r", name="demo", state=run_pb2.RUN_STATE_READY, soup=soup))
+    run = view_of(
+        RunView, run_pb2.Run(run_id="r", name="demo", state=run_pb2.RUN_STATE_READY, soup=soup)
+    )
     file = Path("lipt-demo/subset-grand.npy")
     outcome = Outcome(
         strategy="grand",

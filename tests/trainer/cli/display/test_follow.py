@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.follow import LineDisplay, follow
 from lipt.trainer.cli.display.live import LiveDisplay, render, shown_learners
 from lipt.trainer.cli.display.waiting import Background, Quiet, run_talking
-from lipt.trainer.views import LearnerState, RunState
 
 
 def test_lines_come_at_changes_and_at_least_every_ten_seconds(make_run: Any) -> None:

@@ -3,13 +3,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.progress import (
     change_lines,
     heartbeat_line,
     learner_cells,
     state_line,
 )
-from lipt.trainer.views import LearnerState, ProgressView, RunState
+from lipt.trainer.views import ProgressView
 
 
 def test_a_row_shows_what_is_known(make_learner: Any, kept: Any, discarded: Any) -> None:
