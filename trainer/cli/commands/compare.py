@@ -8,25 +8,16 @@ from typing import Annotated
 
 import typer
 
-from lipt.trainer.cli.arguments.options import (
-    DEFAULT_COORDINATOR,
-    Coordinator,
-    Json,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    connect,
-)
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json
 
 
+@grouped
 def compare(
     *,
     data: Annotated[str, typer.Option(help="The coordinator's data, opened here to train on.")],
     test: Annotated[str, typer.Option(help="What accuracy is measured on.")],
-    image_size: Annotated[
-        int | None,
-        typer.Option("--image-size", help="Scale the images to it, as lipt-coordinator does."),
-    ] = None,
+    image_size: ImageSize = None,
     model: Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")],
     strategies: Annotated[str, typer.Option(help="Names with commas between them.")],
     fractions: Annotated[str, typer.Option(help="Of the data, with commas.")] = "0.1",
@@ -48,14 +39,9 @@ def compare(
     ] = Path("comparison.jsonl"),
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     device: Annotated[str, typer.Option(help="Of main training.")] = "auto",
-    allow_module: Annotated[
-        list[str] | None, typer.Option(help="A module that --data and --model may import.")
-    ] = None,
+    allow_module: AllowModule = None,
     json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
+    coordinator: Coordinator,
 ) -> None:
     """Compare strategies with both kinds of random, by main training at equal steps."""
     from lipt.common.threads import wait_passively
@@ -95,7 +81,7 @@ def compare(
     opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
     train_data, test_data = opened(data), opened(test)
     with (
-        connect(coordinator, tls_cert, tls_key, tls_ca) as client,
+        coordinator.connect() as client,
         TrainingProgress() as progress,
     ):
         trials = run_comparison(

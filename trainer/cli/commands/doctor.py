@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import typer
 
-from lipt.trainer.cli.arguments.options import (
-    DEFAULT_COORDINATOR,
-    Coordinator,
-    Json,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-)
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Coordinator, Json
 
 
-def examine(
-    *,
-    json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-) -> None:
+@grouped
+def examine(*, json: Json = False, coordinator: Coordinator) -> None:
     """Examine this installation and its way to the coordinator.
 
     The status is 1 when something is broken; every complaint has its remedy.
     """
-    from lipt.common.rpc.tls import TlsFiles
     from lipt.trainer.cli.display.output import print_json
     from lipt.trainer.cli.doctor.checks import check_line
     from lipt.trainer.cli.doctor.examination import installed_versions, local_checks, remote_checks
 
-    tls = TlsFiles.from_options(tls_cert, tls_key, tls_ca)
+    tls = coordinator.tls()
     versions = installed_versions()
     checks = []
     # Importing torch takes seconds: what is known is said before the rest is found out.
-    for step in (local_checks(versions), remote_checks(coordinator, tls, versions)):
+    for step in (local_checks(versions), remote_checks(coordinator.address, tls, versions)):
         for check in step:
             checks.append(check)
             if not json:
@@ -45,7 +32,7 @@ def examine(
         print_json(
             {
                 "healthy": healthy,
-                "coordinator": coordinator,
+                "coordinator": coordinator.address,
                 "versions": versions,
                 "checks": checks,
             }

@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.trainer.cli.arguments.options import (
-    DEFAULT_COORDINATOR,
-    Coordinator,
-    RunArgument,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    connect,
-)
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Coordinator, RunArgument
 
 if TYPE_CHECKING:
     from lipt.trainer.report.gathering import Report
 
 
+@grouped
 def report(
     run: RunArgument = "latest",
     *,
@@ -39,10 +33,7 @@ def report(
     allow_module: Annotated[
         list[str] | None, typer.Option(help="A module that --data may import.")
     ] = None,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
+    coordinator: Coordinator,
 ) -> None:
     """Write a run's report: verdict, costs, the soup's story, what was chosen."""
     from lipt.common.data import open_dataset
@@ -61,7 +52,7 @@ def report(
     require_replaceable(out)
     require_apart({"--comparison": comparison, "--out": out})
     found = None if comparison is None else read_trials(comparison)
-    with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
+    with coordinator.connect() as client:
 
         def work(tell: Callable[[str], None]) -> Report:
             tell(f"reading {data}")
@@ -70,7 +61,7 @@ def report(
             view = client.wait(run)
             return gather(client, view, dataset, [(name, fraction) for name in names], found)
 
-        gathered = run_talking(work, lambda line: typer.echo(line, err=True))
+        gathered = run_talking(work)
     write_atomically(out, render(gathered).encode())
     typer.echo(f"{out}: run {gathered.run.label}, {', '.join(names)}")
     if gathered.verdict:

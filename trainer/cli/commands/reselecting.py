@@ -2,74 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.cli.arguments.overrides import parse_options
 from lipt.trainer.cli.display.waiting import run_talking
-from lipt.trainer.reselection.reselection import Reselection, require_reselectable
+from lipt.trainer.reselection.reselection import (
+    Reselection,
+    SelectionOptions,
+    require_reselectable,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
     from lipt.trainer.client.client import Client
     from lipt.trainer.subsets.subset import Subset
-
-# The paper's.
-EVERY = 20
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What is asked for, each time: the flags of the command line."""
-
-    strategy: str
-    fraction: float | None
-    budget: int | None
-    options: dict[str, str]
-    every: int
-    prefetch: bool
-
-    @classmethod
-    def of_flags(
-        cls,
-        strategy: str | None,
-        *,
-        fraction: float | None,
-        budget: int | None,
-        options: Sequence[str],
-        every: int | None,
-        prefetch: bool,
-        subset_given: bool,
-    ) -> Choice | None:
-        """The choice that the flags make; None where they ask for no strategy.
-
-        Raises:
-            ConfigError: flags that do not go together.
-        """
-        if strategy is None:
-            given = {
-                "--fraction": fraction,
-                "--budget": budget,
-                "--option": options or None,
-                "--every": every,
-                "--prefetch": prefetch or None,
-            }
-            alone = [name for name, value in given.items() if value is not None]
-            if alone:
-                raise ConfigError(f"{alone[0]} was given without --strategy. Give both, or none.")
-            return None
-        if subset_given:
-            raise ConfigError(
-                "--subset and --strategy were both given. A file is trained on as it is; a "
-                "strategy's subset is asked for again as the model changes. Drop one."
-            )
-        if (fraction is None) == (budget is None):
-            raise ConfigError("give one of --fraction and --budget, e.g. --fraction 0.1")
-        return cls(strategy, fraction, budget, parse_options(options), every or EVERY, prefetch)
 
 
 @dataclass
@@ -78,13 +28,15 @@ class Reselecting:
 
     client: connected to the coordinator as long as training goes on.
     run: whose data and model it is; it stays the run that "latest" was at first.
-    choice: what to ask for.
+    strategy: which of the coordinator's.
+    request: what to ask it for, and how often.
     say: prints a line.
     """
 
     client: Client
     run: str
-    choice: Choice
+    strategy: str
+    request: SelectionOptions
     say: Callable[[str], None]
     _first_seconds: float = field(default=0.0, init=False)
     _source: Reselection | None = field(default=None, init=False)
@@ -105,25 +57,14 @@ class Reselecting:
 
     def __call__(self, model: nn.Module, first: Subset | None) -> Reselection:
         """The source for a model in training, which begins with `first` or asks."""
-        choice = self.choice
         if first is None:
             started = monotonic()
             first = run_talking(self._ask_first, self.say)
             self._first_seconds = monotonic() - started
             if first.stopped_early:
                 self.say(f"{first.strategy} stopped early: {first.stopped_early}")
-        self._source = Reselection(
-            self.client,
-            model,
-            choice.strategy,
-            run=self.run,
-            fraction=choice.fraction,
-            budget=choice.budget,
-            options=choice.options,
-            every=choice.every,
-            prefetch=choice.prefetch,
-            first=first,
-        )
+        asked: SelectionOptions = {**self.request, "run": self.run, "first": first}
+        self._source = Reselection(self.client, model, self.strategy, **asked)
         return self._source
 
     @property
@@ -148,14 +89,13 @@ class Reselecting:
         )
 
     def _ask_first(self, report: Callable[[str], None]) -> Subset:
-        choice = self.choice
-        report(f"waiting for the first subset by {choice.strategy}")
-        require_reselectable(self.client, choice.strategy)
+        report(f"waiting for the first subset by {self.strategy}")
+        require_reselectable(self.client, self.strategy)
         return self.client.subset(
             self.run,
-            choice.strategy,
-            fraction=choice.fraction,
-            budget=choice.budget,
-            options=choice.options,
-            on_progress=lambda progress: report(f"{choice.strategy}: {progress.activity}"),
+            self.strategy,
+            fraction=self.request.get("fraction"),
+            budget=self.request.get("budget"),
+            options=self.request.get("options"),
+            on_progress=lambda progress: report(f"{self.strategy}: {progress.activity}"),
         )

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.trainer.cli.arguments.options import (
-    DEFAULT_COORDINATOR,
-    Coordinator,
-    Json,
-    RunArgument,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    connect,
-)
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
@@ -29,6 +21,7 @@ app = typer.Typer(
 
 
 @app.command()
+@grouped
 def start(
     *,
     name: Annotated[str, typer.Option("--name", help="To find it again.")] = "",
@@ -65,10 +58,7 @@ def start(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
     json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
+    coordinator: Coordinator,
 ) -> None:
     """Start a run.
 
@@ -94,7 +84,7 @@ def start(
         )
     if initial_weights is not None:
         require_safetensors(initial_weights)
-    with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
+    with coordinator.connect() as client:
         if initial_weights is not None:
             blob = _upload(client, initial_weights)
             overrides.setdefault("initialization", {})["weights_sha256"] = blob
@@ -109,19 +99,13 @@ def start(
 
 
 @app.command("list")
-def list_runs(
-    *,
-    json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-) -> None:
+@grouped
+def list_runs(*, json: Json = False, coordinator: Coordinator) -> None:
     """List the coordinator's runs, newest first."""
     from lipt.trainer.cli.display.output import print_json, print_table
     from lipt.trainer.writing.formatting import format_percent
 
-    with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
+    with coordinator.connect() as client:
         runs = client.runs()
     if json:
         print_json(runs)
@@ -146,19 +130,12 @@ def list_runs(
 
 
 @app.command()
-def show(
-    run: RunArgument = "latest",
-    *,
-    json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-) -> None:
+@grouped
+def show(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordinator) -> None:
     """Show a run: its state, learners, soup and costs."""
     from lipt.trainer.cli.display.show import run_lines
 
-    with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
+    with coordinator.connect() as client:
         view = client.run(run)
     if json:
         _print_run_json(view)
@@ -168,32 +145,18 @@ def show(
 
 
 @app.command()
-def watch(
-    run: RunArgument = "latest",
-    *,
-    json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-) -> None:
+@grouped
+def watch(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordinator) -> None:
     """Follow a run to its end; the status is 1 when it failed or was cancelled."""
-    with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
+    with coordinator.connect() as client:
         _follow(client, client.run(run), as_json=json)
 
 
 @app.command()
-def cancel(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or name, or latest.")],
-    *,
-    json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-) -> None:
+@grouped
+def cancel(run: RunArgument, *, json: Json = False, coordinator: Coordinator) -> None:
     """Stop a run; what it has made so far stays readable."""
-    with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
+    with coordinator.connect() as client:
         view = client.cancel(run)
     if json:
         _print_run_json(view)
@@ -209,7 +172,7 @@ def _upload(client: Client, weights: Path) -> str:
         on_bytes = counting_bytes(report, f"uploading {weights}")
         return client.upload_weights(weights, on_bytes=on_bytes).sha256
 
-    return run_talking(work, lambda line: typer.echo(line, err=True))
+    return run_talking(work)
 
 
 def _follow(client: Client, run: RunView, *, as_json: bool) -> None:

@@ -6,30 +6,17 @@ import sys
 
 import typer
 
-from lipt.trainer.cli.arguments.options import (
-    DEFAULT_COORDINATOR,
-    Coordinator,
-    Json,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    connect,
-)
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Coordinator, Json
 
 
-def list_strategies(
-    *,
-    json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-) -> None:
+@grouped
+def list_strategies(*, json: Json = False, coordinator: Coordinator) -> None:
     """List the selection strategies: papers, needs, costs and options."""
     from lipt.trainer.cli.display.output import print_json
     from lipt.trainer.cli.display.strategies import print_strategies, strategy_lines
 
-    with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
+    with coordinator.connect() as client:
         strategies = client.strategies()
     if json:
         print_json(strategies)

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.trainer.cli.arguments.options import (
-    DEFAULT_COORDINATOR,
-    Coordinator,
-    Json,
-    Run,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    connect,
-)
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Budget, Coordinator, Json, Options, Run
 
 if TYPE_CHECKING:
     from lipt.trainer.subsets.subset import Subset
@@ -32,6 +24,7 @@ def subsets() -> None:
 
 
 @app.command()
+@grouped
 def get(
     *,
     out: Annotated[
@@ -44,17 +37,12 @@ def get(
     fraction: Annotated[
         float | None, typer.Option("--fraction", "-f", help="Of the data set, in (0, 1].")
     ] = None,
-    budget: Annotated[
-        int | None, typer.Option("--budget", "-k", help="How many examples, in its place.")
-    ] = None,
+    budget: Budget = None,
     balanced: Annotated[
         bool | None,
         typer.Option("--balanced/--no-balanced", help="Equal shares per class, or not."),
     ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="An option of the strategy."),
-    ] = None,
+    options: Options = None,
     weights: Annotated[
         Path | None,
         typer.Option("--weights", help="Select on this safetensors file, not on theta_p."),
@@ -68,10 +56,7 @@ def get(
         ),
     ] = None,
     json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
+    coordinator: Coordinator,
 ) -> None:
     """Get a subset: the examples that a strategy chooses on a run's model."""
     if (fraction is None) == (budget is None):
@@ -89,7 +74,7 @@ def get(
         parsed = parse_options(options or [])
     require_replaceable(out)
 
-    with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
+    with coordinator.connect() as client:
 
         def work(report: Callable[[str], None]) -> Subset:
             return client.subset(
@@ -104,7 +89,7 @@ def get(
                 on_progress=lambda progress: report(_progress_text(progress)),
             )
 
-        subset = run_talking(work, lambda line: typer.echo(line, err=True))
+        subset = run_talking(work)
     subset.save(out)
     if json:
         print_json(

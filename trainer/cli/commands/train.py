@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.trainer.cli.arguments.options import (
-    DEFAULT_COORDINATOR,
-    Coordinator,
-    Json,
-    Run,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    connect,
-)
+from lipt.trainer.cli.arguments.choice import Choice
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Run
 
 if TYPE_CHECKING:
     from lipt.common.weights.specs import Weights
@@ -31,6 +24,29 @@ if TYPE_CHECKING:
 _INITS = ("scratch", "initial", "pretrained")
 
 
+@dataclass(frozen=True)
+class Loggers:
+    """Where else training's measures go."""
+
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Log to TensorBoard, too.")
+    ] = None
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Log to Weights & Biases, too.")
+    ] = None
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="EXPERIMENT", help="Log to MLflow, too.")
+    ] = None
+
+    def made(self) -> list[OnEpoch]:
+        """Those that were asked for; a missing package is named now rather than after hours."""
+        from lipt.trainer.main_training import callbacks
+
+        asked = {name: value for name, value in vars(self).items() if value is not None}
+        return [getattr(callbacks, name)(value) for name, value in asked.items()]
+
+
+@grouped
 def train(
     *,
     data: Annotated[str, typer.Option(help="The data that the subset was chosen from.")],
@@ -38,33 +54,11 @@ def train(
     subset: Annotated[
         Path | None, typer.Option(help="A file of 'lipt subset get'; without it, all examples.")
     ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option("--strategy", "-s", help="In place of a file: subsets of the coordinator."),
-    ] = None,
-    fraction: Annotated[
-        float | None, typer.Option("--fraction", "-f", help="Of the data, for --strategy.")
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option("--budget", "-k", help="How many examples, in its place.")
-    ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="An option of the strategy."),
-    ] = None,
-    every: Annotated[
-        int | None, typer.Option(min=1, help="Epochs between its subsets (20).")
-    ] = None,
-    prefetch: Annotated[
-        bool, typer.Option("--prefetch", help="Ask for them an epoch early, and never wait.")
-    ] = False,
+    choice: Choice,
     test: Annotated[
         str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
     ] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option("--image-size", help="Scale the images to it, as lipt-coordinator does."),
-    ] = None,
+    image_size: ImageSize = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the subset (200).")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps, in place of epochs.")] = None,
     settings: Annotated[
@@ -84,25 +78,12 @@ def train(
         float, typer.Option(min=0, help="Time between checkpoints; 0: after every epoch.")
     ] = 60.0,
     log: Annotated[Path, typer.Option(help="A line of JSON per epoch.")] = Path("train.jsonl"),
-    tensorboard: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Log to TensorBoard, too.")
-    ] = None,
-    wandb: Annotated[
-        str | None, typer.Option(metavar="PROJECT", help="Log to Weights & Biases, too.")
-    ] = None,
-    mlflow: Annotated[
-        str | None, typer.Option(metavar="EXPERIMENT", help="Log to MLflow, too.")
-    ] = None,
+    loggers: Loggers,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    allow_module: Annotated[
-        list[str] | None, typer.Option(help="A module that --data and --model may import.")
-    ] = None,
+    allow_module: AllowModule = None,
     run: Run = "latest",
     json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
+    coordinator: Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
     if init not in _INITS:
@@ -114,7 +95,7 @@ def train(
     from lipt.common.weights.files import serialize_weights
     from lipt.trainer.cli.arguments.overrides import refusing_as_usage
     from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
-    from lipt.trainer.cli.commands.reselecting import Choice, Reselecting
+    from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.cli.display.training_progress import TrainingProgress
     from lipt.trainer.main_training import Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
@@ -125,28 +106,20 @@ def train(
 
     with refusing_as_usage():
         recipe = _recipe(epochs, steps, settings or [])
-        choice = Choice.of_flags(
-            strategy,
-            fraction=fraction,
-            budget=budget,
-            options=options or [],
-            every=every,
-            prefetch=prefetch,
-            subset_given=subset is not None,
-        )
+        request = choice.request(subset_given=subset is not None)
     require_replaceable(out, checkpoint)
     require_place(log)
     require_apart({"--subset": subset, "--checkpoint": checkpoint, "--out": out, "--log": log})
     chosen = None if subset is None else Subset.load(subset)
     modules = allow_module or []
     with ExitStack() as stack:
-        loggers = _loggers(tensorboard, wandb, mlflow)
+        on_epoch = loggers.made()
         progress = TrainingProgress()
         initial, reselecting = None, None
-        if init != "scratch" or choice is not None:
-            client = stack.enter_context(connect(coordinator, tls_cert, tls_key, tls_ca))
-            if choice is not None:
-                reselecting = Reselecting(client, run, choice, progress.say)
+        if init != "scratch" or choice.strategy is not None:
+            client = stack.enter_context(coordinator.connect())
+            if choice.strategy is not None:
+                reselecting = Reselecting(client, run, choice.strategy, request, progress.say)
                 reselecting.require_model(model)
             if init != "scratch":
                 initial = _weights(client, run, init)
@@ -166,7 +139,7 @@ def train(
             initial=initial,
             checkpoint=checkpoint,
             reselect=reselecting,
-            on_epoch=(lines, progress.on_epoch, *loggers),
+            on_epoch=(lines, progress.on_epoch, *on_epoch),
             on_step=progress.on_step,
             allowed_modules=modules,
         )
@@ -181,18 +154,6 @@ def _recipe(epochs: int | None, steps: int | None, settings: list[str]) -> Recip
     from lipt.trainer.main_training import Recipe
 
     return validate(Recipe, collect_overrides({"epochs": epochs, "steps": steps}, settings, None))
-
-
-def _loggers(tensorboard: str | None, wandb: str | None, mlflow: str | None) -> Sequence[OnEpoch]:
-    """What was asked for; a missing package is named now rather than after hours."""
-    from lipt.trainer.main_training import callbacks
-
-    asked = (
-        (callbacks.tensorboard, tensorboard),
-        (callbacks.wandb, wandb),
-        (callbacks.mlflow, mlflow),
-    )
-    return [make(value) for make, value in asked if value is not None]
 
 
 def _weights(client: Client, run: str, kind: str) -> Weights:

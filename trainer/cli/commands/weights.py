@@ -8,16 +8,8 @@ from typing import Annotated
 
 import typer
 
-from lipt.trainer.cli.arguments.options import (
-    DEFAULT_COORDINATOR,
-    Coordinator,
-    Json,
-    Run,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    connect,
-)
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Coordinator, Json, Run
 from lipt.trainer.views import BlobView, WeightsKind
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get a run's weights.")
@@ -29,6 +21,7 @@ def weights() -> None:
 
 
 @app.command()
+@grouped
 def get(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors file to write.")],
@@ -37,10 +30,7 @@ def get(
         WeightsKind, typer.Option("--kind", help="theta* (initial) or theta_p (pretrained).")
     ] = WeightsKind.PRETRAINED,
     json: Json = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
+    coordinator: Coordinator,
 ) -> None:
     """Get a run's weights: a dense safetensors file."""
     from lipt.trainer.cli.arguments.paths import require_replaceable
@@ -49,13 +39,13 @@ def get(
     from lipt.trainer.writing.formatting import format_bytes
 
     require_replaceable(out)
-    with connect(coordinator, tls_cert, tls_key, tls_ca) as client:
+    with coordinator.connect() as client:
 
         def work(report: Callable[[str], None]) -> BlobView:
             on_bytes = counting_bytes(report, f"downloading the {kind} weights of {run}")
             return client.save_weights(out, run, kind, on_bytes=on_bytes)
 
-        blob = run_talking(work, lambda line: typer.echo(line, err=True))
+        blob = run_talking(work)
     if json:
         print_json({"path": str(out), "kind": kind, **vars(blob)})
     else:

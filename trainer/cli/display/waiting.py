@@ -11,7 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
+
+import typer
 
 SILENCE_SECONDS = 9.0
 TICK_SECONDS = 0.5
@@ -72,7 +75,7 @@ ResultT = TypeVar("ResultT")
 
 def run_talking(
     work: Callable[[Callable[[str], None]], ResultT],
-    say: Callable[[str], None],
+    say: Callable[[str], None] = partial(typer.echo, err=True),
     *,
     silence_seconds: float = SILENCE_SECONDS,
 ) -> ResultT:
@@ -80,7 +83,7 @@ def run_talking(
 
     Args:
         work: is given a function to report what it is doing.
-        say: prints a line.
+        say: prints a line; on standard error where nothing else is said.
         silence_seconds: the longest time without a line.
 
     Returns:
