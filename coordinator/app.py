@@ -12,19 +12,19 @@ from time import monotonic, time
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.events import Events
-from lipt.coordinator.clocks import steady_clock
-from lipt.coordinator.compute.jobs import DataDescription, DescribeData
+from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.compute.settings import ComputeSettings
-from lipt.coordinator.dispatch import Dispatcher
-from lipt.coordinator.driver import RunDriver
-from lipt.coordinator.restoring import restore_inputs
-from lipt.coordinator.run_book import RunBook
-from lipt.coordinator.runs import Runs
+from lipt.coordinator.dispatch.clocks import steady_clock
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.runs.driver import RunDriver
+from lipt.coordinator.runs.repair import restore_inputs
+from lipt.coordinator.runs.requests import Runs
+from lipt.coordinator.runs.store import RunBook
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.lock import StateLock
-from lipt.coordinator.subsets import Subsets
+from lipt.coordinator.subsets.service import Subsets
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from lipt.common.metrics import Gauge
-from lipt.coordinator.dispatch import Dispatcher
-from lipt.coordinator.records import LearnerState, RunState
-from lipt.coordinator.run_book import RunBook
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.runs.store import RunBook
+from lipt.coordinator.state.records import LearnerState, RunState
 
 # A scrape is given up where the service is too busy to answer.
 _PATIENCE_SECONDS = 5.0

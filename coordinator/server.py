@@ -22,14 +22,14 @@ from lipt.common.rpc.channel import split_address
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.rpc.tls import TlsFiles
 from lipt.coordinator.app import App, open_app
+from lipt.coordinator.dispatch.intake import WeightSpecs
 from lipt.coordinator.metrics import from_other_threads, gauges
-from lipt.coordinator.services.blobs import BlobService
-from lipt.coordinator.services.info import InfoService
-from lipt.coordinator.services.runs import RunService
-from lipt.coordinator.services.subsets import SubsetService
-from lipt.coordinator.services.workers import WorkerService
+from lipt.coordinator.rpc.blobs import BlobService
+from lipt.coordinator.rpc.info import InfoService
+from lipt.coordinator.rpc.runs import RunService
+from lipt.coordinator.rpc.subsets import SubsetService
+from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.weight_specs import WeightSpecs
 from lipt.v1 import (
     blob_pb2,
     blob_pb2_grpc,

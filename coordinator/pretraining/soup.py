@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.evaluation import Scored
+from lipt.coordinator.pretraining.evaluation import Scored
 
 # Opens one learner's weights: they are on disk, and may be many. Each access reads a tensor.
 OpenWeights = Callable[[], Mapping[str, Tensor]]

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from lipt.common.errors import LiptError, StateError
 from lipt.common.validation import explain
-from lipt.coordinator.records import LearnerRecord, RunRecord, SubsetRecord
 from lipt.coordinator.state.migrations import MIGRATIONS
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SubsetRecord
 
 DATABASE = "lipt.db"
 

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from lipt.common.errors import StateError
 from lipt.common.validation import explain
-from lipt.coordinator.records import LearnerRecord, RunRecord, SubsetRecord
 from lipt.coordinator.state.migrations import migrate
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SubsetRecord
 
 ResultT = TypeVar("ResultT")
 

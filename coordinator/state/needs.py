@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lipt.common.blobs.name import BlobName
-from lipt.coordinator.records import RunRecord, RunState, SubsetRecord
+from lipt.coordinator.state.records import RunRecord, RunState, SubsetRecord
 
 _GIVEN_UP = (RunState.FAILED, RunState.CANCELLED)
 

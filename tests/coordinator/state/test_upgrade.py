@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import StateError
-from lipt.coordinator.compute.selecting import SelectSubset
-from lipt.coordinator.dispatch import Dispatcher
-from lipt.coordinator.records import LearnerState, RunRecord, RunState
-from lipt.coordinator.run_book import LearnerProgress, RunBook
+from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.runs.store import LearnerProgress, RunBook
 from lipt.coordinator.state.contents import read_contents
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.migrations import MIGRATIONS, migrate
-from lipt.coordinator.subsets import _key
+from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.subsets.service import _key
 
 SCHEMA_1 = Path(__file__).parent / "schema_1.sql"
 SUBSET_KEY = "8fb70a0a11ebd3819e07a98050543eb903b1ce27ace864c8b02a1f0b58b24543"
