@@ -1,4 +1,4 @@
-"""What jobs share inside the compute process: the data set, the model, the blobs."""
+"""Job context: the data set, the model and the blobs that jobs share."""
 
 from __future__ import annotations
 

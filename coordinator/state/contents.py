@@ -1,4 +1,4 @@
-"""What a state directory says, read without changing it: also while a coordinator serves it."""
+"""State contents: all records of a directory, read without changing it, also while it is served."""
 
 from __future__ import annotations
 

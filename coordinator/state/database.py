@@ -1,4 +1,4 @@
-"""Runs, learners and subsets on disk, durable when a call returns.
+"""Database: runs, learners and subsets on disk, durable when a call returns.
 
 One thread owns the connection, so that an fsync never holds up the event loop.
 """

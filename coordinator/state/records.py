@@ -1,4 +1,4 @@
-"""What the coordinator knows of a run, frozen: every change makes a new record.
+"""Records: what the coordinator knows of a run, frozen; every change makes a new record.
 
 These are the values that the database keeps; leases and a learner's progress
 live in memory only (`lipt.coordinator.dispatch.leases`), for a restart renews them.

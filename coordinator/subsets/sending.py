@@ -1,4 +1,4 @@
-"""A stored subset's examples, as they are sent: all, or what differs from the trainer's."""
+"""Subset sending: all of a stored subset, or what differs from the one that the trainer has."""
 
 from __future__ import annotations
 

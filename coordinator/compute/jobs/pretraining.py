@@ -1,9 +1,8 @@
-"""The pipeline's stages as jobs: each takes the previous one's value and returns a frozen one.
+"""Pre-training jobs: each takes the previous one's value and returns a frozen one.
 
 DescribeData                          at start-up
 InitializeWeights -> CutShards        theta*, one shard and density per learner
 MakeSoup                              committed learners -> theta_p
-SelectSubset (in `selecting`)         theta_p -> indices and weights
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a subset that was selected on earlier weights still serves at new ones, as a job.
+"""Recheck job: does a subset that was selected on earlier weights still serve at new ones?
 
 CREST's question, asked of a random sample of the data: does the quadratic model of the
 loss around the earlier weights still predict the loss at the new ones?

@@ -1,4 +1,4 @@
-"""Selection as a job: signals of some weights (computed once, kept on disk), then a strategy."""
+"""Selection job: signals of some weights (computed once, kept on disk), then a strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training dynamics of a run's learners as part of a job: from blobs, once, kept on disk."""
+"""Learner trajectories: the dynamics of a run's learners, from blobs, computed once."""
 
 from __future__ import annotations
 
