@@ -38,9 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def run_example(
-    served: Cluster, tmp_path: Path
-) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_example(served: Cluster, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run one of the examples in an empty folder, as its reader would."""
 
     def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,10 @@ MAX_README_LINES = 180
 MAX_SCRIPT_LINES = 25
 
 
-def python_blocks(page: Path) -> Iterator[tuple[str, str]]:
+def python_blocks(page: Path) -> list[tuple[str, str]]:
     """What stands behind the language of a page's Python blocks, and their text."""
-    for title, text in re.findall(
-        r"^```python *(.*?)\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
-    ):
-        yield title, text
+    blocks = r"^```python *(.*?)\n(.*?)^```$"
+    return re.findall(blocks, page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def test_the_readme_keeps_to_its_length() -> None:

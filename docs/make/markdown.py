@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,12 +36,17 @@ def _allowed(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Itera
         yield from (code(str(value)) for value in schema["enum"])
     elif "const" in schema:
         yield code(str(schema["const"]))
+    elif choice := re.fullmatch(r"\^\((\w+(?:\|\w+)+)\)\$", schema.get("pattern", "")):
+        yield from map(code, choice[1].split("|"))
     elif schema["type"] == "null":
         yield "none"
     elif schema["type"] == "array":
         yield f"list of {allowed(schema['items'])}"
     else:
         kind = schema.get("format", schema["type"])
-        bounds = [f"{sign} {schema[key]:,}" for key, sign in _BOUNDS.items() if key in schema]
-        pattern = [f"matching {code(schema['pattern'])}"] if "pattern" in schema else []
-        yield " ".join([kind, " and ".join(bounds), *pattern]).replace("  ", " ").strip()
+        bounds = [f"{sign} {_plain(schema[key])}" for key, sign in _BOUNDS.items() if key in schema]
+        yield " ".join([kind, " and ".join(bounds)]).rstrip()
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else str(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 
-from docs.generate.markdown import allowed, code, table
+from docs.make.markdown import allowed, code, table
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.strategy import Balance, Strategy
 
@@ -15,7 +15,7 @@ _LEFT_OUT = ("Shapes:", "Source:", "Sources:")
 
 def strategies() -> str:
     """The strategies as Markdown."""
-    return "\n".join([_overview(STRATEGIES.values()), *map(_section, STRATEGIES.values())])
+    return "\n".join([_overview(STRATEGIES.values()), *map(section, STRATEGIES.values())])
 
 
 def _overview(listed: Iterable[Strategy]) -> str:
@@ -34,7 +34,8 @@ def _overview(listed: Iterable[Strategy]) -> str:
     )
 
 
-def _section(strategy: Strategy) -> str:
+def section(strategy: Strategy) -> str:
+    """What there is to know of one strategy."""
     balance = {
         Balance.BY_DEFAULT: "equal shares of every class, unless asked otherwise",
         Balance.ALWAYS: "equal shares of every class, always",

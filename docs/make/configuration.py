@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from docs.generate.markdown import allowed, code, table
+from docs.make.markdown import allowed, code, table
 from lipt.common.run_config import RunConfig
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.worker.settings import WorkerSettings
@@ -21,14 +21,14 @@ _HEAD = ("setting", "default", "values", "what it does")
 def configuration() -> str:
     """All settings as Markdown."""
     parts = [
-        *_sections("## The coordinator", CoordinatorSettings, ()),
-        *_sections("## Runs: `[run]`", RunConfig, ("run",)),
-        *_sections("## Workers", WorkerSettings, ()),
+        *sections("## The coordinator", CoordinatorSettings, ()),
+        *sections("## Runs: `[run]`", RunConfig, ("run",)),
+        *sections("## Workers", WorkerSettings, ()),
     ]
     return "\n".join(parts)
 
 
-def _sections(heading: str, model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
+def sections(heading: str, model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
     """A model's own settings, and below them those of its sections."""
     yield f"{heading}\n"
     yield f"{(model.__doc__ or '').strip()}\n"
@@ -39,7 +39,7 @@ def _sections(heading: str, model: type[BaseModel], path: tuple[str, ...]) -> It
         section = _section(field)
         if section is not None and section is not RunConfig:
             inner = (*path, name)
-            yield from _sections(f"### `[{'.'.join(inner)}]`", section, inner)
+            yield from sections(f"### `[{'.'.join(inner)}]`", section, inner)
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
@@ -50,7 +50,7 @@ def _section(field: FieldInfo) -> type[BaseModel] | None:
 def _row(name: str, field: FieldInfo) -> tuple[str, ...]:
     # The annotation with its bounds, which pydantic keeps beside it.
     kind: Any = field.annotation
-    bounded = Annotated[kind, *field.metadata] if field.metadata else kind
+    bounded: Any = Annotated[kind, *field.metadata] if field.metadata else kind
     schema = TypeAdapter(bounded).json_schema()
     return code(name), _default(field), allowed(schema), field.description or ""
 

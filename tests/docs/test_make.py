@@ -1,0 +1,114 @@
+"""The generated parts have everything, and the check of the site sees what it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from docs.make.check import complaints, loads_from_elsewhere
+from docs.make.configuration import configuration, sections
+from docs.make.markdown import allowed, table
+from docs.make.strategies import section, strategies
+from lipt.common.run_config import LearnersConfig
+from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.strategy import Strategy
+from lipt.coordinator.signals import Signals
+from lipt.worker.settings import WorkerSettings
+
+
+class Inner(BaseModel):
+    """What is inside."""
+
+    depth: int = Field(default=3, ge=1, le=9, description="How deep it goes.")
+
+
+class Outer(BaseModel):
+    """What is outside."""
+
+    name: str
+    level: str = Field(default="A", pattern="^(A|B)$")
+    inner: Inner = Inner()
+
+
+def made_up(
+    signals: Signals,
+    budget: int,
+    *,
+    metric: Annotated[Literal["near", "far"], Field(description="What is close.")] = "near",
+) -> Selection:
+    """Choose the first ones."""
+    return unweighted(signals.labels_N[:budget])
+
+
+def test_every_strategy_has_a_row_and_a_section_with_its_options() -> None:
+    page = strategies()
+    for name, strategy in STRATEGIES.items():
+        assert f"| [{name}](#{name}) |" in page
+        own = page.partition(f"### {name} {{ #{name} }}")[2].partition("\n### ")[0]
+        assert strategy.cost in own
+        for option in strategy.options:
+            assert f"| `{option.name}` | `{option.default}` |" in own
+
+
+def test_a_strategys_options_are_described_by_their_annotations() -> None:
+    made = Strategy(name="made", function=made_up, summary="first ones", paper="", cost="N")
+    assert "| `metric` | `near` | `near`, `far` | What is close. |" in section(made)
+
+
+def test_every_setting_has_a_row() -> None:
+    page = configuration()
+    for model in (LearnersConfig, WorkerSettings):
+        for name in model.model_fields:
+            assert f"| `{name}` |" in page
+    assert "### `[run.learners]`" in page
+
+
+def test_a_setting_is_described_where_it_is_defined() -> None:
+    page = "\n".join(sections("## Outer", Outer, ("outer",)))
+    assert "| `name` | required | string |  |" in page
+    assert '| `level` | `"A"` | `A`, `B` |  |' in page
+    assert "### `[outer.inner]`\n\nWhat is inside.\n" in page
+    assert "| `depth` | `3` | integer >= 1 and <= 9 | How deep it goes. |" in page
+
+
+def test_a_cell_stays_one_cell() -> None:
+    assert table(("a",), [("x | y\nz",)]) == "| a |\n| --- |\n| x \\| y z |\n"
+
+
+def test_bounds_are_written_in_full() -> None:
+    assert (
+        allowed({"type": "integer", "exclusiveMaximum": 2.0**63}) == "integer < 9223372036854775808"
+    )
+    assert allowed({"type": "number", "minimum": 0.5}) == "number >= 0.5"
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        '<script defer src="https://cdn.example/x.js"></script>',
+        "<link rel=stylesheet href=//fonts.example/css>",
+        '<img alt="a" src="http://pictures.example/a.png">',
+        "<style>@import url('https://fonts.example/x.css')</style>",
+    ],
+)
+def test_what_a_page_loads_from_elsewhere_is_found(loading: str, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(f"<p>{loading}</p>")
+    (wrong,) = loads_from_elsewhere(tmp_path)
+    assert wrong.startswith("index.html loads ")
+    assert ".example" in wrong
+
+
+def test_links_that_are_followed_by_hand_and_files_of_the_site_are_not(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(
+        '<a href="https://elsewhere.example">x</a><script src="assets/x.js"></script>'
+    )
+    assert list(loads_from_elsewhere(tmp_path)) == []
+
+
+def test_complaints_of_the_readers_of_docstrings_are_found() -> None:
+    said = "Build started\ngriffe: trainer/samplers.py:1: No type\nNo issues found\n"
+    assert complaints(said) == ["griffe: trainer/samplers.py:1: No type"]
