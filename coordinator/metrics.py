@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from lipt.common.metrics import Gauge
+from lipt.common.observability.metrics import Gauge
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import LearnerState, RunState

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lipt.common.config.messages import overrides_to_proto
 from lipt.common.errors import RunFailedError
-from lipt.common.rpc.tls import TlsFiles
-from lipt.common.rpc.wire import overrides_to_proto
+from lipt.common.network.tls import TlsFiles
+from lipt.common.weights.header import require_safetensors
 from lipt.trainer.connection import CREATE_SECONDS, Connection
 from lipt.trainer.conversion import info_view, run_view, strategy_view
 from lipt.trainer.features_file import Features, features_content
@@ -28,7 +29,6 @@ from lipt.trainer.views import (
     WeightsKind,
 )
 from lipt.trainer.watching import get_run, watch_run
-from lipt.trainer.weights_file import require_safetensors
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"

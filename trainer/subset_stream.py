@@ -10,7 +10,7 @@ from typing import NoReturn
 import numpy as np
 
 from lipt.common.errors import InvalidRequestError, SubsetError, UnreachableError
-from lipt.common.subset_difference import Difference, Examples, apply_difference
+from lipt.common.subsets.difference import Difference, Examples, apply_difference
 from lipt.trainer.connection import Connection
 from lipt.trainer.conversion import progress_view
 from lipt.trainer.patience import Patience

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
-    from lipt.common.run_config import RunConfig
+    from lipt.common.config.run_config import RunConfig
 
 
 class RunState(StrEnum):

@@ -21,7 +21,7 @@ from multiprocessing.context import SpawnProcess
 from typing import TypeVar
 
 from lipt.common.errors import ComputeError, LiptError, error_class
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.child import IGNORED_SIGNALS, serve
 from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed
 from lipt.coordinator.compute.settings import ComputeSettings

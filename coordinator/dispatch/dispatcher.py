@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import choose_learner, num_queued
 from lipt.coordinator.dispatch.leases import Lease, LeaseTable

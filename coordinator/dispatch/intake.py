@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import LearnerRejectedError
-from lipt.common.run_config import PruningMethod
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.specs import TensorSpec
 from lipt.coordinator.dispatch.assignment import AssignmentKey

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from lipt.common.errors import StateError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.runs.store import Activity, RunStore
 
 ResultT = TypeVar("ResultT")

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TypeVar
 
 from lipt.common.errors import LiptError, RunFailedError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,

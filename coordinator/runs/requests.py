@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Callable, Collection
 
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.messages import run_config_from_proto
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import ConfigError, RunNotReadyError
 from lipt.common.models import build_model
-from lipt.common.rpc.wire import run_config_from_proto
-from lipt.common.run_config import RunConfig
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import require_finite
 from lipt.common.weights.specs import specs_of

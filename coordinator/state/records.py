@@ -14,9 +14,10 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.learner_task import ImageFormat, LearnerTask
-from lipt.common.run_config import RunConfig
-from lipt.common.seeding import derive_seed
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.seeding import derive_seed
+from lipt.common.images.formats import ImageFormat
 
 
 class RunState(StrEnum):

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from docs.make.markdown import allowed, code, table
-from lipt.common.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.worker.settings import WorkerSettings
 

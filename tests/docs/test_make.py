@@ -12,7 +12,7 @@ from docs.make.check import complaints, loads_from_elsewhere
 from docs.make.configuration import configuration, sections
 from docs.make.markdown import allowed, table
 from docs.make.strategies import section, strategies
-from lipt.common.run_config import LearnersConfig
+from lipt.common.config.run_config import LearnersConfig
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import Strategy

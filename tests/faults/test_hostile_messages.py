@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from lipt.common.blobs.messages import blob_from_proto
+from lipt.common.config.messages import run_config_from_proto, task_from_proto
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import LiptError
-from lipt.common.rpc.wire import blob_from_proto, run_config_from_proto, task_from_proto
-from lipt.common.run_config import RunConfig
 from lipt.trainer.conversion import info_view, run_view, strategy_view
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2
 from tests.faults.mutation import random_message

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lipt.trainer
-from lipt.common.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig
 from lipt.trainer.conversion import run_view
 from lipt.trainer.views import BlobView, RunState, StrategyOptionView, to_jsonable
 from lipt.v1 import run_pb2

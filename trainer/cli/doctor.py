@@ -26,7 +26,7 @@ def examine(
 
     The status is 1 when something is broken; every complaint has its remedy.
     """
-    from lipt.common.rpc.tls import TlsFiles
+    from lipt.common.network.tls import TlsFiles
     from lipt.trainer.cli.checks import check_line
     from lipt.trainer.cli.examination import installed_versions, local_checks, remote_checks
     from lipt.trainer.cli.output import print_json

@@ -47,7 +47,7 @@ def connect(coordinator: str, cert: Path | None, key: Path | None, ca: Path | No
     Raises:
         ConfigError: the address is not host:port, or a file is missing.
     """
-    from lipt.common.rpc.tls import TlsFiles
+    from lipt.common.network.tls import TlsFiles
     from lipt.trainer.client import Client
 
     return Client(coordinator, tls=TlsFiles.from_options(cert, key, ca))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lipt.common.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig
 from lipt.trainer.cli.output import format_bytes, table_lines
 from lipt.trainer.cli.progress import LEARNER_COLUMNS, learner_cells, state_line
 from lipt.trainer.views import CostsView, RunView

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lipt.common.errors import RunFailedError, UnreachableError
-from lipt.common.extras import import_extra
+from lipt.common.imports.extras import import_extra
 from lipt.trainer.cli.follow import Display, follow
 from lipt.trainer.cli.waiting import run_talking
 from lipt.trainer.client import Client

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig, SoupMethod
 from lipt.common.data import normalization, pack_shard
-from lipt.common.determinism import pinned_kernels
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import RunConfig, SoupMethod
-from lipt.common.seeding import derive_seed
+from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.encodings import EncodedWeights, open_weights
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import specs_of

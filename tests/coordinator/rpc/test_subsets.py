@@ -8,9 +8,9 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
-from lipt.common.rpc.wire import blob_to_proto
-from lipt.common.subset_difference import Difference, Examples
+from lipt.common.subsets.difference import Difference, Examples
 from lipt.coordinator.compute.process import OnProgress
 from lipt.coordinator.rpc import subsets as rpc
 from lipt.coordinator.rpc.subsets import SubsetService

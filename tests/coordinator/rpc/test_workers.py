@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 import torch
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.errors import LearnerRejectedError, UnknownBlobError
-from lipt.common.rpc.wire import blob_to_proto
-from lipt.common.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.dispatch.dispatcher import Dispatcher

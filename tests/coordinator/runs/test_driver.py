@@ -11,7 +11,7 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ComputeError, StateError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.dispatch.assignment import AssignmentKey
