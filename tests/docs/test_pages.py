@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.events import EventKind
+from lipt.common.observability.events import EventKind
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -38,6 +38,13 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
         assert "NAME" in name or (ROOT / name).exists(), name
 
 
+def test_architecture_says_what_each_folder_of_the_coordinator_holds() -> None:
+    page = text(DOCS / "architecture.md")
+    for path in (ROOT / "coordinator").iterdir():
+        if path.is_dir() and path.name != "__pycache__":
+            assert f"\n| `{path.name}/` | " in page
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_links_from_outside_of_the_site_lead_to_files(name: str) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", text(ROOT / name)):
@@ -59,9 +66,8 @@ def test_every_entry_says_what_one_sees_why_and_what_to_do() -> None:
 
 
 def test_operations_lists_every_event() -> None:
-    listed = re.findall(
-        r"^\| `(\w+)` \| [^|]+ \| [^|]*\|$", text(DOCS / "operations.md"), re.MULTILINE
-    )
+    row = r"^\| `(\w+)` \| [^|]+ \| [^|]*\|$"
+    listed = re.findall(row, text(DOCS / "operations.md"), re.MULTILINE)
     assert listed == [kind.value for kind in EventKind]
 
 
