@@ -34,7 +34,7 @@ from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.rpc import blobs
 from lipt.trainer import Client
-from lipt.trainer.demo.processes import Children
+from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2_grpc
 from lipt.worker.coordinator import Coordinator, Report
 

@@ -25,7 +25,7 @@ from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import OnEpoch, OnStep, Trained
 from lipt.trainer.main_training.schedule import Schedule
 from lipt.trainer.main_training.training import Training
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 
 
 def fit(

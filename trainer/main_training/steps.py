@@ -19,7 +19,7 @@ from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.forward import ForwardPass
 from lipt.trainer.main_training.recipe import Recipe
-from lipt.trainer.weighted_loss import weighted_cross_entropy
+from lipt.trainer.subsets.weighted_loss import weighted_cross_entropy
 
 
 class Steps:

@@ -36,7 +36,7 @@ from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch, OnStep, Trained
 from lipt.trainer.main_training.schedule import Schedule, due
 from lipt.trainer.main_training.steps import Steps
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 
 
 class Training:
