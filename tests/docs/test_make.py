@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from docs.make.check import complaints, loads_from_elsewhere
 from docs.make.configuration import configuration, sections
+from docs.make.errors import errors
 from docs.make.markdown import allowed, table
 from docs.make.strategies import section, strategies
 from lipt.common.config.run_config import LearnersConfig
@@ -73,6 +74,16 @@ def test_a_setting_is_described_where_it_is_defined() -> None:
     assert '| `level` | `"A"` | `A`, `B` |  |' in page
     assert "### `[outer.inner]`\n\nWhat is inside.\n" in page
     assert "| `depth` | `3` | integer >= 1 and <= 9 | How deep it goes. |" in page
+
+
+def test_every_reason_leads_to_its_entry() -> None:
+    page = errors()
+    assert (
+        "| [INVALID_BUDGET](../troubleshooting.md#invalid_budget) "
+        "| `BudgetError` | INVALID_ARGUMENT |\n" in page
+    )
+    assert "INTERNAL" in page
+    assert page.count("[UNREACHABLE]") == 1
 
 
 def test_a_cell_stays_one_cell() -> None:

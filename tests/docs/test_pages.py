@@ -61,7 +61,7 @@ def test_troubleshooting_has_an_entry_for_each_reason() -> None:
 def test_every_entry_says_what_one_sees_why_and_what_to_do() -> None:
     entries = re.split(r"^### \w+$", text(DOCS / "troubleshooting.md"), flags=re.MULTILINE)[1:]
     for entry in entries:
-        parts = re.findall(r"^\*(You see|Why|Do):\*", entry, re.MULTILINE)
+        parts = re.findall(r"^- \*\*(You see|Why|Do):\*\*", entry, re.MULTILINE)
         assert parts == ["You see", "Why", "Do"], entry
 
 
