@@ -12,7 +12,7 @@ PROTOS := $(wildcard proto/lipt/v1/*.proto)
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-faults lint format docs stubs bench bench-selection clean
+.PHONY: help env demo test test-faults lint format docs stubs generate bench bench-selection clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -57,6 +57,9 @@ stubs: env  ## Generate the contract's stubs.
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
 	    --grpc_python_out=proto --mypy_grpc_out=quiet:proto \
 	    --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTOS)
+
+generate: env  ## Write the example files of deploy/ from the settings' descriptions.
+	$(BIN)/python -m deploy.generate
 
 bench: env  ## Measure, as ratios in one run.
 	$(BIN)/python -m benchmarks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 
-from docs.make.markdown import allowed, code, table
+from docs.make.markdown import code, table
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.strategy import Balance, Strategy
 
@@ -70,16 +70,15 @@ def _explanation(strategy: Strategy) -> str:
 
 
 def _options(strategy: Strategy) -> str:
-    schemas = [(option, option.adapter.json_schema()) for option in strategy.options]
     return table(
-        ("option", "default", "values", "what it does"),
+        ("option", "default", "allowed", "what it does"),
         (
             (
                 code(option.name),
                 code(option.default),
-                allowed(schema),
-                schema.get("description", ""),
+                ", ".join(option.allowed),
+                option.adapter.json_schema().get("description", ""),
             )
-            for option, schema in schemas
+            for option in strategy.options
         ),
     )
