@@ -53,8 +53,8 @@ def test_a_strategys_options_are_described_by_their_annotations() -> None:
 @pytest.mark.parametrize("model", [CoordinatorSettings, RunConfig, WorkerSettings, Recipe])
 def test_every_setting_has_a_row_with_its_description(model: type[BaseModel]) -> None:
     page = configuration()
-    for section in sections(model):
-        for knob in section.knobs:
+    for part in sections(model):
+        for knob in part.knobs:
             assert re.search(rf"^\| `{knob.name}` \| .* \| \S.* \|$", page, re.MULTILINE)
 
 
