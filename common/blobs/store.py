@@ -11,6 +11,7 @@ once, and a partial file has one writer, by a lock that dies with its process.
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
 
 from lipt.common.blobs.durable import (
@@ -25,6 +26,9 @@ from lipt.common.blobs.durable import (
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.upload import Upload
 from lipt.common.errors import BlobTooLargeError, CorruptBlobError, UnknownBlobError
+
+# Most are asked for at once; what nobody ever asks for must not pile up.
+_MAX_ARRIVALS = 10_000
 
 
 class BlobStore:
@@ -43,6 +47,8 @@ class BlobStore:
         self.root = root
         self.max_blob_bytes = max_blob_bytes
         self._uploads = root / "uploads"
+        self._arrivals: dict[BlobName, bool] = {}
+        self._arriving = threading.Lock()
         with state_errors(root):
             make_directory(root / "blobs")
             make_directory(self._uploads)
@@ -199,7 +205,27 @@ class BlobStore:
             StateError: the disk refuses.
         """
         self._check_size(name.size_bytes, str(name))
-        return Upload.open(name, offset_bytes, part=self._part(name), target=self._target(name))
+        return Upload.open(
+            name,
+            offset_bytes,
+            part=self._part(name),
+            target=self._target(name),
+            on_arrival=self._note_arrival,
+        )
+
+    def take_arrival(self, name: BlobName) -> bool:
+        """Whether a blob was compared with its digest as this process received it.
+
+        True for the first who asks only: a disk may change it later.
+        """
+        with self._arriving:
+            return self._arrivals.pop(name, False)
+
+    def _note_arrival(self, name: BlobName) -> None:
+        with self._arriving:
+            self._arrivals[name] = True
+            if len(self._arrivals) > _MAX_ARRIVALS:
+                del self._arrivals[next(iter(self._arrivals))]
 
     def _target(self, name: BlobName) -> Path:
         return self.root / "blobs" / name.sha256[:2] / name.sha256

@@ -167,3 +167,27 @@ sys.stdin.read()
         upload.write(DATA[300:])
         upload.finish()
     assert store.has(NAME)
+
+
+def test_an_arrival_is_told_once_and_by_the_process_that_received_it(store: BlobStore) -> None:
+    other = BlobStore(store.root, max_blob_bytes=10_000)
+    with store.open_upload(NAME, 0) as upload:
+        upload.write(DATA)
+        assert not store.take_arrival(NAME)
+        upload.finish()
+    assert not other.take_arrival(NAME)
+    assert store.take_arrival(NAME)
+    assert not store.take_arrival(NAME)
+    assert not store.take_arrival(store.put_bytes(b"made here"))
+
+
+def test_arrivals_that_nobody_asks_for_do_not_pile_up(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lipt.common.blobs.store._MAX_ARRIVALS", 2)
+    contents = [b"a", b"b", b"c"]
+    for content in contents:
+        with store.open_upload(BlobName.of(content), 0) as upload:
+            upload.write(content)
+            upload.finish()
+    assert [store.take_arrival(BlobName.of(content)) for content in contents] == [False, True, True]

@@ -66,18 +66,15 @@ def test_learner_that_is_not_whole_any_more_is_named_and_can_come_again(
     assert job.run(context) == made
 
 
-def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(context: Context) -> None:
     job, _, learner = make(context)
-    damage(context.blobs.path(learner))
-    # The learners are looked at before the soup is begun, and when it could not be made.
-    looks, keep_if_whole = iter([True, True]), context.blobs.keep_if_whole
-    monkeypatch.setattr(
-        context.blobs, "keep_if_whole", lambda name: next(looks, False) or keep_if_whole(name)
-    )
-    assert job.run(context) == DamagedLearners((0, 1))
-    assert next(looks, None) is None
+
+    def after_the_learners_are_scored(text: str, done: int, _total: int) -> None:
+        if text == "merging learners" and done == len(job.learners):
+            damage(context.blobs.path(learner))
+
+    disturbed = Context(context.settings, report=after_the_learners_are_scored)
+    assert job.run(disturbed) == DamagedLearners((0, 1))
 
 
 def test_initial_weights_that_flipped_on_the_disk_never_get_into_the_soup(context: Context) -> None:
