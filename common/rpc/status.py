@@ -101,24 +101,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or not method.startswith(_OWN_SERVICES):
             return handler
-        if handler.response_streaming:
-            behaviour = handler.stream_stream or handler.unary_stream
-            make = (
-                grpc.stream_stream_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_stream_rpc_method_handler
-            )
-            wrapped: Any = _guard_stream(_read_requests(behaviour, handler), method, self._events)
-        else:
-            behaviour = handler.stream_unary or handler.unary_unary
-            make = (
-                grpc.stream_unary_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_unary_rpc_method_handler
-            )
-            wrapped = _guard_unary(_read_requests(behaviour, handler), method, self._events)
-        return make(
-            wrapped,
+        streams = (handler.request_streaming, handler.response_streaming)
+        kind = "_".join("stream" if streaming else "unary" for streaming in streams)
+        behaviour = _read_requests(getattr(handler, kind), handler)
+        guard = _guard_stream if handler.response_streaming else _guard_unary
+        return getattr(grpc, f"{kind}_rpc_method_handler")(
+            guard(behaviour, method, self._events),
             request_deserializer=_deserializer(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )

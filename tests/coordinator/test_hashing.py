@@ -22,9 +22,7 @@ from lipt.common.states import LearnerState
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
-from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
@@ -35,6 +33,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import blob_pb2_grpc
 from tests.blob_files import flip_a_bit
+from tests.digits import digits_context
 from tests.serving import serving
 
 MakeRun = Callable[..., RunRecord]
@@ -58,15 +57,7 @@ class Bench:
         )
         self.intake = LearnerIntake(self.dispatcher, self.blobs)
         self.address = ""
-        settings = ComputeSettings(
-            state_dir=directory,
-            data_source="digits",
-            image_size=None,
-            allowed_modules=(),
-            device="cpu",
-            max_blob_bytes=2**30,
-        )
-        self.context = Context(settings, report=lambda _text, _done, _total: None)
+        self.context = digits_context(directory)
 
     async def begin(self, run: RunRecord) -> Weights:
         theta = build_model(

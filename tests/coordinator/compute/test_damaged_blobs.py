@@ -13,21 +13,13 @@ from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, MakeSoup, SoupResult
-from lipt.coordinator.compute.settings import ComputeSettings
 from tests.blob_files import flip_a_bit
+from tests.digits import digits_context
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    settings = ComputeSettings(
-        state_dir=tmp_path,
-        data_source="digits",
-        image_size=None,
-        allowed_modules=(),
-        device="cpu",
-        max_blob_bytes=2**30,
-    )
-    return Context(settings, report=lambda _text, _done, _total: None)
+    return digits_context(tmp_path)
 
 
 def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
