@@ -1,4 +1,4 @@
-"""Blobs on the wire: a reference, and the chunks, each with its place and its checksum."""
+"""Blob messages: a reference, and the chunks, each with its place and its checksum."""
 
 from __future__ import annotations
 

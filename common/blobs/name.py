@@ -1,4 +1,4 @@
-"""The name of a blob is what it contains, so equal values are stored and sent once."""
+"""Blob name: the digest and the size of a content, so that equal contents are stored once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blobs on disk, each in a file named by its digest, durable once they are there.
+"""Blob store: a directory of contents, each in a file named by its digest and durable.
 
     blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
     uploads/SHA256.part  the beginning of one that is being received

@@ -1,4 +1,4 @@
-"""A blob that arrives piece by piece, and goes on where it was after any crash."""
+"""Upload: a blob that arrives piece by piece, and goes on where it was after any crash."""
 
 from __future__ import annotations
 

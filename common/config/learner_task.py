@@ -1,4 +1,4 @@
-"""Learner task: what one learner needs to know besides its bytes, as `LearnerTask` on the wire."""
+"""Learner task: how to train one learner on its shard; the wire's `LearnerTask` has its fields."""
 
 from __future__ import annotations
 

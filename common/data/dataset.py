@@ -1,4 +1,4 @@
-"""A labelled image set: a map from a row number, which is the example's id, to its bytes.
+"""Data set: labelled images by row number, which is the example's id.
 
 Two storages: small sets lie in memory as pixels, the others are read row by row.
 

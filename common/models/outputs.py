@@ -1,4 +1,4 @@
-"""What a model that we did not write must do with a batch, tried before any training."""
+"""Output check: a model that we did not write is tried on a batch before any training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models by name: built in, torchvision's, and the user's own."""
+"""Registry of models: the built-in ones by name, torchvision's, and the user's own."""
 
 from __future__ import annotations
 

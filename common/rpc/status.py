@@ -1,4 +1,4 @@
-"""Errors on the wire: a `google.rpc.Status` with the reason in `ErrorInfo`.
+"""Status: an error on the wire, a `google.rpc.Status` with the reason in `ErrorInfo`.
 
 The server turns a `LiptError` into its status in one place, an interceptor, so
 that servicers simply raise; the client turns the status back into the class.

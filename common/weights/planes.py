@@ -1,4 +1,4 @@
-"""The compressed codec: a bitmask, and the kept values with their exponents compressed.
+"""Planes codec: a bitmask, and the kept values with their exponents compressed.
 
 A trained weight's sign and mantissa look like noise, its exponent does not: of fp32's 32 bits
 some 5 can go. A file is a safetensors file whose metadata has the key `lipt.planes` with
@@ -136,7 +136,7 @@ def _declared(
         if form == "dense" and name not in entries:
             yield name, spec
         elif form not in ("mask", "planes") or name not in entries:
-            raise contradiction(f"{quoted(stored)} is neither dense nor one of the compressed")
+            raise contradiction(f"{quoted(stored)} is neither dense nor compressed")
         elif spec.dtype != torch.uint8 or len(spec.shape) != 1:
             raise contradiction(f"{quoted(stored)} is {spec}, not 1-D uint8")
     for name, entry in entries.items():

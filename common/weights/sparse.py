@@ -1,4 +1,4 @@
-"""The sparse codec: pruned weights as a bitmask and the values that were kept.
+"""Sparse codec: pruned weights as a bitmask and the values that were kept.
 
 A file is a safetensors file whose metadata has the key `lipt.sparse` with
 {"version":1,"shapes":{NAME:[...]}}: names sorted, no spaces. Each tensor NAME is

@@ -1,4 +1,4 @@
-"""What a source of images gives to `load`: its rows, by number, before anything is resized.
+"""Rows: what a source of images gives to `load`, by number, before anything is resized.
 
 Pixels are NumPy arrays here, because Pillow's are; data sets hand out tensors.
 
