@@ -11,9 +11,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.retry import RetryPolicy
+from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import UnreachableError
+from lipt.common.errors import LiptError, UnreachableError
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.coordinator.rpc.blobs import BlobService
@@ -30,7 +30,8 @@ class FaultyBlobs(BlobService):
         flips: at which offsets of the blob the next chunks read there have a bit flipped.
         num_calls: how many streams were opened.
         num_bytes: how many bytes of chunks went through.
-        hang: whether reads send nothing.
+        hang: whether calls answer nothing.
+        refusal: what reads are answered with.
     """
 
     def __init__(self, store: BlobStore) -> None:
@@ -42,6 +43,7 @@ class FaultyBlobs(BlobService):
         self.num_calls = 0
         self.num_bytes = 0
         self.hang = False
+        self.refusal: LiptError | None = None
 
     async def ReadBlob(
         self, request: blob_pb2.ReadBlobRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -49,6 +51,8 @@ class FaultyBlobs(BlobService):
         self.num_calls += 1
         if self.hang:
             await asyncio.Event().wait()
+        if self.refusal:
+            raise self.refusal
         left = self.cuts.pop(0) if self.cuts else None
         async for response in super().ReadBlob(request, context):
             if left == 0:
@@ -66,6 +70,8 @@ class FaultyBlobs(BlobService):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> blob_pb2.WriteBlobResponse:
         self.num_calls += 1
+        if self.hang:
+            await asyncio.Event().wait()
         return await super().WriteBlob(self._faulty(request_iterator), context)
 
     async def _faulty(

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.retry import RetryPolicy
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, upload
 from lipt.common.rpc.channel import open_channel
