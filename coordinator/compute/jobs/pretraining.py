@@ -7,7 +7,6 @@ MakeSoup                              committed learners -> theta_p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,14 +18,14 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.encodings import EncodedWeights, open_weights
+from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.pretraining.evaluation import Evaluator
 from lipt.coordinator.pretraining.initialization import initialize
 from lipt.coordinator.pretraining.sharding import draw_densities, draw_shards
-from lipt.coordinator.pretraining.soup import Ingredient, greedy_soup, uniform_soup
+from lipt.coordinator.pretraining.soup import Ingredient, OpenWeights, greedy_soup, uniform_soup
 
 
 @dataclass(frozen=True)
@@ -188,7 +187,7 @@ class MakeSoup:
         initial_accuracy = evaluator(initial).accuracy
         specs = specs_of(evaluator.model.state_dict())
 
-        def opener(name: BlobName) -> Callable[[], EncodedWeights]:
+        def opener(name: BlobName) -> OpenWeights:
             # Each time: the disk may change it between two openings.
             return lambda: open_weights(context.blobs.verified_path(name), like=specs)
 

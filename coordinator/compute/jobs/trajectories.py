@@ -11,7 +11,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.encodings import decode_weights
+from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
@@ -65,7 +65,7 @@ def _compute(
     specs = specs_of(model.state_dict())
 
     def loader(name: BlobName) -> Callable[[], Weights]:
-        return lambda: decode_weights(context.blobs.verified_path(name), like=specs)
+        return lambda: dict(open_weights(context.blobs.verified_path(name), like=specs))
 
     states = States(
         initial=partial(context.read_weights, trajectories.initial_weights, model),
