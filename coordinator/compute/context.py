@@ -65,12 +65,7 @@ class Context:
 
     def split(self, config: RunConfig) -> Split:
         """The run's training and validation ids; the same at every call."""
-        return split_validation(
-            self.dataset.labels_N,
-            fraction=config.validation.fraction,
-            min_per_class=config.validation.min_per_class,
-            seed=config.seed,
-        )
+        return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
 
     def batch_norm_images(self, config: RunConfig) -> Tensor | None:
         """The run's training images (uint8) that batch-norm statistics are estimated on.

@@ -35,7 +35,7 @@ from lipt.coordinator.runs.transitions import (
     without_open_learners,
     without_results,
 )
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
@@ -179,12 +179,8 @@ class RunDriver:
 
     async def _shard(self, run: RunRecord) -> None:
         started = monotonic()
-        draws = await self._computed(run.run_id, CutShards(run.config))
+        learners = await self._computed(run.run_id, CutShards(run.config))
         seconds = monotonic() - started
-        learners = tuple(
-            LearnerRecord(index=index, density=draw.density, shard=draw.shard)
-            for index, draw in enumerate(draws)
-        )
         await self._advance(
             run.run_id,
             lambda now: now.changed(

@@ -26,6 +26,7 @@ from lipt.coordinator.pretraining.evaluation import Evaluator
 from lipt.coordinator.pretraining.initialization import initialize
 from lipt.coordinator.pretraining.sharding import draw_densities, draw_shards
 from lipt.coordinator.pretraining.soup import Ingredient, OpenWeights, greedy_soup, uniform_soup
+from lipt.coordinator.state.records import LearnerRecord
 
 
 @dataclass(frozen=True)
@@ -100,42 +101,23 @@ class InitializeWeights:
 
 
 @dataclass(frozen=True)
-class ShardDraw:
-    """One learner's shard and density."""
-
-    shard: BlobName
-    density: float
-
-
-@dataclass(frozen=True)
 class CutShards:
     """Draw n disjoint shards from the training split, and a density for each learner."""
 
     config: RunConfig
 
-    def run(self, context: Context) -> tuple[ShardDraw, ...]:
-        """Cut and store the shards, in the order of the learners."""
+    def run(self, context: Context) -> tuple[LearnerRecord, ...]:
+        """Cut and store the shards; the learners as they wait for workers."""
         config, learners = self.config, self.config.learners
-        shards = draw_shards(
-            context.split(config).train_ids,
-            num_learners=learners.num_learners,
-            num_minibatches=learners.num_minibatches,
-            batch_size=learners.batch_size,
-            seed=config.seed,
-        )
-        densities = draw_densities(
-            learners.num_learners,
-            config.pruning.density_min,
-            config.pruning.density_max,
-            config.seed,
-        )
+        shards = draw_shards(context.split(config).train_ids, learners, seed=config.seed)
+        densities = draw_densities(learners.num_learners, config.pruning, seed=config.seed)
         report = context.progress("cutting shards")
-        draws = []
+        records: list[LearnerRecord] = []
         for ids, density in zip(shards, densities, strict=True):
-            blob = context.blobs.put_bytes(pack_shard(context.dataset, ids))
-            draws.append(ShardDraw(blob, density))
-            report(len(draws), len(shards))
-        return tuple(draws)
+            shard = context.blobs.put_bytes(pack_shard(context.dataset, ids))
+            records.append(LearnerRecord(index=len(records), density=density, shard=shard))
+            report(len(records), len(shards))
+        return tuple(records)
 
 
 @dataclass(frozen=True)
