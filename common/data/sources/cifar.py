@@ -53,7 +53,7 @@ def _cifar_rows(source: str, path: Path, name: str) -> ArrayRows:
         ) from error
     return ArrayRows(
         source=source,
-        class_names=tuple(data.classes),
+        names=tuple(data.classes),
         labels_N=torch.tensor(data.targets, dtype=torch.int64),
         images_NCHW=np.ascontiguousarray(data.data.transpose(0, 3, 1, 2)),
     )
