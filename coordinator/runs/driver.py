@@ -30,8 +30,6 @@ from lipt.coordinator.runs.transitions import (
     DAMAGED,
     Closing,
     decide_closing,
-    soup_record,
-    with_ingredients,
     without_open_learners,
     without_results,
 )
@@ -257,8 +255,11 @@ class RunDriver:
             lambda now: now.changed(
                 state=RunState.READY,
                 ended_at=self._wall_clock(),
-                learners=with_ingredients(now, made, run.results),
-                soup=soup_record(made),
+                learners=tuple(
+                    learner.changed(ingredient=made.ingredients.get(learner.index))
+                    for learner in now.learners
+                ),
+                soup=made.record,
                 pretrained_weights=made.weights,
                 costs=now.costs.changed(merging_seconds=seconds),
             ),

@@ -68,7 +68,7 @@ def main() -> None:
         soup = greedy_soup(learners, evaluate, num_alphas=2, on_progress=ignore)
     else:
         soup = uniform_soup(learners, evaluate, on_progress=ignore)
-    assert sum(item.kept for item in soup.ingredients) == num_learners
+    assert sum(item.kept for item in soup.ingredients.values()) == num_learners
     model_bytes = sum(spec.num_bytes for spec in specs.values())
     sys.stdout.write(f"growth {resident_bytes(peak=True) - before + model_bytes}\n")
 

@@ -25,8 +25,8 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.pretraining.evaluation import Evaluator
 from lipt.coordinator.pretraining.initialization import initialize
 from lipt.coordinator.pretraining.sharding import draw_densities, draw_shards
-from lipt.coordinator.pretraining.soup import Ingredient, OpenWeights, greedy_soup, uniform_soup
-from lipt.coordinator.state.records import LearnerRecord
+from lipt.coordinator.pretraining.soup import OpenWeights, greedy_soup, uniform_soup
+from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, SoupRecord
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,8 @@ class SoupResult:
     """theta_p, and how it came about; `ingredients` by the learners' own indices."""
 
     weights: BlobName
-    initial_accuracy: float
-    soup_accuracy: float
-    ingredients: tuple[Ingredient, ...]
-    num_validation_examples: int
+    record: SoupRecord
+    ingredients: dict[int, IngredientRecord]
 
 
 @dataclass(frozen=True)
@@ -179,12 +177,19 @@ class MakeSoup:
             made = greedy_soup(learners, evaluator, num_alphas=soup.num_alphas, on_progress=report)
         else:
             made = uniform_soup(learners, evaluator, on_progress=report)
+        accuracies = [part.accuracy for part in made.ingredients.values()]
+        record = SoupRecord(
+            initial_accuracy=initial_accuracy,
+            mean_learner_accuracy=sum(accuracies) / len(accuracies),
+            best_learner_accuracy=max(accuracies),
+            soup_accuracy=made.accuracy,
+            num_kept=sum(part.kept for part in made.ingredients.values()),
+            num_validation_examples=len(evaluator.labels_N),
+        )
         return SoupResult(
             weights=context.blobs.put_bytes(serialize_weights(made.weights)),
-            initial_accuracy=initial_accuracy,
-            soup_accuracy=made.accuracy,
-            ingredients=tuple(made.ingredients),
-            num_validation_examples=len(evaluator.labels_N),
+            record=record,
+            ingredients={self.learners[at][0]: part for at, part in made.ingredients.items()},
         )
 
     def _evaluator(self, context: Context) -> Evaluator:
