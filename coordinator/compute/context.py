@@ -19,9 +19,9 @@ from lipt.common.models import build_model, lay_out
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import Split, split_validation
+from lipt.coordinator.settings import CoordinatorSettings
 
 Report = Callable[[str, int, int], None]
 
@@ -30,7 +30,7 @@ Report = Callable[[str, int, int], None]
 class Context:
     """Lives as long as the compute process; everything in it is opened when first needed."""
 
-    settings: ComputeSettings
+    settings: CoordinatorSettings
     report: Report
 
     @cached_property
@@ -38,10 +38,10 @@ class Context:
         """The coordinator's data set."""
         settings = self.settings
         return open_dataset(
-            settings.data_source,
-            image_size=settings.image_size,
-            allowed_modules=settings.allowed_modules,
-            progress=self.progress(f"reading {settings.data_source}"),
+            settings.dataset.source,
+            image_size=settings.dataset.image_size,
+            allowed_modules=settings.allow_modules,
+            progress=self.progress(f"reading {settings.dataset.source}"),
         )
 
     @cached_property
@@ -52,7 +52,9 @@ class Context:
     @cached_property
     def blobs(self) -> BlobStore:
         """The state directory's blobs, shared with the service."""
-        return BlobStore(self.settings.state_dir, max_blob_bytes=self.settings.max_blob_bytes)
+        return BlobStore(
+            self.settings.state_dir, max_blob_bytes=self.settings.limits.max_blob_bytes
+        )
 
     @property
     def signals_dir(self) -> Path:
@@ -93,7 +95,7 @@ class Context:
             num_classes=len(self.dataset.class_names),
             image_shape=self.dataset.image_shape,
             seed=derive_seed(config.seed, "model"),
-            allowed_modules=self.settings.allowed_modules,
+            allowed_modules=self.settings.allow_modules,
         )
         return lay_out(model, config.model, self.device)
 
@@ -102,7 +104,7 @@ class Context:
         return read_weights(
             self.blobs.verified_path(name),
             like=specs_of(model.state_dict()),
-            max_bytes=self.settings.max_blob_bytes,
+            max_bytes=self.settings.limits.max_blob_bytes,
         )
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> torch.nn.Module:

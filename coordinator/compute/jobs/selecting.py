@@ -114,7 +114,7 @@ class SelectSubset:
         return read_user_features(
             context.blobs.verified_path(self.features),
             num_examples=len(context.dataset),
-            max_bytes=context.settings.max_blob_bytes,
+            max_bytes=context.settings.limits.max_blob_bytes,
         )
 
     def _cached(
