@@ -52,9 +52,8 @@ class Context:
     @cached_property
     def blobs(self) -> BlobStore:
         """The state directory's blobs, shared with the service."""
-        return BlobStore(
-            self.settings.state_dir, max_blob_bytes=self.settings.limits.max_blob_bytes
-        )
+        settings = self.settings
+        return BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
 
     @property
     def signals_dir(self) -> Path:
