@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import torch
 
+from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.retry import RetryPolicy
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
 from lipt.common.config.run_config import WeightEncoding

@@ -1,31 +1,24 @@
-"""Errors: every reason with its class and its gRPC status, linked to what to do about it."""
+"""Errors: every reason with its class, its gRPC status and a link to what to do about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from docs.make.markdown import code, table
-from lipt.common.errors import LiptError
+from lipt.common.errors import error_class, error_classes
 
 
 def errors() -> str:
     """The reasons as a Markdown table, for a page in docs/api/."""
     return table(
-        ("reason", "class", "gRPC status"),
+        ("reason", "class", "gRPC status", "the same call may succeed later"),
         (
             (
                 f"[{cls.reason}](../troubleshooting.md#{cls.reason.lower()})",
                 code(cls.__name__),
                 cls.code.name,
+                "yes" if cls.retryable else "no",
             )
-            for cls in _with_a_reason(LiptError)
-            if cls.__module__ == LiptError.__module__
+            for cls in error_classes()
+            # A family has no reason of its own.
+            if error_class(cls.reason) is cls
         ),
     )
-
-
-def _with_a_reason(cls: type[LiptError]) -> Iterator[type[LiptError]]:
-    if "reason" in vars(cls):
-        yield cls
-    for below in cls.__subclasses__():
-        yield from _with_a_reason(below)

@@ -62,7 +62,7 @@ def test_every_reason_leads_to_its_entry() -> None:
     page = errors()
     assert (
         "| [INVALID_BUDGET](../troubleshooting.md#invalid_budget) "
-        "| `BudgetError` | INVALID_ARGUMENT |\n" in page
+        "| `BudgetError` | INVALID_ARGUMENT | no |\n" in page
     )
     assert "INTERNAL" in page
     assert page.count("[UNREACHABLE]") == 1

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import grpc
 import torch
 from torch import distributed, nn
 
@@ -26,18 +25,6 @@ from lipt.trainer.subsets.subset import Subset
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
-
-
-# The coordinator is away, in trouble, or something else answers in its place for a while.
-_PASSING = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.DATA_LOSS,
-        grpc.StatusCode.ABORTED,
-    }
-)
 
 
 class ReselectionWarning(UserWarning):
@@ -216,7 +203,7 @@ class Reselection:
             else:
                 chosen = self._on_rank_0(asked.result)
         except (LiptError, OSError) as error:
-            if not _passes_by_itself(error):
+            if isinstance(error, LiptError) and not error.retryable:
                 raise
             self._warn(epoch, error)
             return
@@ -275,11 +262,6 @@ def _first(
 ) -> Subset:
     require_reselectable(client, strategy)
     return ask(None, None)
-
-
-def _passes_by_itself(error: LiptError | OSError) -> bool:
-    """Whether the same question may be answered next time."""
-    return isinstance(error, OSError) or error.code in _PASSING
 
 
 def _several_ranks() -> bool:

@@ -8,12 +8,13 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.retry import RetryPolicy
+from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import UnreachableError
+from lipt.common.errors import LiptError, UnreachableError
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.v1 import blob_pb2, blob_pb2_grpc
@@ -32,7 +33,8 @@ class FaultyBlobs(BlobService):
         flips: at which offsets of the blob the next chunks read there have a bit flipped.
         num_calls: how many streams were opened.
         num_bytes: how many bytes of chunks went through.
-        hang: whether reads send nothing.
+        hang: whether calls answer nothing.
+        refusal: what reads are answered with.
     """
 
     def __init__(self, store: BlobStore) -> None:
@@ -44,6 +46,7 @@ class FaultyBlobs(BlobService):
         self.num_calls = 0
         self.num_bytes = 0
         self.hang = False
+        self.refusal: LiptError | None = None
 
     async def ReadBlob(
         self, request: blob_pb2.ReadBlobRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -51,6 +54,8 @@ class FaultyBlobs(BlobService):
         self.num_calls += 1
         if self.hang:
             await asyncio.Event().wait()
+        if self.refusal:
+            raise self.refusal
         served: Any = super().ReadBlob(request, context)
         async with aclosing(served) as responses:
             async for response in self._faulty(responses):
@@ -62,6 +67,8 @@ class FaultyBlobs(BlobService):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> blob_pb2.WriteBlobResponse:
         self.num_calls += 1
+        if self.hang:
+            await asyncio.Event().wait()
         return await super().WriteBlob(self._faulty(request_iterator), context)
 
     async def _faulty(self, messages: AsyncIterator[MessageT]) -> AsyncIterator[MessageT]:

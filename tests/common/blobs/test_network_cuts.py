@@ -4,8 +4,8 @@ import asyncio
 import random
 from typing import Any
 
+from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.retry import RetryPolicy
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, upload
 from lipt.common.rpc.channel import open_channel
