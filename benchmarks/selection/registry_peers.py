@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.selection.side import Chosen, PeerMissingError, Run, Task, joined, unweighted
-from lipt.coordinator.selection.kernels import gradient_cosines, gradient_distances
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.selection.gradients.kernels import gradient_cosines, gradient_distances
+from lipt.coordinator.signals.signals import Signals
 
 Kernel = Callable[[Signals], Tensor]
 Solve = Callable[[np.ndarray, int], np.ndarray]

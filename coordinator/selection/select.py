@@ -13,12 +13,13 @@ from torch import Tensor
 
 from lipt.common.errors import SignalsError
 from lipt.common.seeding import derive_seed
-from lipt.coordinator.selection.blocks import row_blocks
 from lipt.coordinator.selection.budget import require_budget, resolve_budget
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Need, Strategy
-from lipt.coordinator.signals import Signals, require_finite_rows
+from lipt.coordinator.signals.blocks import row_blocks
+from lipt.coordinator.signals.finite import require_finite_rows
+from lipt.coordinator.signals.signals import Signals
 
 __all__ = ["resolve_budget", "select"]
 

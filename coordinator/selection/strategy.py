@@ -11,7 +11,7 @@ from typing import Any
 from lipt.common.errors import StrategyOptionError
 from lipt.coordinator.selection.options import Option, options_of, parse_options, takes_seed
 from lipt.coordinator.selection.selection import Selection
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 
 
 class Balance(StrEnum):

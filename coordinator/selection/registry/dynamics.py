@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lipt.coordinator.selection.aum import aum
-from lipt.coordinator.selection.clipcov import clipcov, pair_terms
-from lipt.coordinator.selection.disagreement import disagreement
-from lipt.coordinator.selection.dual import dual
-from lipt.coordinator.selection.forgetting import forgetting
-from lipt.coordinator.selection.sas import sas
+from lipt.coordinator.selection.strategies.aum import aum
+from lipt.coordinator.selection.strategies.clipcov import clipcov, pair_terms
+from lipt.coordinator.selection.strategies.disagreement import disagreement
+from lipt.coordinator.selection.strategies.dual import dual
+from lipt.coordinator.selection.strategies.forgetting import forgetting
+from lipt.coordinator.selection.strategies.sas import sas
 from lipt.coordinator.selection.strategy import FEATURES, Need, Strategy
 
 _DYNAMICS = frozenset({Need.DYNAMICS})

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lipt.coordinator.selection.cal import cal
-from lipt.coordinator.selection.ccs import ccs, ccs_needs
-from lipt.coordinator.selection.facility_location import facility_location
-from lipt.coordinator.selection.graph_cut import graph_cut
-from lipt.coordinator.selection.herding import herding
-from lipt.coordinator.selection.kcenter import kcenter
-from lipt.coordinator.selection.log_det import log_det
-from lipt.coordinator.selection.moderate import moderate
+from lipt.coordinator.selection.strategies.cal import cal
+from lipt.coordinator.selection.strategies.ccs import ccs, ccs_needs
+from lipt.coordinator.selection.strategies.facility_location import facility_location
+from lipt.coordinator.selection.strategies.graph_cut import graph_cut
+from lipt.coordinator.selection.strategies.herding import herding
+from lipt.coordinator.selection.strategies.kcenter import kcenter
+from lipt.coordinator.selection.strategies.log_det import log_det
+from lipt.coordinator.selection.strategies.moderate import moderate
 from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lipt.coordinator.selection.adacore import adacore, precondition
-from lipt.coordinator.selection.craig import craig
-from lipt.coordinator.selection.crest import crest
-from lipt.coordinator.selection.glister import glister
-from lipt.coordinator.selection.gradmatch import gradmatch, gradmatch_needs
+from lipt.coordinator.selection.strategies.adacore import adacore, precondition
+from lipt.coordinator.selection.strategies.craig import craig
+from lipt.coordinator.selection.strategies.crest import crest
+from lipt.coordinator.selection.strategies.glister import glister
+from lipt.coordinator.selection.strategies.gradmatch import gradmatch, gradmatch_needs
 from lipt.coordinator.selection.strategy import Need, Strategy
 
 GRADIENT_MATCHING = (

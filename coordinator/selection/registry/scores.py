@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lipt.coordinator.selection.el2n import el2n
-from lipt.coordinator.selection.entropy import entropy
-from lipt.coordinator.selection.grand import grand
-from lipt.coordinator.selection.least_confidence import least_confidence
-from lipt.coordinator.selection.margin import margin
+from lipt.coordinator.selection.strategies.el2n import el2n
+from lipt.coordinator.selection.strategies.entropy import entropy
+from lipt.coordinator.selection.strategies.grand import grand
+from lipt.coordinator.selection.strategies.least_confidence import least_confidence
+from lipt.coordinator.selection.strategies.margin import margin
+from lipt.coordinator.selection.strategies.uniform import uniform
+from lipt.coordinator.selection.strategies.uniform_per_class import uniform_per_class
 from lipt.coordinator.selection.strategy import NOTHING, SIGNALS, Balance, Need, Strategy
-from lipt.coordinator.selection.uniform import uniform
-from lipt.coordinator.selection.uniform_per_class import uniform_per_class
 
 
 def _el2n_needs(options: Mapping[str, Any]) -> frozenset[Need]:

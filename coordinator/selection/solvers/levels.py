@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.blocks import row_blocks
-from lipt.coordinator.selection.pairwise import PairwiseSimilarity
+from lipt.coordinator.selection.gradients.pairwise import PairwiseSimilarity
+from lipt.coordinator.signals.blocks import row_blocks
 
 Precision = Literal["24-bit", "16-bit", "8-bit"]
 

@@ -20,7 +20,7 @@ from lipt.coordinator.compute.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need, Strategy
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 from tests.blob_files import flip_a_bit
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

@@ -11,17 +11,17 @@ from scipy import stats
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
-from lipt.coordinator.dynamics import Dynamics
-from lipt.coordinator.selection.aum import aum
-from lipt.coordinator.selection.disagreement import disagreement
-from lipt.coordinator.selection.dual import beta_parameters, dual, log_beta_density
-from lipt.coordinator.selection.el2n import el2n
-from lipt.coordinator.selection.forgetting import forgetting, forgetting_events
-from lipt.coordinator.selection.moments import deviation_over_moments, mean_over_moments
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
+from lipt.coordinator.selection.strategies.aum import aum
+from lipt.coordinator.selection.strategies.disagreement import disagreement
+from lipt.coordinator.selection.strategies.dual import beta_parameters, dual, log_beta_density
+from lipt.coordinator.selection.strategies.el2n import el2n
+from lipt.coordinator.selection.strategies.forgetting import forgetting, forgetting_events
 from lipt.coordinator.selection.strategy import Need
-from lipt.coordinator.signals import Signals, labels_only
+from lipt.coordinator.signals.dynamics import Dynamics
+from lipt.coordinator.signals.moments import deviation_over_moments, mean_over_moments
+from lipt.coordinator.signals.signals import Signals, labels_only
 
 # Per example, per learner, per moment.
 Course = Sequence[Sequence[float]]

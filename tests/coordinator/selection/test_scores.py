@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
-from lipt.coordinator.selection.el2n import el2n
-from lipt.coordinator.selection.grand import grand, last_layer_norms
-from lipt.coordinator.selection.ranking import keep_largest
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.selection.selection import keep_largest
+from lipt.coordinator.selection.strategies.el2n import el2n
+from lipt.coordinator.selection.strategies.grand import grand, last_layer_norms
+from lipt.coordinator.signals.signals import Signals
 
 
 def signals(

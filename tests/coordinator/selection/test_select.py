@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
-from lipt.coordinator.dynamics import Dynamics
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Balance, Need, Strategy
-from lipt.coordinator.signals import Signals, labels_only
+from lipt.coordinator.signals.dynamics import Dynamics
+from lipt.coordinator.signals.signals import Signals, labels_only
 
 # Every strategy with every balance; for grand both kinds of norm, for el2n both of models.
 VARIANTS = {"grand": [{}, {"parameters": "all"}], "el2n": [{}, {"models": "learners"}]}

@@ -5,7 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lipt.coordinator.selection.pairwise import PairwiseSimilarity, proximity, scaled_cosine
+from lipt.coordinator.selection.gradients.pairwise import (
+    PairwiseSimilarity,
+    proximity,
+    scaled_cosine,
+)
 from lipt.coordinator.selection.solvers.levels import (
     ComputedLevels,
     Precision,
@@ -15,7 +19,7 @@ from lipt.coordinator.selection.solvers.levels import (
     store_levels_between,
 )
 from lipt.coordinator.selection.solvers.memory import affordable_precision, most_examples
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 
 precisions = pytest.mark.parametrize("precision", ["24-bit", "16-bit", "8-bit"])
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.seeding import derive_generator
-from lipt.coordinator.selection.pairwise import PairwiseSimilarity, scaled_cosine
+from lipt.coordinator.selection.gradients.pairwise import PairwiseSimilarity, scaled_cosine
 from lipt.coordinator.selection.solvers import partition
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import ComputedLevels, StoredLevels
@@ -18,7 +18,7 @@ from lipt.coordinator.selection.solvers.representatives import (
     SolverName,
     choose_representatives,
 )
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 
 solvers = pytest.mark.parametrize("solver", ["auto", "lazy", "stochastic", "partition"])
 

@@ -1,0 +1,71 @@
+"""CRAIG: examples whose gradients stand for those of all others, weighted by how many.
+
+Replacing each gradient by its nearest chosen one changes the sum of all gradients by no
+more than the sum of the distances. Minimizing that bound over subsets is facility location
+with similarity "largest distance minus distance", and a chosen example weighs as much as
+its cluster: the weights sum to N.
+
+Shapes: N examples, C classes, D features, K budget.
+Source: Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training of Machine Learning
+Models" (arXiv:1906.01827).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from lipt.coordinator.selection.gradients.pairwise import proximity
+from lipt.coordinator.selection.selection import Selection
+from lipt.coordinator.selection.solvers.clusters import cluster_sizes
+from lipt.coordinator.selection.solvers.representatives import (
+    PrecisionName,
+    SolverName,
+    choose_representatives,
+)
+from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON
+from lipt.coordinator.signals.signals import Signals
+
+
+def craig(
+    signals: Signals,
+    budget: int,
+    *,
+    seed: int,
+    metric: Literal["gradients", "errors"] = "gradients",
+    solver: SolverName = "auto",
+    precision: PrecisionName = "auto",
+    epsilon: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_EPSILON,
+) -> Selection:
+    """Keep the examples that are nearest to all others, in the order of what they add.
+
+    Args:
+        signals: errors and features.
+        budget: K.
+        seed: of what stochastic and partition solvers draw.
+        metric: distances of the last layer's gradients, or of the errors alone, the
+            gradients by the logits.
+        solver: lazy is exact; auto is lazy where all pairs fit into memory, else partition.
+        precision: how finely similarities are stored.
+        epsilon: what the stochastic solver may lose of its guarantee.
+
+    Returns:
+        Weights: how many of the N examples each one represents, itself included.
+    """
+    chosen = choose_representatives(
+        proximity(signals if metric == "gradients" else _errors_only(signals)),
+        budget,
+        solver=solver,
+        precision=precision,
+        epsilon=epsilon,
+        seed=seed,
+    )
+    sizes_K = cluster_sizes(chosen.levels, chosen.chosen_K)
+    return Selection(chosen.chosen_K, sizes_K.to(torch.float32))
+
+
+def _errors_only(signals: Signals) -> Signals:
+    """The gradients of a layer that has a bias and nothing else."""
+    return Signals(signals.errors_NC, signals.features_ND[:, :0], signals.labels_N)
