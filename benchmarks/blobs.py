@@ -32,7 +32,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
-from lipt.coordinator.services import blobs
+from lipt.coordinator.rpc import blobs
 from lipt.trainer import Client
 from lipt.trainer.demo.processes import Children
 from lipt.v1 import blob_pb2_grpc

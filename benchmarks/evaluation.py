@@ -19,7 +19,7 @@ from lipt.common.learner_task import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.run_config import RunConfig
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.evaluation import Evaluator, batch_size_for
+from lipt.coordinator.pretraining.evaluation import Evaluator, batch_size_for
 
 ROUNDS = 5
 CPU = torch.device("cpu")

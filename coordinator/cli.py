@@ -1,4 +1,4 @@
-"""`lipt-coordinator`: flags over LIPT_* variables over `--config FILE`, then serve.
+"""Command line of `lipt-coordinator`: flags over LIPT_* variables over `--config FILE`, then serve.
 
 Heavy imports wait until the flags are read, so that `--help` answers at once.
 """

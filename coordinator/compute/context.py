@@ -1,4 +1,4 @@
-"""What jobs share inside the compute process: the data set, the model, the blobs."""
+"""Job context: the data set, the model and the blobs that jobs share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lipt.common.seeding import derive_generator, derive_seed
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.settings import ComputeSettings
-from lipt.coordinator.evaluation import batch_size_for
+from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import Split, split_validation
 
 Report = Callable[[str, int, int], None]

@@ -1,4 +1,4 @@
-"""The compute process, seen from the event loop.
+"""Compute process, as the event loop sees it.
 
 One child, spawned (a fork of a process with threads and an event loop is a
 trap), one job at a time in the order of asking. A cancelled job kills the

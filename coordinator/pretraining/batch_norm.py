@@ -1,4 +1,4 @@
-"""Batch-norm statistics that fit the weights they stand beside.
+"""Batch-norm statistics, estimated anew so that they fit the weights beside them.
 
 A learner after K = 10 steps, and any interpolation of two, has running
 statistics of weights that it no longer has. Measured on CIFAR-10 with a small

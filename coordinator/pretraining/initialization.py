@@ -1,4 +1,4 @@
-"""theta*: the random model, trained for no more than 3 epochs, that every learner starts from.
+"""Initial weights theta*: the random model, trained for at most 3 epochs; learners start there.
 
 Step 1 of the pipeline (Ro et al. 2023, section 3.1). The images are not
 augmented: this only has to leave the chaotic first steps behind.

@@ -1,4 +1,4 @@
-"""The soup: learners that never talked to each other, merged into theta_p.
+"""Soup: learners that never talked to each other, merged into theta_p.
 
 Greedy interpolation (Ro et al. 2023, section 3.4): learners are tried in
 decreasing validation accuracy, as in Wortsman et al. 2022, "Model soups"
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.evaluation import Scored
+from lipt.coordinator.pretraining.evaluation import Scored
 
 # Opens one learner's weights: they are on disk, and may be many. Each access reads a tensor.
 OpenWeights = Callable[[], Mapping[str, Tensor]]

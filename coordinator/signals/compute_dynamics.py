@@ -24,12 +24,12 @@ from lipt.common.evaluation_mode import evaluation_mode
 from lipt.common.learner_task import ImageFormat
 from lipt.common.preprocess import to_model_input
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.evaluation import batch_norm_inputs
 from lipt.coordinator.pretraining.batch_norm import (
     batch_norm_statistics,
     has_batch_norm,
     reestimate_batch_norm,
 )
+from lipt.coordinator.pretraining.evaluation import batch_norm_inputs
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.compute import OnProgress
 from lipt.coordinator.signals.dynamics import Dynamics

@@ -1,4 +1,4 @@
-"""Runs, learners and subsets on disk, durable when a call returns.
+"""Database: runs, learners and subsets on disk, durable when a call returns.
 
 One thread owns the connection, so that an fsync never holds up the event loop.
 """
@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from lipt.common.errors import StateError
 from lipt.common.validation import explain
-from lipt.coordinator.records import LearnerRecord, RunRecord, SubsetRecord
 from lipt.coordinator.state.migrations import migrate
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SubsetRecord
 
 ResultT = TypeVar("ResultT")
 

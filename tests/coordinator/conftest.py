@@ -9,7 +9,7 @@ import pytest
 from lipt.common.blobs.name import BlobName
 from lipt.common.learner_task import ImageFormat
 from lipt.common.run_config import LearnersConfig, RunConfig
-from lipt.coordinator.records import LearnerRecord, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunState
 from tests.clock import Clock
 
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))

@@ -49,7 +49,7 @@ def straggle(cluster: Cluster, small_run: dict[str, Any], min_learners: int) -> 
 @pytest.mark.parametrize(
     "late_seconds",
     [
-        # How much later it is is for the machine to say; tests/coordinator/test_driver.py
+        # How much later it is is for the machine to say; tests/coordinator/runs/test_driver.py
         # shows with a clock of its own that the service means to be on time.
         pytest.param(60.0),
         pytest.param(1.0, marks=pytest.mark.faults),

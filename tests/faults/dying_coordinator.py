@@ -23,7 +23,7 @@ from typing import Any
 from lipt.coordinator import cli
 from lipt.coordinator.compute import process
 from lipt.coordinator.compute.messages import Progressed
-from lipt.coordinator.services import blobs
+from lipt.coordinator.rpc import blobs
 from tests.faults.power_cut import record_syncs
 
 # What the compute process reports in each stage.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lipt.common.learner_task import ImageFormat
 from lipt.common.weights.encodings import EncodedWeights, open_weights
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.coordinator.evaluation import Evaluator, Scored
+from lipt.coordinator.pretraining.evaluation import Evaluator, Scored
 from lipt.coordinator.pretraining.soup import greedy_soup, uniform_soup
 from tests.faults.memory import reset_peak, resident_bytes
 from tests.faults.test_soup_memory import learner

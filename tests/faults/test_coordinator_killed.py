@@ -18,8 +18,8 @@ from typing import TypeVar
 import pytest
 
 from lipt.common.errors import ConfigError, UnreachableError
-from lipt.coordinator.records import LearnerState, RunRecord, RunState
 from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
 from lipt.trainer import Client
 from tests.end_to_end.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record

@@ -16,7 +16,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import UnreachableError
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import ErrorInterceptor
-from lipt.coordinator.services.blobs import BlobService
+from lipt.coordinator.rpc.blobs import BlobService
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 MAX_BLOB_BYTES = 8 * 1024 * 1024

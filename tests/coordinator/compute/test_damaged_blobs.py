@@ -12,7 +12,7 @@ from lipt.common.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs import DamagedLearners, MakeSoup, SoupResult
+from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, MakeSoup, SoupResult
 from lipt.coordinator.compute.settings import ComputeSettings
 from tests.blob_files import flip_a_bit
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.evaluation import Scored
+from lipt.coordinator.pretraining.evaluation import Scored
 from lipt.coordinator.pretraining.soup import (
     Evaluate,
     Ingredient,

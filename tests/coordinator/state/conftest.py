@@ -9,8 +9,8 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.coordinator.records import LearnerState, RunRecord, RunState, SubsetRecord
 from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import LearnerState, RunRecord, RunState, SubsetRecord
 
 NUM_EXAMPLES = 2
 

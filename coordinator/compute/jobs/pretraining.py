@@ -1,0 +1,224 @@
+"""Pre-training jobs: each takes the previous one's value and returns a frozen one.
+
+DescribeData                          at start-up
+InitializeWeights -> CutShards        theta*, one shard and density per learner
+MakeSoup                              committed learners -> theta_p
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.data import normalization, pack_shard
+from lipt.common.determinism import pinned_kernels
+from lipt.common.errors import CorruptBlobError, UnknownBlobError
+from lipt.common.learner_task import ImageFormat
+from lipt.common.run_config import RunConfig, SoupMethod
+from lipt.common.seeding import derive_seed
+from lipt.common.weights.encodings import EncodedWeights, open_weights
+from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.specs import specs_of
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.pretraining.evaluation import Evaluator
+from lipt.coordinator.pretraining.initialization import initialize
+from lipt.coordinator.pretraining.sharding import draw_densities, draw_shards
+from lipt.coordinator.pretraining.soup import Ingredient, greedy_soup, uniform_soup
+
+
+@dataclass(frozen=True)
+class DataDescription:
+    """What the service needs to know of the data set."""
+
+    source: str
+    class_names: tuple[str, ...]
+    class_counts: tuple[int, ...]
+    image_shape: tuple[int, int, int]
+    fingerprint: str
+
+    @property
+    def num_examples(self) -> int:
+        """N."""
+        return sum(self.class_counts)
+
+
+@dataclass(frozen=True)
+class DescribeData:
+    """Open the data set; a missing or damaged one is refused here, before any run."""
+
+    def run(self, context: Context) -> DataDescription:
+        """Open and describe it."""
+        dataset = context.dataset
+        counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
+        return DataDescription(
+            source=dataset.source,
+            class_names=dataset.class_names,
+            class_counts=tuple(counts_C.tolist()),
+            image_shape=dataset.image_shape,
+            fingerprint=dataset.fingerprint,
+        )
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """theta*, and how images are normalized for it."""
+
+    weights: BlobName
+    image: ImageFormat
+
+
+@dataclass(frozen=True)
+class InitializeWeights:
+    """Make theta*: random or given weights, then a little training."""
+
+    config: RunConfig
+
+    def run(self, context: Context) -> InitialWeights:
+        """Initialize and store theta*."""
+        config, dataset = self.config, context.dataset
+        train_ids = context.split(config).train_ids
+        mean, std = normalization(dataset, train_ids, derive_seed(config.seed, "normalization"))
+        image = ImageFormat(*dataset.image_shape, mean=mean, std=std)
+        model = context.new_model(config)
+        given = config.initialization.weights_sha256
+        if given is not None:
+            model.load_state_dict(context.read_weights(context.blobs.find(given), model))
+        weights = initialize(
+            model,
+            dataset,
+            train_ids,
+            config.initialization,
+            image,
+            seed=derive_seed(config.seed, "initialization"),
+            device=context.device,
+            cpu_threads=config.learners.cpu_threads,
+            on_progress=context.progress("training the initial weights"),
+        )
+        return InitialWeights(context.blobs.put_bytes(serialize_weights(weights)), image)
+
+
+@dataclass(frozen=True)
+class ShardDraw:
+    """One learner's shard and density."""
+
+    shard: BlobName
+    density: float
+
+
+@dataclass(frozen=True)
+class CutShards:
+    """Draw n disjoint shards from the training split, and a density for each learner."""
+
+    config: RunConfig
+
+    def run(self, context: Context) -> tuple[ShardDraw, ...]:
+        """Cut and store the shards, in the order of the learners."""
+        config, learners = self.config, self.config.learners
+        shards = draw_shards(
+            context.split(config).train_ids,
+            num_learners=learners.num_learners,
+            num_minibatches=learners.num_minibatches,
+            batch_size=learners.batch_size,
+            seed=config.seed,
+        )
+        densities = draw_densities(
+            learners.num_learners,
+            config.pruning.density_min,
+            config.pruning.density_max,
+            config.seed,
+        )
+        report = context.progress("cutting shards")
+        draws = []
+        for ids, density in zip(shards, densities, strict=True):
+            blob = context.blobs.put_bytes(pack_shard(context.dataset, ids))
+            draws.append(ShardDraw(blob, density))
+            report(len(draws), len(shards))
+        return tuple(draws)
+
+
+@dataclass(frozen=True)
+class SoupResult:
+    """theta_p, and how it came about; `ingredients` by the learners' own indices."""
+
+    weights: BlobName
+    initial_accuracy: float
+    soup_accuracy: float
+    ingredients: tuple[Ingredient, ...]
+    num_validation_examples: int
+
+
+@dataclass(frozen=True)
+class DamagedLearners:
+    """Learners whose results the disk has changed or lost, by their own indices."""
+
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MakeSoup:
+    """Merge the learners that are in, or say which of them are not whole any more."""
+
+    config: RunConfig
+    image: ImageFormat
+    initial_weights: BlobName
+    # Learner index and committed result, ascending by index.
+    learners: tuple[tuple[int, BlobName], ...]
+
+    def run(self, context: Context) -> SoupResult | DamagedLearners:
+        """Evaluate every learner, merge, and store theta_p."""
+        damaged = self._damaged(context)
+        if not damaged:
+            try:
+                with pinned_kernels(self.config.evaluation_threads):
+                    return self._merge(context)
+            except (CorruptBlobError, UnknownBlobError):
+                # The disk may do that while they are read, too.
+                damaged = self._damaged(context)
+                if not damaged:
+                    raise
+        return DamagedLearners(damaged)
+
+    def _damaged(self, context: Context) -> tuple[int, ...]:
+        return tuple(
+            index for index, name in self.learners if not context.blobs.keep_if_whole(name)
+        )
+
+    def _merge(self, context: Context) -> SoupResult:
+        soup = self.config.soup
+        evaluator = self._evaluator(context)
+        initial = context.read_weights(self.initial_weights, evaluator.model)
+        initial_accuracy = evaluator(initial).accuracy
+        specs = specs_of(evaluator.model.state_dict())
+
+        def opener(name: BlobName) -> Callable[[], EncodedWeights]:
+            return lambda: open_weights(context.blobs.verified_path(name), like=specs)
+
+        learners = [opener(name) for _, name in self.learners]
+        report = context.progress("merging learners")
+        if soup.method is SoupMethod.GREEDY:
+            made = greedy_soup(learners, evaluator, num_alphas=soup.num_alphas, on_progress=report)
+        else:
+            made = uniform_soup(learners, evaluator, on_progress=report)
+        return SoupResult(
+            weights=context.blobs.put_bytes(serialize_weights(made.weights)),
+            initial_accuracy=initial_accuracy,
+            soup_accuracy=made.accuracy,
+            ingredients=tuple(made.ingredients),
+            num_validation_examples=len(evaluator.labels_N),
+        )
+
+    def _evaluator(self, context: Context) -> Evaluator:
+        config, dataset = self.config, context.dataset
+        split = context.split(config)
+        return Evaluator(
+            model=context.new_model(config),
+            image=self.image,
+            device=context.device,
+            images_NCHW=dataset.images(split.validation_ids),
+            labels_N=dataset.labels_N[split.validation_ids],
+            batch_norm_images_MCHW=context.batch_norm_images(config),
+            batch_size=context.batch_size,
+        )

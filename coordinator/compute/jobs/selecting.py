@@ -1,0 +1,164 @@
+"""Selection job: signals of some weights (computed once, kept on disk), then a strategy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.determinism import pinned_kernels
+from lipt.common.devices import device_name
+from lipt.common.errors import SignalsError
+from lipt.common.learner_task import ImageFormat
+from lipt.common.run_config import RunConfig
+from lipt.common.seeding import derive_seed
+from lipt.coordinator.compute.cache import cached
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
+from lipt.coordinator.selection.registry import find_strategy
+from lipt.coordinator.selection.select import select
+from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.signals.compute import compute_signals
+from lipt.coordinator.signals.device import place
+from lipt.coordinator.signals.gradient_norms import full_gradient_norms
+from lipt.coordinator.signals.signals import Signals, labels_only
+from lipt.coordinator.signals.user_features import UserFeatures, read_user_features
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A subset's bytes, stored: indices as little-endian int64, ascending, then float32 weights."""
+
+    blob: BlobName
+    device: str
+    num_examples: int
+    # Why there are fewer than the budget; empty where there are not.
+    stopped_early: str = ""
+
+
+@dataclass(frozen=True)
+class SelectSubset:
+    """Choose `budget` examples by a strategy on given weights."""
+
+    config: RunConfig
+    image: ImageFormat
+    weights: BlobName
+    strategy: str
+    budget: int
+    balanced: bool
+    options: tuple[tuple[str, str], ...]
+    # The user's own, in place of the model's.
+    features: BlobName | None = None
+    # What the learners were on their way, for strategies that look at it.
+    trajectories: Trajectories | None = None
+
+    def run(self, context: Context) -> Selected:
+        """Compute, select and store."""
+        strategy = find_strategy(self.strategy)
+        options = strategy.parse_options(dict(self.options))
+        signals = self._signals(context, set(strategy.needs(options)))
+        context.report(f"selecting by {self.strategy}", 0, 1)
+        with pinned_kernels(self.config.evaluation_threads):
+            chosen = select(
+                strategy,
+                place(signals, context.device),
+                self.budget,
+                balanced=self.balanced,
+                seed=derive_seed(self.config.seed, "selection"),
+                options=options,
+            )
+        if not len(chosen.indices_K):
+            raise SignalsError(
+                f"strategy {self.strategy!r} chooses nothing for a budget of {self.budget}: "
+                f"{chosen.stopped_early} Select on other weights, or by another strategy."
+            )
+        indices_K: np.ndarray = chosen.indices_K.numpy().astype("<i8")
+        weights_K: np.ndarray = chosen.weights_K.numpy().astype("<f4")
+        blob = context.blobs.put_bytes(indices_K.tobytes() + weights_K.tobytes())
+        return Selected(
+            blob,
+            device_name(context.device),
+            num_examples=len(indices_K),
+            stopped_early=chosen.stopped_early,
+        )
+
+    def _signals(self, context: Context, needs: set[Need]) -> Signals:
+        # Before the model's pass over the data: they are refused for less.
+        own = self._user_features(context)
+        signals = labels_only(context.dataset.labels_N)
+        if needs & {Need.SIGNALS, Need.VALIDATION} or (Need.FEATURES in needs and own is None):
+            signals = self._cached(context, "signals", self._compute_signals)
+        if Need.GRADIENT_NORMS in needs:
+            norms = self._cached(context, "gradients", self._compute_norms)
+            signals = replace(signals, gradient_norms_N=norms.gradient_norms_N)
+        if own is not None:
+            signals = replace(
+                signals,
+                features_ND=own.features_ND,
+                paired_features_NP=own.paired_features_NP,
+            )
+        if Need.DYNAMICS in needs and self.trajectories is not None:
+            dynamics = dynamics_of(context, self.config, self.image, self.trajectories)
+            signals = replace(signals, dynamics=dynamics)
+        if Need.VALIDATION in needs:
+            ids = context.split(self.config).validation_ids
+            signals = replace(signals, validation=signals.take(ids) if len(ids) else None)
+        return signals
+
+    def _user_features(self, context: Context) -> UserFeatures | None:
+        if self.features is None:
+            return None
+        context.report("reading the features", 0, 1)
+        return read_user_features(
+            context.blobs.verified_path(self.features),
+            num_examples=len(context.dataset),
+            max_bytes=context.settings.max_blob_bytes,
+        )
+
+    def _cached(
+        self, context: Context, kind: str, compute: Callable[[Context], Signals]
+    ) -> Signals:
+        return cached(
+            context.signals_dir,
+            f"{kind}-{self._signals_key(context)}",
+            load=Signals.load,
+            compute=lambda: compute(context),
+        )
+
+    def _signals_key(self, context: Context) -> str:
+        """Everything that the signals depend on, and nothing else."""
+        depends_on = (
+            self.weights.sha256,
+            context.dataset.fingerprint,
+            self.config.model,
+            self.image,
+            self.config.evaluation_threads,
+            str(context.device),
+        )
+        return hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]
+
+    def _compute_signals(self, context: Context) -> Signals:
+        with pinned_kernels(self.config.evaluation_threads):
+            return compute_signals(
+                context.loaded_model(self.config, self.weights),
+                context.dataset,
+                self.image,
+                device=context.device,
+                on_progress=context.progress("computing signals"),
+                batch_size=context.batch_size,
+            )
+
+    def _compute_norms(self, context: Context) -> Signals:
+        labels = labels_only(context.dataset.labels_N)
+        norms_N = full_gradient_norms(
+            context.loaded_model(self.config, self.weights),
+            context.dataset,
+            self.image,
+            device=context.device,
+            on_progress=context.progress("computing per-example gradients"),
+            cpu_threads=self.config.evaluation_threads,
+        )
+        return replace(labels, gradient_norms_N=norms_N)

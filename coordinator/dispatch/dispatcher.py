@@ -1,0 +1,301 @@
+"""Dispatcher: hands learners to workers under leases, and takes their results.
+
+A worker that stays silent for longer than its lease loses the learner to another,
+and a commit under an older epoch is refused. After a restart every learner that
+was out gets a fresh lease, so that its worker can finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
+from lipt.common.events import EventKind, Events
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.choosing import choose_learner, num_queued
+from lipt.coordinator.dispatch.leases import Lease, LeaseTable
+from lipt.coordinator.dispatch.queue import WorkerQueue
+from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
+from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.transitions import (
+    LearnerResult,
+    after_failure,
+    done,
+    is_in,
+    leased,
+    requeued,
+)
+from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+
+logger = logging.getLogger(__name__)
+
+# When a lease's end could not be written (the disk is full, say).
+_RETRY_SECONDS = 1.0
+
+
+class Dispatcher:
+    """Matches the learners of all runs with the workers that ask."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        *,
+        lease_seconds: float,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        events: Events | None = None,
+    ) -> None:
+        """Dispatch the learners of `store`.
+
+        Args:
+            store: the runs.
+            lease_seconds: how long a worker may be silent.
+            clock: monotonic seconds, for leases.
+            wall_clock: seconds since 1970, for when training began; deadlines are
+                counted on the same clock.
+            events: where expiries and reassignments are counted.
+        """
+        self._store = store
+        self._wall_clock = wall_clock
+        self._events = events or Events()
+        self.workers = WorkerRegistry(clock)
+        self.leases = LeaseTable(lease_seconds, clock)
+        self._waiting = WorkerQueue()
+        self._reserved: set[AssignmentKey] = set()
+        store.listen(self._on_change)
+
+    def restore(self) -> None:
+        """Renew the leases of learners that were out when the process ended."""
+        for run in self._store.runs():
+            for learner in run.learners:
+                if run.state is RunState.TRAINING and learner.state is LearnerState.LEASED:
+                    key = AssignmentKey(run.run_id, learner.index)
+                    self.leases.grant(key, learner.worker_id, learner.epoch)
+
+    def alive(self) -> tuple[WorkerRecord, ...]:
+        """The workers that are there now."""
+        return self.workers.alive(self.leases.holders() | self._waiting.worker_ids())
+
+    def seconds_since_heard(self, worker: WorkerRecord) -> float:
+        """How long a worker has been silent; one that waits for work is not."""
+        waiting = worker.worker_id in self._waiting.worker_ids()
+        return 0.0 if waiting else self.workers.seconds_since_heard(worker)
+
+    async def acquire(
+        self, worker_id: str, *, wait_seconds: float
+    ) -> tuple[RunRecord, LearnerRecord] | None:
+        """The worker's next learner under a new lease, or None when there was none in time.
+
+        Raises:
+            UnknownWorkerError: it has not registered with this process.
+        """
+        self.workers.heard(worker_id)
+        held = self.leases.held_by(worker_id)
+        if held is not None:
+            return self._learner(held)
+        turn = self._waiting.join(worker_id)
+        self._match()
+        try:
+            await asyncio.wait({turn}, timeout=wait_seconds)
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._reserved.discard(turn.result())
+            raise
+        finally:
+            self._waiting.leave(worker_id, turn)
+        if not turn.done() or turn.cancelled():
+            self.workers.heard(worker_id)
+            return None
+        key = turn.result()
+        try:
+            return await self._grant(key, self.workers.heard(worker_id))
+        finally:
+            self._reserved.discard(key)
+
+    def heartbeat(
+        self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
+    ) -> bool:
+        """Keep a lease, and note how far the learner is.
+
+        Returns:
+            Whether the worker should drop it, because the run no longer needs it.
+
+        Raises:
+            StaleLeaseError: the learner is somebody else's by now.
+        """
+        if self.workers.knows(worker_id):
+            self.workers.heard(worker_id)
+        run, learner = self._learner(key)
+        if run.state.ended or learner.state is LearnerState.DROPPED:
+            return True
+        self.leases.renew(key, worker_id, epoch)
+        self._store.set_progress(run.run_id, learner.index, progress)
+        return False
+
+    async def commit(
+        self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
+    ) -> None:
+        """Take a checked result; committing the same one again changes nothing.
+
+        Raises:
+            StaleLeaseError: the lease is over, or the run has closed.
+        """
+
+        def change(run: RunRecord) -> RunRecord:
+            learner = run.learners[key.learner]
+            if is_in(learner, result.blob, worker_id, epoch):
+                return run
+            self.leases.require(key, worker_id, epoch)
+            return run.with_learner(done(learner, result))
+
+        await self._store.update(key.run_id, change)
+        self.leases.end(key)
+        logger.info("learner %s of worker %s is in", key, self.workers.name(worker_id))
+
+    def check_commit(
+        self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
+    ) -> tuple[RunRecord, bool]:
+        """Whether a commit would be taken, before its content is read.
+
+        Returns:
+            The run, and whether this very result is in already.
+
+        Raises:
+            StaleLeaseError: the lease is over, or the run has closed.
+        """
+        run, learner = self._learner(key)
+        if is_in(learner, result, worker_id, epoch):
+            return run, True
+        self.leases.require(key, worker_id, epoch)
+        return run, False
+
+    async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
+        """Count an attempt against the learner, and queue it for another worker.
+
+        Raises:
+            StaleLeaseError: the learner is somebody else's by now.
+        """
+
+        def change(run: RunRecord) -> RunRecord:
+            self.leases.require(key, worker_id, epoch)
+            return run.with_learner(
+                after_failure(
+                    run.learners[key.learner],
+                    worker_id=worker_id,
+                    reason=reason,
+                    max_attempts=run.config.learners.max_attempts,
+                )
+            )
+
+        await self._store.update(key.run_id, change)
+        self.leases.end(key)
+        self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
+        self._match()
+
+    async def release(self, worker_id: str, key: AssignmentKey, epoch: int) -> None:
+        """Queue a learner again that its worker gives back undone; a stale call is harmless."""
+        reason = "its worker gave it back"
+        with contextlib.suppress(StaleLeaseError):
+            await self._requeue(key, epoch, worker_id, EventKind.LEARNER_RETURNED, reason)
+
+    async def expire_leases(self) -> None:
+        """Take the learners back whose workers have gone silent; runs until cancelled."""
+        while True:
+            for key, lease in self.leases.expired():
+                await self._expire(key, lease)
+            if seconds := await self.leases.wait_until_due():
+                stopped = f"{seconds:.1f}"
+                self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=stopped)
+
+    async def _expire(self, key: AssignmentKey, lease: Lease) -> None:
+        name = self.workers.name(lease.worker_id)
+        reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"
+        try:
+            await self._requeue(key, lease.epoch, lease.worker_id, EventKind.LEASE_EXPIRED, reason)
+        except StaleLeaseError:
+            self.leases.end(key)
+        except LiptError as error:
+            self._record(EventKind.RETRIED, key, lease.worker_id, str(error), detail="lease expiry")
+            self.leases.extend(key, _RETRY_SECONDS)
+
+    async def _requeue(
+        self, key: AssignmentKey, epoch: int, worker_id: str, why: EventKind, reason: str
+    ) -> None:
+        def change(run: RunRecord) -> RunRecord:
+            self.leases.require(key, worker_id, epoch)
+            return run.with_learner(requeued(run.learners[key.learner], reason))
+
+        await self._store.update(key.run_id, change)
+        self.leases.end(key)
+        self._record(why, key, worker_id, reason)
+        self._match()
+
+    async def _grant(
+        self, key: AssignmentKey, worker: WorkerRecord
+    ) -> tuple[RunRecord, LearnerRecord] | None:
+        def change(run: RunRecord) -> RunRecord:
+            learner = run.learners[key.learner]
+            if run.state is not RunState.TRAINING or learner.state is not LearnerState.QUEUED:
+                return run
+            started = run.training_started_at or self._wall_clock()
+            granted = leased(
+                learner, worker_id=worker.worker_id, worker_name=worker.name, device=worker.device
+            )
+            return run.changed(training_started_at=started).with_learner(granted)
+
+        run = await self._store.update(key.run_id, change)
+        learner = run.learners[key.learner]
+        if learner.state is not LearnerState.LEASED or learner.worker_id != worker.worker_id:
+            return None
+        self.leases.grant(key, learner.worker_id, learner.epoch)
+        if learner.epoch > 1:
+            self._record(EventKind.LEARNER_REASSIGNED, key, learner.worker_id, learner.message)
+        return run, learner
+
+    def _record(
+        self, kind: EventKind, key: AssignmentKey, worker_id: str, reason: str, *, detail: str = ""
+    ) -> None:
+        self._events.record(
+            kind,
+            detail=detail,
+            level=logging.WARNING,
+            run=self._store.find(key.run_id).name,
+            learner=key.learner,
+            worker=self.workers.name(worker_id),
+            reason=reason,
+        )
+
+    def _match(self) -> None:
+        """Give waiting workers, who has asked longest first, what there is to do."""
+        runs = self._store.runs()
+        left = num_queued(runs, self._reserved) if self._waiting.worker_ids() else 0
+        if not left:
+            return
+        alive = self.alive()
+        present = {worker.worker_id: worker for worker in alive}
+        for worker_id in self._waiting.in_order():
+            key = choose_learner(present[worker_id], runs, alive=alive, reserved=self._reserved)
+            if key is not None and self._waiting.serve(worker_id, key):
+                self._reserved.add(key)
+                left -= 1
+            # Asking all of a thousand workers after each grant would hold everything up.
+            if not left:
+                return
+
+    def _on_change(self, run: RunRecord) -> None:
+        if run.state is not RunState.TRAINING:
+            self.leases.end_run(run.run_id)
+        else:
+            self._match()
+
+    def _learner(self, key: AssignmentKey) -> tuple[RunRecord, LearnerRecord]:
+        run = self._store.find(key.run_id)
+        if not 0 <= key.learner < len(run.learners):
+            raise InvalidRequestError(
+                f"run {run.run_id} has learners 0..{len(run.learners) - 1}, not {key.learner}."
+            )
+        return run, run.learners[key.learner]

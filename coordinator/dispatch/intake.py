@@ -1,0 +1,113 @@
+"""Learner intake: a result is compared with its run's theta* before it counts.
+
+A learner that fails a check counts as a failed attempt of its worker, and goes to another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.errors import LearnerRejectedError
+from lipt.common.run_config import PruningMethod
+from lipt.common.weights.files import read_specs, read_weights
+from lipt.common.weights.specs import TensorSpec
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.learner_check import (
+    check_learner,
+    require_finite_report,
+    require_snapshots,
+    trained_norm,
+)
+from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.state.records import RunRecord
+
+# Each takes the memory of two dense models while it lasts.
+_CHECKS_AT_ONCE = 1
+
+
+@dataclass(frozen=True)
+class Reference:
+    """theta* without its values: its tensors by name, and the length of what is trained in it."""
+
+    specs: dict[str, TensorSpec]
+    norm: float
+
+
+class LearnerIntake:
+    """Checks results one after another, and commits what passes."""
+
+    def __init__(self, dispatcher: Dispatcher, blobs: BlobStore) -> None:
+        self._dispatcher = dispatcher
+        self._blobs = blobs
+        self._references: dict[BlobName, Reference] = {}
+        self._reading = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="learner-check")
+
+    async def take(
+        self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
+    ) -> None:
+        """Take a learner; the same result again changes nothing.
+
+        Raises:
+            StaleLeaseError: the lease is over, or the run has closed.
+            UnknownBlobError: its blobs are not stored, or the disk has changed them since.
+            LearnerRejectedError: it cannot be what its task asked for; the attempt counts.
+        """
+        run, already = self._dispatcher.check_commit(worker_id, key, epoch, result.blob)
+        if already:
+            return
+        try:
+            await self._check(run, key.learner, worker_id, result)
+        except LearnerRejectedError as error:
+            await self._dispatcher.fail(worker_id, key, epoch, str(error))
+            raise
+        await self._dispatcher.commit(worker_id, key, epoch, result)
+
+    async def reference(self, run: RunRecord) -> Reference:
+        """What the learners of a run are compared with: its theta*, read once."""
+        name = run.initial_weights
+        if name is None:
+            raise ValueError(f"run {run.run_id} has no initial weights yet")
+        # One at a time: many workers may commit at once, and it is read once for all.
+        async with self._reading:
+            if name not in self._references:
+                self._references[name] = await asyncio.to_thread(self._read_reference, name)
+        return self._references[name]
+
+    async def _check(
+        self, run: RunRecord, index: int, worker_id: str, result: LearnerResult
+    ) -> None:
+        workers = self._dispatcher.workers
+        require_snapshots(
+            len(result.snapshots),
+            run.config.learners.num_snapshots,
+            worker=workers.name(worker_id),
+            version=workers.version(worker_id),
+        )
+        require_finite_report(result.loss, result.train_seconds, result.bytes_received)
+        theta = await self.reference(run)
+        pruned = run.config.pruning.method is not PruningMethod.NONE
+        density = run.learners[index].density if pruned else None
+        # Snapshots are not pruned.
+        parts = [*((name, None) for name in result.snapshots), (result.blob, density)]
+        for name, kept in parts:
+            await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._check_blob, name, theta, kept
+            )
+
+    def _check_blob(self, name: BlobName, theta: Reference, density: float | None) -> None:
+        # A blob that the disk has changed since it came is removed, and can be stored again.
+        self._blobs.keep_if_whole(name)
+        path = self._blobs.path(name)
+        check_learner(path, theta.specs, initial_norm=theta.norm, density=density)
+
+    def _read_reference(self, name: BlobName) -> Reference:
+        path = self._blobs.path(name)
+        specs = read_specs(path)
+        weights = read_weights(path, like=specs, max_bytes=self._blobs.max_blob_bytes)
+        return Reference(specs, trained_norm(weights))

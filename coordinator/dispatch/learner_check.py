@@ -1,0 +1,124 @@
+"""Learner check: what a result and its snapshots must be before anything else reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lipt.common.errors import BlobTooLargeError, LearnerRejectedError, WeightsError
+from lipt.common.weights.encodings import decode_weights
+from lipt.common.weights.finite import require_finite
+from lipt.common.weights.specs import TensorSpec
+
+# A few steps of training leave the length of the weights about where it was.
+MAX_GROWTH = 100.0
+# Weights that are zero without pruning, and buffers that look like weights, move the share.
+MAX_DENSITY_ERROR = 0.05
+_STATISTICS = ("running_mean", "running_var")
+
+
+def require_snapshots(num_sent: int, num_wanted: int, *, worker: str, version: str) -> None:
+    """Refuse a learner that comes without the snapshots that its task asked for.
+
+    Args:
+        num_sent: how many came.
+        num_wanted: the run's `learners.num_snapshots`.
+        worker: who sent it, for the message.
+        version: the lipt that it runs; empty where it is not known.
+
+    Raises:
+        LearnerRejectedError: too few or too many: a worker of before snapshots sends none.
+    """
+    if num_sent != num_wanted:
+        raise LearnerRejectedError(
+            f"the learner came with {num_sent} snapshots, but learners.num_snapshots is "
+            f"{num_wanted}. Worker {worker} runs lipt {version or 'of an unknown version'}: "
+            "install the coordinator's version there, or start a run with "
+            "learners.num_snapshots=0."
+        )
+
+
+def check_learner(
+    path: Path,
+    like: Mapping[str, TensorSpec],
+    *,
+    initial_norm: float = 0.0,
+    density: float | None = None,
+) -> None:
+    """Read a learner's file and refuse it unless it can be what its task asked for.
+
+    Args:
+        path: a sparse safetensors file, a result's or a snapshot's, its digest already
+            verified.
+        like: the tensors of theta*.
+        initial_norm: theta*'s `trained_norm`; 0 compares with nothing.
+        density: the share of weights that the task keeps; None for what is not pruned.
+
+    Raises:
+        LearnerRejectedError: not such a file; other names, shapes or dtypes; values
+            that are not finite; weights far longer than theta*'s; another density.
+    """
+    try:
+        weights = decode_weights(path, like=like)
+        require_finite(weights)
+    except (WeightsError, BlobTooLargeError) as error:
+        raise LearnerRejectedError(str(error)) from None
+    _require_norm(trained_norm(weights), initial_norm)
+    if density is not None:
+        _require_density(weights, density)
+
+
+def require_finite_report(loss: float, train_seconds: float, bytes_received: int) -> None:
+    """Refuse a learner whose report cannot be kept on the run's record.
+
+    Raises:
+        LearnerRejectedError: a figure that is not finite, or below zero.
+    """
+    if not (math.isfinite(loss) and 0.0 <= train_seconds < math.inf and bytes_received >= 0):
+        raise LearnerRejectedError(
+            f"the learner was reported with loss {loss}, {train_seconds} s of training and "
+            f"{bytes_received} bytes received. Report a finite loss, and no negative figures."
+        )
+
+
+def trained_norm(weights: Mapping[str, Tensor]) -> float:
+    """The Euclidean length of all that a learner trains, as one vector, in float64.
+
+    Batch-norm statistics are left out: they follow the activations, whose scale says
+    nothing about the weights, and the soup estimates them anew.
+    """
+    return math.hypot(
+        *(
+            float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+            for name, tensor in weights.items()
+            if tensor.is_floating_point() and not name.endswith(_STATISTICS)
+        )
+    )
+
+
+def _require_norm(norm: float, initial_norm: float) -> None:
+    # A theta* of zeros has no length to compare with.
+    if initial_norm > 0.0 and norm > MAX_GROWTH * initial_norm:
+        raise LearnerRejectedError(
+            f"the learner's weights have a norm of {norm:.4g}, {norm / initial_norm:.0f} times "
+            f"theta*'s {initial_norm:.4g}; at most {MAX_GROWTH:g} times is taken. It diverged, or "
+            "is no learner of this run: lower learners.learning_rate, or look at the worker."
+        )
+
+
+def _require_density(weights: Mapping[str, Tensor], density: float) -> None:
+    # What pruning may touch: see lipt.worker.pruning.inputs.
+    prunable = [item for item in weights.values() if item.is_floating_point() and item.ndim >= 2]
+    total = sum(item.numel() for item in prunable)
+    kept = sum(int(torch.count_nonzero(item)) for item in prunable)
+    # One weight more or less is rounding, where there are few of them.
+    if abs(kept - density * total) > MAX_DENSITY_ERROR * total + 1:
+        raise LearnerRejectedError(
+            f"the learner keeps {kept / total:.4f} of its weights, its task says {density:.4f}; a "
+            f"difference of {MAX_DENSITY_ERROR:g} is taken. Prune it to the density of its "
+            "assignment, or start a run with pruning.method=none."
+        )

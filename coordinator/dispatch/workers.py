@@ -1,0 +1,150 @@
+"""Worker registry: who was heard from not long ago; what workers say of themselves is bounded."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from lipt.common.errors import InvalidRequestError, UnknownWorkerError
+from lipt.common.factory import is_factory_spec
+from lipt.coordinator.state.records import RunRecord
+
+logger = logging.getLogger(__name__)
+
+# A worker asks at least this often (its longest poll), or it is gone.
+_ALIVE_SECONDS = 90.0
+# One that was silent for so long is forgotten; should it come back, it joins again.
+_REMEMBERED_SECONDS = 3600.0
+_SWEEP_SECONDS = 60.0
+# What peers may take on a screen and in memory.
+_MAX_WORKERS = 10_000
+_MAX_CHARACTERS = 80
+_MAX_VERSIONS = 20
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """A registered worker."""
+
+    worker_id: str
+    name: str
+    device: str
+    versions: dict[str, str]
+    allowed_modules: tuple[str, ...]
+    heard_at: float
+
+    def can_run(self, run: RunRecord) -> bool:
+        """Whether it may build the run's model."""
+        model = run.config.model
+        if model.startswith("torchvision:") or not is_factory_spec(model):
+            return True
+        module = model.partition(":")[0]
+        return any(
+            module == allowed or module.startswith(f"{allowed}.")
+            for allowed in self.allowed_modules
+        )
+
+
+class WorkerRegistry:
+    """Who there is, and when they were last heard from."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._workers: dict[str, WorkerRecord] = {}
+        self._swept_at = clock()
+
+    def register(
+        self,
+        instance_id: str,
+        *,
+        name: str,
+        device: str,
+        versions: Mapping[str, str],
+        allowed_modules: tuple[str, ...],
+    ) -> WorkerRecord:
+        """Make a worker known; the same instance is the same worker, also after a restart.
+
+        Raises:
+            InvalidRequestError: the instance has no id.
+        """
+        if not instance_id:
+            raise InvalidRequestError("instance_id is empty. Draw one per worker process.")
+        worker_id = f"w-{hashlib.sha256(instance_id.encode()).hexdigest()[:16]}"
+        if worker_id not in self._workers:
+            logger.info("worker %s (%s) joined on %s", name, worker_id, device)
+        worker = WorkerRecord(
+            worker_id,
+            _short(name) or worker_id,
+            _short(device),
+            {_short(key): _short(versions[key]) for key in sorted(versions)[:_MAX_VERSIONS]},
+            allowed_modules,
+            self._clock(),
+        )
+        self._forget()
+        self._workers[worker_id] = worker
+        return worker
+
+    def heard(self, worker_id: str) -> WorkerRecord:
+        """The worker, noted as heard from now.
+
+        Raises:
+            UnknownWorkerError: it has not registered with this process.
+        """
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            raise UnknownWorkerError(
+                f"worker {worker_id!r} is not registered with this coordinator. Register again."
+            )
+        worker = replace(worker, heard_at=self._clock())
+        self._workers[worker_id] = worker
+        return worker
+
+    def knows(self, worker_id: str) -> bool:
+        """Whether the worker has registered with this process."""
+        return worker_id in self._workers
+
+    def name(self, worker_id: str) -> str:
+        """How a worker is shown; its id where it is not known."""
+        worker = self._workers.get(worker_id)
+        return worker.name if worker else worker_id
+
+    def version(self, worker_id: str) -> str:
+        """The lipt that a worker runs; empty where it is not known."""
+        worker = self._workers.get(worker_id)
+        return worker.versions.get("lipt", "") if worker else ""
+
+    def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
+        """The workers that are there now.
+
+        Args:
+            present: ids of those that wait for work or hold a lease, however long
+                ago they said so.
+        """
+        since = self._clock() - _ALIVE_SECONDS
+        return tuple(
+            worker
+            for worker in self._workers.values()
+            if worker.worker_id in present or worker.heard_at >= since
+        )
+
+    def seconds_since_heard(self, worker: WorkerRecord) -> float:
+        """How long a worker has been silent."""
+        return self._clock() - worker.heard_at
+
+    def _forget(self) -> None:
+        """Make room: workers come and go for weeks, each time under another id."""
+        now = self._clock()
+        if now - self._swept_at >= _SWEEP_SECONDS:
+            self._swept_at = now
+            since = now - _REMEMBERED_SECONDS
+            self._workers = {
+                key: worker for key, worker in self._workers.items() if worker.heard_at >= since
+            }
+        while len(self._workers) >= _MAX_WORKERS:
+            del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
+
+
+def _short(text: str) -> str:
+    return text[:_MAX_CHARACTERS]

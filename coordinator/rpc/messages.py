@@ -1,0 +1,103 @@
+"""Messages: records as the contract shows them."""
+
+from __future__ import annotations
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.wire import blob_to_proto, enum_to_proto, run_config_to_proto
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
+from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord
+from lipt.v1 import blob_pb2, info_pb2, run_pb2, worker_pb2
+
+
+def protocol_version() -> worker_pb2.ProtocolVersion:
+    """What this version speaks."""
+    return worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR)
+
+
+def run_view(store: RunStore, run: RunRecord, *, learners: bool = True) -> run_pb2.Run:
+    """A run as it stands, with what is known of its learners' progress."""
+    view = run_pb2.Run(
+        run_id=run.run_id,
+        name=run.name,
+        state=enum_to_proto(run_pb2.RunState.DESCRIPTOR, run.state),
+        revision=store.revision(run.run_id),
+        config=run_config_to_proto(run.config),
+        message=run.message,
+        progress=_progress(store.activity(run.run_id)),
+        created_at=_timestamp(run.created_at),
+        fingerprint=run.fingerprint,
+        costs=_costs(run),
+        initial_weights=_blob(run.initial_weights),
+        pretrained_weights=_blob(run.pretrained_weights),
+    )
+    if run.ended_at is not None:
+        view.ended_at.CopyFrom(_timestamp(run.ended_at))
+    if run.soup is not None:
+        view.soup.CopyFrom(run_pb2.SoupReport(**run.soup.model_dump()))
+    if learners:
+        view.learners.extend(
+            _learner(learner, store.progress(run.run_id, learner.index), run)
+            for learner in run.learners
+        )
+    return view
+
+
+def _learner(learner: LearnerRecord, progress: LearnerProgress, run: RunRecord) -> run_pb2.Learner:
+    done = learner.state is LearnerState.DONE
+    view = run_pb2.Learner(
+        index=learner.index,
+        state=enum_to_proto(run_pb2.LearnerState.DESCRIPTOR, learner.state),
+        density=learner.density,
+        attempts=learner.epoch,
+        worker_name=learner.worker_name,
+        device=learner.device,
+        step=run.config.learners.num_steps if done else progress.step,
+        loss=learner.loss if done else progress.loss,
+        result=_blob(learner.result),
+        train_seconds=learner.train_seconds,
+        message=learner.account,
+    )
+    if learner.ingredient is not None:
+        view.ingredient.CopyFrom(run_pb2.IngredientReport(**learner.ingredient.model_dump()))
+    return view
+
+
+def _costs(run: RunRecord) -> run_pb2.Costs:
+    return run_pb2.Costs(
+        **run.costs.model_dump(),
+        bytes_to_workers=run.bytes_to_workers,
+        bytes_from_workers=run.bytes_from_workers,
+    )
+
+
+def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
+    """The data set as `lipt doctor` shows it."""
+    channels, height, width = data.image_shape
+    return info_pb2.DatasetInfo(
+        source=data.source,
+        num_examples=data.num_examples,
+        class_names=data.class_names,
+        class_counts=data.class_counts,
+        fingerprint=data.fingerprint,
+        channels=channels,
+        height=height,
+        width=width,
+    )
+
+
+def _progress(activity: Activity) -> run_pb2.Progress:
+    return run_pb2.Progress(activity=activity.text, done=activity.done, total=activity.total)
+
+
+def _blob(name: BlobName | None) -> blob_pb2.BlobRef | None:
+    return None if name is None else blob_to_proto(name)
+
+
+def _timestamp(seconds: float) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromNanoseconds(int(seconds * 1e9))
+    return stamp

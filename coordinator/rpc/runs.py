@@ -1,0 +1,105 @@
+"""`lipt.v1.RunService`: runs over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+
+from lipt.common.errors import InvalidRequestError, RunNotReadyError
+from lipt.common.rpc.wire import blob_to_proto
+from lipt.coordinator.rpc.messages import run_view
+from lipt.coordinator.runs.requests import RunRequests, how_far
+from lipt.coordinator.runs.store import RunStore
+from lipt.v1 import run_pb2 as pb
+from lipt.v1 import run_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_DEFAULT_PAGE_SIZE = 100
+_MAX_PAGE_SIZE = 1000
+_MAX_TOKEN_DIGITS = 9
+# A watcher is told at most this often, and hears something at least that often.
+_MIN_INTERVAL_SECONDS = 0.2
+_SIGN_OF_LIFE_SECONDS = 5.0
+
+
+class RunService(run_pb2_grpc.RunServiceServicer):
+    """What trainers call."""
+
+    def __init__(self, store: RunStore, requests: RunRequests, stopping: asyncio.Event) -> None:
+        self._store = store
+        self._requests = requests
+        self._stopping = stopping
+
+    async def CreateRun(
+        self, request: pb.CreateRunRequest, context: Context
+    ) -> pb.CreateRunResponse:
+        """Start a run."""
+        run = await self._requests.create(request.request_id, request.name, request.config)
+        return pb.CreateRunResponse(run=run_view(self._store, run))
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
+        """Show a run."""
+        run = self._store.find(request.run_id)
+        return pb.GetRunResponse(run=run_view(self._store, run))
+
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
+        """Show runs, newest first."""
+        token = request.page_token or "0"
+        given = token.isdecimal() and len(token) <= _MAX_TOKEN_DIGITS
+        if not given or not 0 <= request.page_size <= _MAX_PAGE_SIZE:
+            raise InvalidRequestError(
+                f"page_size {request.page_size} is outside 0..{_MAX_PAGE_SIZE}, or page_token "
+                f"{request.page_token!r} is none that this service gave."
+            )
+        start, size = int(token), request.page_size or _DEFAULT_PAGE_SIZE
+        runs = self._store.runs()[::-1]
+        return pb.ListRunsResponse(
+            runs=[run_view(self._store, run, learners=False) for run in runs[start : start + size]],
+            next_page_token=str(start + size) if start + size < len(runs) else "",
+        )
+
+    async def CancelRun(
+        self, request: pb.CancelRunRequest, context: Context
+    ) -> pb.CancelRunResponse:
+        """End a run."""
+        run = await self._requests.cancel(request.run_id)
+        return pb.CancelRunResponse(run=run_view(self._store, run))
+
+    async def WatchRun(
+        self, request: pb.WatchRunRequest, context: Context
+    ) -> AsyncIterator[pb.WatchRunResponse]:
+        """Show a run at every change until it has ended, or this service stops."""
+        run_id = self._store.find(request.run_id).run_id
+        seen = request.after_revision
+        while not self._stopping.is_set():
+            current = await self._store.wait_for_change(
+                run_id, seen, timeout_seconds=_SIGN_OF_LIFE_SECONDS
+            )
+            run = self._store.find(run_id)
+            yield pb.WatchRunResponse(run=run_view(self._store, run))
+            if run.state.ended:
+                return
+            seen = current
+            await asyncio.sleep(_MIN_INTERVAL_SECONDS)
+
+    async def GetWeights(
+        self, request: pb.GetWeightsRequest, context: Context
+    ) -> pb.GetWeightsResponse:
+        """Name the blob of theta* or theta_p."""
+        run = self._store.find(request.run_id)
+        names = {
+            pb.WEIGHTS_KIND_INITIAL: run.initial_weights,
+            pb.WEIGHTS_KIND_PRETRAINED: run.pretrained_weights,
+        }
+        if request.kind not in names:
+            raise InvalidRequestError(
+                f"weights kind {request.kind} is neither initial (1) nor pretrained (2)."
+            )
+        name = names[request.kind]
+        if name is None:
+            raise RunNotReadyError(how_far(run, self._store.activity(run.run_id)))
+        return pb.GetWeightsResponse(weights=blob_to_proto(name))

@@ -1,0 +1,139 @@
+"""`lipt.v1.SubsetService`: subsets over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+
+from lipt.common.rpc.wire import blob_from_proto
+from lipt.common.subset_difference import Difference, Examples
+from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.subsets.sending import Sending
+from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
+from lipt.v1 import subset_pb2 as pb
+from lipt.v1 import subset_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+# A client that waits hears something at least this often.
+_SIGN_OF_LIFE_SECONDS = 5.0
+
+
+class _Progress:
+    """What a computation reported last; what came before it is not sent any more."""
+
+    def __init__(self) -> None:
+        self.latest = pb.SubsetProgress()
+        self._news = asyncio.Event()
+
+    def report(self, activity: str, done: int, total: int) -> None:
+        self.latest = pb.SubsetProgress(activity=activity, done=done, total=total)
+        self._news.set()
+
+    async def next(self, answering: asyncio.Future[Any]) -> None:
+        """Wait for news, for the answer, or until a sign of life is due."""
+        news = asyncio.ensure_future(self._news.wait())
+        either: set[asyncio.Future[Any]] = {news, answering}
+        await asyncio.wait(
+            either, timeout=_SIGN_OF_LIFE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        news.cancel()
+        self._news.clear()
+
+
+class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
+    """What trainers call."""
+
+    def __init__(self, subsets: Subsets) -> None:
+        self._subsets = subsets
+
+    async def GetSubset(
+        self, request: pb.GetSubsetRequest, context: Context
+    ) -> AsyncIterator[pb.GetSubsetResponse]:
+        """Compute or read a subset, and stream it."""
+        progress = _Progress()
+        answering = asyncio.ensure_future(self._subsets.get(_query(request), progress.report))
+        try:
+            while not answering.done():
+                await progress.next(answering)
+                if not answering.done():
+                    yield pb.GetSubsetResponse(progress=progress.latest)
+            answer = answering.result()
+        finally:
+            answering.cancel()
+        previous = request.previous if request.accept_difference else ""
+        sending = await self._subsets.sending(answer.subset, previous)
+        yield pb.GetSubsetResponse(subset=_description(answer, sending))
+        for content in sending.parts():
+            yield _content(content)
+
+    async def ListStrategies(
+        self, request: pb.ListStrategiesRequest, context: Context
+    ) -> pb.ListStrategiesResponse:
+        """Describe every strategy."""
+        return pb.ListStrategiesResponse(
+            strategies=[
+                pb.Strategy(
+                    name=strategy.name,
+                    summary=strategy.summary,
+                    paper=strategy.paper,
+                    returns_weights=strategy.returns_weights,
+                    balanced_by_default=strategy.resolve_balance(None),
+                    options=[
+                        pb.StrategyOption(
+                            name=option.name,
+                            default_value=option.default,
+                            allowed_values=option.allowed,
+                        )
+                        for option in strategy.options
+                    ],
+                    needs=sorted(strategy.default_needs()) or ["labels"],
+                    cost=strategy.cost,
+                )
+                for strategy in STRATEGIES.values()
+            ]
+        )
+
+
+def _query(request: pb.GetSubsetRequest) -> SubsetQuery:
+    return SubsetQuery(
+        run=request.run_id,
+        strategy=request.strategy,
+        fraction=request.fraction if request.HasField("fraction") else None,
+        budget=request.budget if request.HasField("budget") else None,
+        balanced=request.balanced if request.HasField("balanced") else None,
+        options=dict(request.options),
+        weights=blob_from_proto(request.weights) if request.HasField("weights") else None,
+        features=blob_from_proto(request.features) if request.HasField("features") else None,
+        previous=request.previous,
+    )
+
+
+def _content(part: Examples | Difference) -> pb.GetSubsetResponse:
+    if isinstance(part, Examples):
+        examples = pb.SubsetExamples(indices=part.indices_K, weights=part.weights_K)
+        return pb.GetSubsetResponse(examples=examples)
+    difference = pb.SubsetDifference(
+        removed=part.removed_R, indices=part.changed.indices_K, weights=part.changed.weights_K
+    )
+    return pb.GetSubsetResponse(difference=difference)
+
+
+def _description(answer: Answer, sending: Sending) -> pb.Subset:
+    subset = answer.subset
+    return pb.Subset(
+        run_id=subset.run_id,
+        strategy=subset.strategy,
+        num_examples=subset.num_examples,
+        balanced=subset.balanced,
+        fingerprint=subset.fingerprint,
+        digest=subset.digest,
+        weights_sha256=subset.weights_sha256,
+        manifest_json=json.dumps(subset.manifest, sort_keys=True),
+        kept=answer.kept,
+        difference_to=sending.difference_to,
+    )

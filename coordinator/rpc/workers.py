@@ -1,0 +1,162 @@
+"""`lipt.v1.WorkerService`: leases over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import grpc.aio
+
+from lipt.common.errors import (
+    IncompatibleProtocolError,
+    InvalidRequestError,
+)
+from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.wire import blob_from_proto, blob_to_proto, enum_value, task_to_proto
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.intake import LearnerIntake
+from lipt.coordinator.rpc.messages import protocol_version
+from lipt.coordinator.runs.store import LearnerProgress
+from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.v1 import worker_pb2 as pb
+from lipt.v1 import worker_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_MAX_WAIT_SECONDS = 60.0
+_HEARTBEATS_PER_LEASE = 3
+_MAX_ALLOWED_MODULES = 100
+_MAX_MODULE_CHARACTERS = 200
+
+
+class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
+    """What workers call."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, intake: LearnerIntake, stopping: asyncio.Event
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._intake = intake
+        self._stopping = stopping
+
+    async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
+        """Make a worker known."""
+        if request.protocol.major != PROTOCOL_MAJOR:
+            raise IncompatibleProtocolError(
+                f"the worker speaks protocol {request.protocol.major}.{request.protocol.minor}, "
+                f"this coordinator {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}. "
+                "Install the same lipt on both."
+            )
+        if len(request.allowed_modules) > _MAX_ALLOWED_MODULES:
+            raise InvalidRequestError(
+                f"{len(request.allowed_modules)} allowed modules are more than "
+                f"{_MAX_ALLOWED_MODULES}. Allow a parent package in their place."
+            )
+        longest = max(request.allowed_modules, key=len, default="")
+        if len(longest) > _MAX_MODULE_CHARACTERS:
+            raise InvalidRequestError(
+                f"allowed module {longest[:50]!r}... has {len(longest)} characters; at most "
+                f"{_MAX_MODULE_CHARACTERS} are taken. Give the name of a module."
+            )
+        worker = self._dispatcher.workers.register(
+            request.instance_id,
+            name=request.name,
+            device=request.device,
+            versions=request.versions,
+            allowed_modules=tuple(request.allowed_modules),
+        )
+        return pb.RegisterResponse(worker_id=worker.worker_id, protocol=protocol_version())
+
+    async def AcquireAssignment(
+        self, request: pb.AcquireAssignmentRequest, context: Context
+    ) -> pb.AcquireAssignmentResponse:
+        """Wait for a learner to train."""
+        wait_seconds = request.wait_seconds
+        if not 0.0 <= wait_seconds <= _MAX_WAIT_SECONDS:  # also refuses NaN
+            raise InvalidRequestError(
+                f"wait_seconds {wait_seconds} is outside 0..{_MAX_WAIT_SECONDS:g}."
+            )
+        granted = await self._until_stopping(
+            self._dispatcher.acquire(request.worker_id, wait_seconds=wait_seconds)
+        )
+        if granted is None:
+            return pb.AcquireAssignmentResponse()
+        return pb.AcquireAssignmentResponse(assignment=self._assignment(*granted))
+
+    async def Heartbeat(
+        self, request: pb.HeartbeatRequest, context: Context
+    ) -> pb.HeartbeatResponse:
+        """Keep a lease."""
+        progress = request.progress
+        stop = self._dispatcher.heartbeat(
+            request.worker_id,
+            AssignmentKey.parse(request.assignment_id),
+            request.epoch,
+            LearnerProgress(
+                phase=enum_value(pb.LearnerPhase.DESCRIPTOR, progress.phase),
+                step=progress.step,
+                loss=progress.loss if math.isfinite(progress.loss) else 0.0,
+            ),
+        )
+        return pb.HeartbeatResponse(stop=stop)
+
+    async def CommitResult(
+        self, request: pb.CommitResultRequest, context: Context
+    ) -> pb.CommitResultResponse:
+        """Check and take a learner."""
+        key = AssignmentKey.parse(request.assignment_id)
+        report = request.report
+        result = LearnerResult(
+            blob_from_proto(request.result),
+            loss=report.loss,
+            train_seconds=report.train_seconds,
+            bytes_received=report.bytes_received,
+            snapshots=tuple(map(blob_from_proto, request.snapshots)),
+        )
+        await self._intake.take(request.worker_id, key, request.epoch, result)
+        return pb.CommitResultResponse()
+
+    async def ReleaseAssignment(
+        self, request: pb.ReleaseAssignmentRequest, context: Context
+    ) -> pb.ReleaseAssignmentResponse:
+        """Take a learner back undone."""
+        held = (request.worker_id, AssignmentKey.parse(request.assignment_id), request.epoch)
+        if request.error:
+            await self._dispatcher.fail(*held, request.error[:1000])
+        else:
+            await self._dispatcher.release(*held)
+        return pb.ReleaseAssignmentResponse()
+
+    def _assignment(self, run: RunRecord, learner: LearnerRecord) -> pb.Assignment:
+        lease_seconds = self._dispatcher.leases.duration_seconds
+        if run.initial_weights is None:
+            raise ValueError(f"run {run.run_id} hands out learners before its weights exist")
+        return pb.Assignment(
+            assignment_id=str(AssignmentKey(run.run_id, learner.index)),
+            run_id=run.run_id,
+            learner_index=learner.index,
+            lease=pb.Lease(
+                epoch=learner.epoch,
+                duration_seconds=lease_seconds,
+                heartbeat_seconds=lease_seconds / _HEARTBEATS_PER_LEASE,
+            ),
+            initial_weights=blob_to_proto(run.initial_weights),
+            shard=blob_to_proto(learner.shard),
+            task=task_to_proto(run.task(learner)),
+        )
+
+    async def _until_stopping(self, waiting: Any) -> Any:
+        """A long poll's answer, or None as soon as the service drains."""
+        poll = asyncio.ensure_future(waiting)
+        stop = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({poll, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if poll.done():
+                return poll.result()
+            return None
+        finally:
+            stop.cancel()
+            poll.cancel()

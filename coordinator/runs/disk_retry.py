@@ -1,0 +1,54 @@
+"""Disk retry: a run waits for a disk that refuses (full, read-only), in growing pauses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from lipt.common.errors import StateError
+from lipt.common.events import EventKind, Events
+from lipt.coordinator.runs.store import Activity, RunStore
+
+ResultT = TypeVar("ResultT")
+
+_FIRST_PAUSE_SECONDS = 1.0
+_MAX_PAUSE_SECONDS = 30.0
+
+
+class DiskRetry:
+    """Does what a run needs as soon as the disk lets it: it waits, and is not lost."""
+
+    def __init__(
+        self, store: RunStore, events: Events, sleep: Callable[[float], Awaitable[object]]
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._sleep = sleep
+
+    async def __call__(
+        self, run_id: str, action: Callable[[], Awaitable[ResultT]], *, stage: str
+    ) -> ResultT:
+        """What `action` gives; until then the run shows what it waits for.
+
+        Args:
+            run_id: whose action it is.
+            action: called again after every `StateError`; what else it raises is raised.
+            stage: which kind of action, for the counter of retries.
+        """
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await action()
+            except StateError as error:
+                self._events.record(
+                    EventKind.RETRIED,
+                    detail=stage,
+                    level=logging.WARNING,
+                    run=self._store.find(run_id).name,
+                    after_seconds=pause,
+                    reason=str(error),
+                )
+                self._store.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
+                await self._sleep(pause)
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)

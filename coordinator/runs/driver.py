@@ -1,0 +1,292 @@
+"""Run driver: one task per run carries it from its request to its soup.
+
+A run's state says which stage comes next; a stage's result and the next state
+are written in one transaction. So a coordinator that was killed goes on with
+the stage it was in, and nothing that was finished is done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import TypeVar
+
+from lipt.common.errors import LiptError, RunFailedError
+from lipt.common.events import EventKind, Events
+from lipt.coordinator.compute.jobs.pretraining import (
+    CutShards,
+    DamagedLearners,
+    InitializeWeights,
+    MakeSoup,
+)
+from lipt.coordinator.compute.messages import Job
+from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.runs.disk_retry import DiskRetry
+from lipt.coordinator.runs.store import Activity, RunStore
+from lipt.coordinator.runs.transitions import (
+    DAMAGED,
+    Closing,
+    decide_closing,
+    soup_record,
+    with_ingredients,
+    without_open_learners,
+    without_results,
+)
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunState
+
+logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+# Makes theta* and shards again that are not whole.
+Restore = Callable[[RunRecord, OnProgress], Awaitable[None]]
+
+
+class RunDriver:
+    """One task per run that has not ended."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        compute: ComputeProcess,
+        *,
+        restore: Restore,
+        wall_clock: Callable[[], float],
+        deadline_clock: Callable[[], float] | None = None,
+        events: Events | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Drive the runs of `store`.
+
+        Args:
+            store: the runs.
+            compute: where the stages are computed.
+            restore: makes again what learners are made from, where it is damaged.
+            wall_clock: seconds since 1970, for when a run ended.
+            deadline_clock: the clock of `training_started_at`; the wall clock's where
+                it is not given.
+            events: where retries and ends are counted.
+            sleep: waits so many seconds.
+        """
+        self._store = store
+        self._compute = compute
+        self._restore = restore
+        self._wall_clock = wall_clock
+        self._deadline_clock = deadline_clock or wall_clock
+        self._events = events or Events()
+        self._retrying = DiskRetry(store, self._events, sleep)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._restoring: dict[str, asyncio.Task[None]] = {}
+        store.listen(self._on_change)
+
+    def start(self, run_id: str) -> None:
+        """Begin, or go on with, a run."""
+        task = asyncio.create_task(self._drive(run_id), name=f"run {run_id}")
+        self._tasks[run_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(run_id, None))
+
+    def resume_all(self) -> None:
+        """Go on with every run that an earlier process left unfinished."""
+        for run in self._store.runs():
+            if not run.state.ended:
+                logger.info("run %s goes on from %s", run.name, run.state)
+                self.start(run.run_id)
+                self._look_after(run)
+
+    async def cancel(self, run_id: str) -> RunRecord:
+        """End a run now; one that has ended stays as it is."""
+
+        def change(run: RunRecord) -> RunRecord:
+            return run if run.state.ended else self._ended(run, RunState.CANCELLED, "cancelled")
+
+        run = await self._store.update(run_id, change)
+        task = self._tasks.get(run_id)
+        if task is not None:
+            task.cancel()
+        return run
+
+    async def stop(self) -> None:
+        """Leave all runs where they are; the next process goes on with them."""
+        tasks = (*self._tasks.values(), *self._restoring.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _drive(self, run_id: str) -> None:
+        stages: dict[RunState, Callable[[RunRecord], Awaitable[None]]] = {
+            RunState.PENDING: self._begin,
+            RunState.INITIALIZING: self._initialize,
+            RunState.SHARDING: self._shard,
+            RunState.TRAINING: self._train,
+            RunState.MERGING: self._merge,
+        }
+        try:
+            while not (run := self._store.find(run_id)).state.ended:
+                self._store.set_activity(run_id, Activity())
+                await stages[run.state](run)
+                logger.info("run %s: %s", run.name, self._store.find(run_id).state)
+        except LiptError as error:
+            await self._fail(run_id, str(error))
+        except Exception:
+            logger.exception("run %s failed", run_id)
+            await self._fail(run_id, "an internal error; the coordinator's log has it.")
+
+    def _on_change(self, run: RunRecord) -> None:
+        if run.state.ended:
+            level = logging.ERROR if run.state is RunState.FAILED else logging.INFO
+            self._events.record(
+                EventKind.RUN_ENDED,
+                detail=run.state.value,
+                level=level,
+                run=run.name,
+                reason=run.message,
+            )
+
+    async def _fail(self, run_id: str, reason: str) -> None:
+        await self._advance(run_id, lambda run: self._ended(run, RunState.FAILED, reason))
+
+    async def _computed(self, run_id: str, job: Job[ResultT]) -> ResultT:
+        return await self._retrying(
+            run_id, lambda: self._compute.run(job, self._report(run_id)), stage="stage"
+        )
+
+    def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
+        return run.changed(state=state, message=message, ended_at=self._wall_clock())
+
+    def _report(self, run_id: str) -> Callable[[str, int, int], None]:
+        return lambda text, done, total: self._store.set_activity(
+            run_id, Activity(text, done, total)
+        )
+
+    async def _begin(self, run: RunRecord) -> None:
+        await self._advance(run.run_id, lambda now: now.changed(state=RunState.INITIALIZING))
+
+    async def _initialize(self, run: RunRecord) -> None:
+        started = monotonic()
+        made = await self._computed(run.run_id, InitializeWeights(run.config))
+        seconds = monotonic() - started
+        await self._advance(
+            run.run_id,
+            lambda now: now.changed(
+                state=RunState.SHARDING,
+                initial_weights=made.weights,
+                image=made.image,
+                costs=now.costs.changed(initialization_seconds=seconds),
+            ),
+        )
+
+    async def _shard(self, run: RunRecord) -> None:
+        started = monotonic()
+        draws = await self._computed(run.run_id, CutShards(run.config))
+        seconds = monotonic() - started
+        learners = tuple(
+            LearnerRecord(index=index, density=draw.density, shard=draw.shard)
+            for index, draw in enumerate(draws)
+        )
+        await self._advance(
+            run.run_id,
+            lambda now: now.changed(
+                state=RunState.TRAINING,
+                learners=learners,
+                costs=now.costs.changed(sharding_seconds=seconds),
+            ),
+        )
+
+    def _look_after(self, run: RunRecord) -> None:
+        """Restore what learners are made from, beside the run: its deadline does not wait."""
+        if run.run_id in self._restoring:
+            return
+
+        async def restore() -> None:
+            try:
+                await self._restore(run, self._report(run.run_id))
+            except LiptError as error:
+                logger.error("run %s: %s", run.name, error)  # noqa: TRY400 - said in full
+
+        task = asyncio.create_task(restore(), name=f"restoring for run {run.run_id}")
+        self._restoring[run.run_id] = task
+        task.add_done_callback(lambda _: self._restoring.pop(run.run_id, None))
+
+    async def _train(self, run: RunRecord) -> None:
+        run = await self._advance(run.run_id, self._began_in_the_past)
+        num_failures = run.num_failures
+        while True:
+            revision = self._store.revision(run.run_id)
+            run = self._store.find(run.run_id)
+            if run.num_failures > num_failures:
+                num_failures = run.num_failures
+                self._look_after(run)
+            decision = decide_closing(run, now=self._deadline_clock())
+            if decision.verdict is Closing.FAIL:
+                raise RunFailedError(decision.reason)
+            if decision.verdict is Closing.MERGE:
+                break
+            await self._store.wait_for_change(
+                run.run_id, revision, timeout_seconds=decision.seconds_left or 60.0
+            )
+        logger.info("run %s closes: %s", run.name, decision.reason)
+        started = run.training_started_at
+        seconds = 0.0 if started is None else self._deadline_clock() - started
+        await self._advance(
+            run.run_id,
+            lambda now: without_open_learners(now, decision.reason).changed(
+                state=RunState.MERGING,
+                costs=now.costs.changed(training_seconds=seconds),
+            ),
+        )
+
+    def _began_in_the_past(self, run: RunRecord) -> RunRecord:
+        # The machine's clock may have been set back since an earlier process wrote this.
+        now, started = self._deadline_clock(), run.training_started_at
+        return run.changed(training_started_at=None if started is None else min(started, now))
+
+    async def _merge(self, run: RunRecord) -> None:
+        started = monotonic()
+        if run.image is None or run.initial_weights is None:
+            raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
+        await self._retrying(
+            run.run_id, lambda: self._restore(run, self._report(run.run_id)), stage="stage"
+        )
+        made = await self._computed(
+            run.run_id, MakeSoup(run.config, run.image, run.initial_weights, run.results)
+        )
+        if isinstance(made, DamagedLearners):
+            await self._ask_again(run, made.indices)
+            return
+        seconds = monotonic() - started
+        await self._advance(
+            run.run_id,
+            lambda now: now.changed(
+                state=RunState.READY,
+                ended_at=self._wall_clock(),
+                learners=with_ingredients(now, made, run.results),
+                soup=soup_record(made),
+                pretrained_weights=made.weights,
+                costs=now.costs.changed(merging_seconds=seconds),
+            ),
+        )
+
+    async def _ask_again(self, run: RunRecord, indices: tuple[int, ...]) -> None:
+        """Go back to training for learners that were in, and are not whole any more."""
+        for index in indices:
+            self._events.record(
+                EventKind.LEARNER_DAMAGED,
+                level=logging.ERROR,
+                run=run.name,
+                learner=index,
+                reason=DAMAGED,
+            )
+        await self._advance(
+            run.run_id,
+            lambda now: without_results(now, indices).changed(state=RunState.TRAINING),
+        )
+
+    async def _advance(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
+        """Write a stage's results and the next state in one transaction."""
+        return await self._retrying(
+            run_id,
+            # A run that was cancelled meanwhile stays so.
+            lambda: self._store.update(run_id, lambda run: run if run.state.ended else change(run)),
+            stage="record",
+        )

@@ -1,0 +1,87 @@
+"""Repair: what the disk has changed or lost is made again, the same to the byte.
+
+theta* and shards come from the run's config and the data, theta_p from the learners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.errors import CorruptBlobError
+from lipt.coordinator.compute.jobs.pretraining import (
+    CutShards,
+    InitializeWeights,
+    MakeSoup,
+    SoupResult,
+)
+from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.state.records import RunRecord
+
+logger = logging.getLogger(__name__)
+
+
+async def restore_inputs(
+    run: RunRecord, blobs: BlobStore, compute: ComputeProcess, report: OnProgress
+) -> None:
+    """See to it that a run's theta*, and the shards of learners that are not in, are whole.
+
+    Raises:
+        CorruptBlobError: something is not, and cannot be made again.
+    """
+    if run.initial_weights is None:
+        return
+    shards = {learner.shard for learner in run.learners if learner.state.open}
+    damaged = await _damaged(blobs, {run.initial_weights, *shards})
+    if not damaged:
+        return
+    logger.warning("%d inputs of run %s are not whole: they are made again", len(damaged), run.name)
+    if run.initial_weights in damaged:
+        await compute.run(InitializeWeights(run.config), report)
+    if damaged & shards:
+        await compute.run(CutShards(run.config), report)
+    lost = await _damaged(blobs, damaged)
+    if lost:
+        raise CorruptBlobError(
+            f"{len(lost)} inputs of run {run.name} were changed or lost by the coordinator's disk, "
+            f"and came out otherwise when they were made again: {', '.join(map(str, lost))}. "
+            "Start the run again."
+        )
+
+
+async def _damaged(blobs: BlobStore, names: set[BlobName]) -> set[BlobName]:
+    def damaged() -> set[BlobName]:
+        return {name for name in names if not blobs.is_whole(name)}
+
+    return await asyncio.to_thread(damaged)
+
+
+async def restore_pretrained_weights(
+    run: RunRecord, blobs: BlobStore, compute: ComputeProcess, report: OnProgress
+) -> None:
+    """See to it that a finished run's theta_p is whole; the same learners give the same bytes.
+
+    Raises:
+        CorruptBlobError: it is not, and cannot be made again.
+    """
+    name = run.pretrained_weights
+    if name is None or run.initial_weights is None or run.image is None:
+        raise ValueError(f"run {run.run_id} has no theta_p yet")
+    if not await _damaged(blobs, {name}):
+        return
+    logger.warning("theta_p of run %s, %s, is not whole: it is made again", run.name, name)
+    made = await compute.run(
+        MakeSoup(run.config, run.image, run.initial_weights, run.results), report
+    )
+    if not isinstance(made, SoupResult):
+        why = f"so were the learners {', '.join(map(str, made.indices))}"
+    elif made.weights != name:
+        why = f"what was made of its learners now is {made.weights}"
+    else:
+        return
+    raise CorruptBlobError(
+        f"theta_p of run {run.name}, {name}, was changed or lost by the coordinator's disk, and "
+        f"{why}. Start the run again."
+    )

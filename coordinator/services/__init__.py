@@ -1,1 +1,0 @@
-"""The contract's servicers: read the request, delegate, answer. No decision lives here."""

@@ -1,0 +1,246 @@
+"""Records: what the coordinator knows of a run, frozen; every change makes a new record.
+
+These are the values that the database keeps; leases and a learner's progress
+live in memory only (`lipt.coordinator.dispatch.leases`), for a restart renews them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.learner_task import ImageFormat, LearnerTask
+from lipt.common.run_config import RunConfig
+from lipt.common.seeding import derive_seed
+
+
+class RunState(StrEnum):
+    """Where a run is; it only ever moves down this list, or to FAILED or CANCELLED."""
+
+    PENDING = "pending"
+    INITIALIZING = "initializing"
+    SHARDING = "sharding"
+    TRAINING = "training"
+    MERGING = "merging"
+    READY = "ready"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run will not change any more."""
+        return self in (RunState.READY, RunState.FAILED, RunState.CANCELLED)
+
+
+class LearnerState(StrEnum):
+    """Where a learner is."""
+
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"
+    DROPPED = "dropped"
+
+    @property
+    def open(self) -> bool:
+        """Whether a result may still come."""
+        return self in (LearnerState.QUEUED, LearnerState.LEASED)
+
+
+def _blob_from_state(value: Any) -> BlobName:
+    if isinstance(value, BlobName):
+        return value
+    sha256, size_bytes = value  # as written below
+    return BlobName.parse(str(sha256), int(size_bytes))
+
+
+Blob = Annotated[
+    BlobName,
+    PlainValidator(_blob_from_state),
+    PlainSerializer(lambda name: [name.sha256, name.size_bytes]),
+]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def changed(self, **values: Any) -> Self:
+        """This record with some fields replaced; a name that is no field is an error."""
+        unknown = values.keys() - type(self).model_fields.keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no fields {sorted(unknown)}")
+        return self.model_copy(update=values)
+
+
+@dataclass(frozen=True)
+class CommittedLearner:
+    """What a learner handed in: its states on the way, in order, and its result."""
+
+    index: int
+    snapshots: tuple[BlobName, ...]
+    result: BlobName
+
+
+class IngredientRecord(_Record):
+    """A learner's part in the soup."""
+
+    position: int
+    accuracy: float
+    soup_accuracy: float
+    alpha: float
+    kept: bool
+
+
+class LearnerRecord(_Record):
+    """One learner: its draw, its attempts, its result."""
+
+    index: int
+    density: float
+    shard: Blob
+    state: LearnerState = LearnerState.QUEUED
+    # Grows with every grant; a commit with an older one is stale.
+    epoch: int = 0
+    failures: int = 0
+    worker_id: str = ""
+    worker_name: str = ""
+    device: str = ""
+    # Workers on which it failed: others are asked first.
+    failed_on: tuple[str, ...] = ()
+    result: Blob | None = None
+    # States on the way to the result, in the order of training.
+    snapshots: tuple[Blob, ...] = ()
+    loss: float = 0.0
+    train_seconds: float = 0.0
+    bytes_received: int = 0
+    message: str = ""
+    # Why attempts counted against it, oldest first; a later success does not erase them.
+    refusals: tuple[str, ...] = ()
+    ingredient: IngredientRecord | None = None
+
+    @property
+    def account(self) -> str:
+        """What went wrong with it so far, oldest first, and where it stands; may be empty."""
+        return "; ".join(dict.fromkeys(filter(None, (*self.refusals, self.message))))
+
+
+class SoupRecord(_Record):
+    """What came out of the soup."""
+
+    initial_accuracy: float
+    mean_learner_accuracy: float
+    best_learner_accuracy: float
+    soup_accuracy: float
+    num_kept: int
+    num_validation_examples: int
+
+
+class CostRecord(_Record):
+    """Seconds per stage."""
+
+    initialization_seconds: float = 0.0
+    sharding_seconds: float = 0.0
+    training_seconds: float = 0.0
+    merging_seconds: float = 0.0
+
+
+class RunRecord(_Record):
+    """One run, from its request to its soup."""
+
+    run_id: str
+    name: str
+    request_id: str
+    created_at: float
+    config: RunConfig
+    fingerprint: str
+    num_classes: int
+    state: RunState = RunState.PENDING
+    ended_at: float | None = None
+    message: str = ""
+    image: ImageFormat | None = None
+    initial_weights: Blob | None = None
+    pretrained_weights: Blob | None = None
+    learners: tuple[LearnerRecord, ...] = ()
+    # Wall clock of the first assignment; the deadline counts from it.
+    training_started_at: float | None = None
+    soup: SoupRecord | None = None
+    costs: CostRecord = CostRecord()
+
+    def with_learner(self, learner: LearnerRecord) -> RunRecord:
+        """This run with one learner replaced."""
+        learners = list(self.learners)
+        learners[learner.index] = learner
+        return self.changed(learners=tuple(learners))
+
+    def count(self) -> Counter[LearnerState]:
+        """How many learners are in which state."""
+        return Counter(learner.state for learner in self.learners)
+
+    @property
+    def bytes_to_workers(self) -> int:
+        """What the workers of learners that are in have fetched for them."""
+        return sum(learner.bytes_received for learner in self.learners)
+
+    @property
+    def bytes_from_workers(self) -> int:
+        """The size of all results and snapshots that are in."""
+        return sum(
+            blob.size_bytes
+            for learner in self.learners
+            if learner.result
+            for blob in (*learner.snapshots, learner.result)
+        )
+
+    @property
+    def committed(self) -> tuple[CommittedLearner, ...]:
+        """The learners that are in, ascending by index."""
+        return tuple(
+            CommittedLearner(learner.index, learner.snapshots, learner.result)
+            for learner in self.learners
+            if learner.state is LearnerState.DONE and learner.result is not None
+        )
+
+    @property
+    def num_failures(self) -> int:
+        """How many attempts counted against its learners."""
+        return sum(learner.failures for learner in self.learners)
+
+    @property
+    def results(self) -> tuple[tuple[int, BlobName], ...]:
+        """What the soup is made of: the index and the result of each learner that is in."""
+        return tuple((learner.index, learner.result) for learner in self.committed)
+
+    def task(self, learner: LearnerRecord) -> LearnerTask:
+        """What a worker is told about one learner; the same for every attempt."""
+        if self.image is None:
+            raise ValueError(f"run {self.run_id} is {self.state}: it has no learners yet")
+        return LearnerTask(
+            model=self.config.model,
+            num_classes=self.num_classes,
+            image=self.image,
+            learners=self.config.learners,
+            augmentation=self.config.augmentation,
+            pruning_method=self.config.pruning.method,
+            density=learner.density,
+            seed=derive_seed(self.config.seed, "learner", learner.index),
+        )
+
+
+class SubsetRecord(_Record):
+    """A computed subset; `blob` holds its indices and weights."""
+
+    key: str
+    run_id: str
+    strategy: str
+    num_examples: int
+    balanced: bool
+    fingerprint: str
+    digest: str
+    weights_sha256: str
+    manifest: dict[str, object]
+    blob: Blob
+    created_at: float

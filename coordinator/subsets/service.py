@@ -1,0 +1,281 @@
+"""Subset service: a subset is computed once, stored, and answered from the store ever after.
+
+One that the disk has changed or lost is computed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from time import monotonic
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.devices import versions
+from lipt.common.errors import DataError, SignalsError, UnknownBlobError
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
+from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.runs.repair import restore_pretrained_weights
+from lipt.coordinator.runs.requests import require_ready
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.selection.registry import find_strategy
+from lipt.coordinator.selection.select import resolve_budget
+from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.subsets.sending import Sending, SubsetContents
+from lipt.coordinator.subsets.single_flight import SingleFlight
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SubsetQuery:
+    """What a trainer asks for."""
+
+    run: str
+    strategy: str
+    fraction: float | None
+    budget: int | None
+    balanced: bool | None
+    options: Mapping[str, str]
+    # Other weights of the run's model in place of theta_p.
+    weights: BlobName | None
+    # The user's own features in place of the model's.
+    features: BlobName | None = None
+    # The digest of the subset that the trainer has; empty where it has none.
+    previous: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A subset, and whether it is the query's previous one, which still serves."""
+
+    subset: SubsetRecord
+    kept: bool = False
+
+
+class Subsets:
+    """The subsets of one coordinator."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        database: Database,
+        blobs: BlobStore,
+        compute: ComputeProcess,
+        data: DataDescription,
+        *,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._database = database
+        self._blobs = blobs
+        self._compute = compute
+        self._data = data
+        self._wall_clock = wall_clock
+        self._flights = SingleFlight()
+        self._contents = SubsetContents(database, blobs)
+
+    async def get(self, query: SubsetQuery, on_progress: OnProgress) -> Answer:
+        """The subset that answers a query: stored, kept, or computed now.
+
+        Whoever asks for the same subset meanwhile waits for the same computation,
+        which goes on when they leave.
+
+        Args:
+            query: what a trainer asks for.
+            on_progress: called with (activity, done, total) while the answer is computed.
+
+        Raises:
+            RunNotReadyError: there is no theta_p yet.
+            DataError: the run was made on another data set.
+            BudgetError, UnknownNameError, StrategyOptionError: what is asked for cannot be.
+        """
+        run = self._store.find(query.run)
+        require_ready(run, self._store.activity(run.run_id))
+        if run.fingerprint != self._data.fingerprint:
+            raise DataError(
+                f"run {run.name} was made on data with fingerprint {run.fingerprint}, this "
+                f"coordinator now serves {self._data.source} with {self._data.fingerprint}. "
+                "Start the coordinator with the run's own data."
+            )
+        job = self._job(run, query)
+        previous = await self._find_previous(run, query, job)
+        if previous is not None and await self._still_serves(job, *previous, on_progress):
+            return Answer(previous[0], kept=True)
+        key = _key(run, job)
+        stored = await self._database.find_subset(key)
+        if stored is not None and await asyncio.to_thread(self._blobs.is_whole, stored.blob):
+            return Answer(stored)
+        subset = await self._flights.run(
+            key, lambda report: self._compute_subset(key, run, job, report), on_progress
+        )
+        return Answer(subset)
+
+    async def sending(self, subset: SubsetRecord, previous: str) -> Sending:
+        """How a subset is sent to a trainer: see `SubsetContents.sending`."""
+        return await self._contents.sending(subset, previous)
+
+    async def stop(self) -> None:
+        """Give up what is being computed; nobody can be waiting any more."""
+        await self._flights.stop()
+
+    async def _find_previous(
+        self, run: RunRecord, query: SubsetQuery, job: SelectSubset
+    ) -> tuple[SubsetRecord, BlobName] | None:
+        """The query's previous subset and its weights, where it may be kept.
+
+        That is: it answers the same question on other weights, which are still here.
+        """
+        asked = query.previous and query.weights is not None
+        if not asked or not find_strategy(job.strategy).rechecks:
+            return None
+        for subset in await self._database.find_subsets(run.run_id, query.previous):
+            if _asked_the_same(subset, job):
+                with contextlib.suppress(UnknownBlobError):
+                    weights = await asyncio.to_thread(self._blobs.find, subset.weights_sha256)
+                    return subset, weights
+        return None
+
+    async def _still_serves(
+        self, job: SelectSubset, previous: SubsetRecord, anchor: BlobName, on_progress: OnProgress
+    ) -> bool:
+        """Whether the previous subset is still good on the job's weights."""
+        recheck = RecheckSubset(job.config, job.image, anchor=anchor, weights=job.weights)
+        key = f"recheck {previous.key} {job.weights.sha256}"
+        checked = await self._flights.run(
+            key, lambda report: self._compute.run(recheck, report), on_progress
+        )
+        logger.info(
+            "subset %s %s: its weights foretold a loss of %.4g, which is %.4g",
+            previous.digest[:12],
+            "is kept" if checked.still_serves else "is selected anew",
+            checked.predicted_loss,
+            checked.actual_loss,
+        )
+        return checked.still_serves
+
+    def _job(self, run: RunRecord, query: SubsetQuery) -> SelectSubset:
+        weights = query.weights or run.pretrained_weights
+        if run.image is None or weights is None:
+            raise ValueError(f"run {run.run_id} is ready without weights")
+        strategy = find_strategy(query.strategy)
+        options = strategy.parse_options(query.options)
+        watches = Need.DYNAMICS in strategy.needs(options)
+        return SelectSubset(
+            config=run.config,
+            image=run.image,
+            weights=weights,
+            strategy=strategy.name,
+            budget=resolve_budget(
+                fraction=query.fraction,
+                budget=query.budget,
+                num_examples=self._data.num_examples,
+            ),
+            balanced=strategy.resolve_balance(query.balanced),
+            options=tuple(sorted(query.options.items())),
+            features=query.features,
+            trajectories=_trajectories(run, weights, strategy.name) if watches else None,
+        )
+
+    async def _compute_subset(
+        self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress
+    ) -> SubsetRecord:
+        started = monotonic()
+        if job.weights == run.pretrained_weights:
+            await restore_pretrained_weights(run, self._blobs, self._compute, report)
+        selected = await self._compute.run(job, report)
+        subset = SubsetRecord(
+            key=key,
+            run_id=run.run_id,
+            strategy=job.strategy,
+            num_examples=selected.num_examples,
+            balanced=job.balanced,
+            fingerprint=run.fingerprint,
+            # The blob is the very bytes that the digest is defined over.
+            digest=selected.blob.sha256,
+            weights_sha256=job.weights.sha256,
+            manifest=self._manifest(run, job, selected, seconds=monotonic() - started),
+            blob=selected.blob,
+            created_at=self._wall_clock(),
+        )
+        await self._database.save_subset(subset)
+        return subset
+
+    def _manifest(
+        self, run: RunRecord, job: SelectSubset, selected: Selected, *, seconds: float
+    ) -> dict[str, object]:
+        return {
+            "run_id": run.run_id,
+            "run_name": run.name,
+            "run_config": run.config.model_dump(mode="json"),
+            "data": {
+                "source": self._data.source,
+                "fingerprint": run.fingerprint,
+                "num_examples": self._data.num_examples,
+            },
+            "strategy": job.strategy,
+            "options": dict(job.options),
+            "budget": job.budget,
+            "balanced": job.balanced,
+            "stopped_early": selected.stopped_early,
+            "weights_sha256": job.weights.sha256,
+            "features_sha256": job.features and job.features.sha256,
+            "device": selected.device,
+            "versions": versions(),
+            "costs": {
+                **run.costs.model_dump(),
+                "bytes_to_workers": run.bytes_to_workers,
+                "bytes_from_workers": run.bytes_from_workers,
+                "selection_seconds": seconds,
+            },
+        }
+
+
+def _trajectories(run: RunRecord, weights: BlobName, strategy: str) -> Trajectories:
+    """What the run's learners were on their way; they led to no other weights than theta_p.
+
+    Raises:
+        SignalsError: the subset is asked for on other weights.
+    """
+    if weights != run.pretrained_weights:
+        raise SignalsError(
+            f"strategy {strategy!r} looks at how the learners of run {run.name} came to see the "
+            f"data, and the weights {weights.sha256[:12]} are not what they became. Leave "
+            "`weights` unset, or choose a strategy that does not need learners: lipt strategies "
+            "lists what each one needs."
+        )
+    if run.initial_weights is None:
+        raise ValueError(f"run {run.run_id} is ready without initial weights")
+    return Trajectories(run.initial_weights, run.committed)
+
+
+def _asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
+    """Whether a stored subset was selected as the job would, whatever the weights."""
+    manifest = subset.manifest
+    return (
+        subset.strategy == job.strategy
+        and subset.balanced == job.balanced
+        and manifest.get("options") == dict(job.options)
+        and manifest.get("budget") == job.budget
+        and manifest.get("features_sha256") == (job.features and job.features.sha256)
+    )
+
+
+def _key(run: RunRecord, job: SelectSubset) -> str:
+    # Everything that the result depends on, and nothing else. What a job does without
+    # is left out, so that an older version's subsets keep their keys.
+    given = {name: value for name, value in asdict(job).items() if value is not None}
+    # So is the number of snapshots: what it led to stands in the job's trajectories.
+    config = run.config.model_dump(mode="json", exclude={"learners": {"num_snapshots"}})
+    asked = given | {"config": config, "run": run.run_id}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.choosing import choose_learner
+from lipt.coordinator.dispatch.workers import WorkerRecord
+from lipt.coordinator.runs.transitions import after_failure
+from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+
+MakeRun = Callable[..., RunRecord]
+
+
+def worker(worker_id: str = "w", *modules: str) -> WorkerRecord:
+    return WorkerRecord(worker_id, worker_id, "cpu", {}, modules, heard_at=0.0)
+
+
+def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecord:
+    for index, state in enumerate(states):
+        learner = run.learners[index].changed(state=state, message=message, worker_name="box")
+        run = run.with_learner(learner)
+    return run
+
+
+def test_lowest_index_of_the_oldest_run_goes_first(make_run: MakeRun) -> None:
+    old = having(make_run("old"), LearnerState.DONE, LearnerState.LEASED)
+    assert choose_learner(worker(), [old, make_run("new")], alive=[]) == ("old", 2)
+
+
+def test_learner_that_is_being_handed_out_is_passed_over(make_run: MakeRun) -> None:
+    key = choose_learner(worker(), [make_run()], alive=[], reserved={AssignmentKey("r", 0)})
+    assert key == ("r", 1)
+
+
+@pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.TRAINING])
+def test_only_runs_in_training_have_work(make_run: MakeRun, state: RunState) -> None:
+    assert choose_learner(worker(), [make_run(state=state)], alive=[]) is None
+
+
+def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: MakeRun) -> None:
+    run = make_run(num_learners=1)
+    run = run.with_learner(
+        after_failure(run.learners[0], worker_id="bad", reason="NaN", max_attempts=3)
+    )
+    bad, good = worker("bad"), worker("good")
+    assert choose_learner(bad, [run], alive=[good]) is None
+    assert choose_learner(good, [run], alive=[bad]) == ("r", 0)
+    assert choose_learner(bad, [run], alive=[]) == ("r", 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "allowed", "may"),
+    [
+        ("resnet8", (), True),
+        ("torchvision:resnet18", (), True),
+        ("mine.models:build", (), False),
+        ("mine.models:build", ("mine.models",), True),
+        ("mine.models:build", ("mine",), True),
+        ("mine.models:build", ("min",), False),
+    ],
+)
+def test_factory_models_need_a_worker_that_allows_their_module(
+    make_run: MakeRun, model: str, allowed: tuple[str, ...], may: bool
+) -> None:
+    run = make_run(model=model)
+    assert (choose_learner(worker("w", *allowed), [run], alive=[]) is not None) is may

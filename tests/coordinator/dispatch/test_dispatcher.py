@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.errors import StaleLeaseError, UnknownWorkerError
+from lipt.coordinator.dispatch import dispatcher as dispatch
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.choosing import choose_learner
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.workers import WorkerRecord
+from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+from tests.clock import Clock
+
+MakeRun = Callable[..., RunRecord]
+RESULT = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
+
+
+class Bench:
+    """A dispatcher over a real database, with a clock that the test moves."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = Clock()
+        self.database = Database.open(path)
+        self.store = RunStore(self.database)
+        self.dispatcher = self.new_dispatcher()
+
+    def new_dispatcher(self) -> Dispatcher:
+        return Dispatcher(
+            self.store, lease_seconds=30.0, clock=self.clock, wall_clock=lambda: 1000.0
+        )
+
+    def join(self, name: str) -> str:
+        return self.dispatcher.workers.register(
+            name, name=name, device="cpu", versions={}, allowed_modules=()
+        ).worker_id
+
+    async def take(self, worker_id: str) -> tuple[AssignmentKey, int]:
+        granted = await self.dispatcher.acquire(worker_id, wait_seconds=0.0)
+        assert granted is not None
+        run, learner = granted
+        return AssignmentKey(run.run_id, learner.index), learner.epoch
+
+    def state(self, index: int = 0) -> LearnerState:
+        return self.store.find("r").learners[index].state
+
+    async def expire(self) -> None:
+        """One round of the expiry task."""
+        task = asyncio.create_task(self.dispatcher.expire_leases())
+        revision = self.store.revision("r")
+        await self.store.wait_for_change("r", revision, timeout_seconds=5.0)
+        task.cancel()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path / "lipt.db")
+    yield bench
+    await bench.database.close()
+
+
+async def test_each_learner_goes_to_one_worker(bench: Bench, make_run: MakeRun) -> None:
+    await bench.store.add(make_run(num_learners=2))
+    workers = [bench.join(name) for name in ("a", "b", "c")]
+    granted = await asyncio.gather(
+        *(bench.dispatcher.acquire(worker, wait_seconds=0.01) for worker in workers)
+    )
+    indices = sorted(grant[1].index for grant in granted if grant is not None)
+    assert indices == [0, 1]
+
+
+async def asking_in_turn(
+    bench: Bench, *workers: str
+) -> list[asyncio.Task[tuple[RunRecord, LearnerRecord] | None]]:
+    """Long polls of these workers, begun one after the other."""
+    polls = []
+    for worker in workers:
+        polls.append(asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=5.0)))
+        await asyncio.sleep(0)
+    return polls
+
+
+async def test_acquire_waits_for_work_in_the_order_of_asking(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    first, second = bench.join("first"), bench.join("second")
+    polls = await asking_in_turn(bench, first, second)
+    await bench.store.add(make_run(num_learners=1))
+    granted = await polls[0]
+    assert granted is not None
+    assert granted[1].worker_name == "first"
+    assert not polls[1].done()
+    polls[1].cancel()
+
+
+async def test_worker_whose_poll_has_ended_keeps_its_place(bench: Bench, make_run: MakeRun) -> None:
+    first, second = bench.join("first"), bench.join("second")
+    assert await bench.dispatcher.acquire(first, wait_seconds=0.0) is None
+    polls = await asking_in_turn(bench, second, first)
+    await bench.store.add(make_run(num_learners=1))
+    granted = await polls[1]
+    assert granted is not None
+    assert granted[1].worker_name == "first"
+    # Whoever was served goes to the end of the line.
+    await bench.dispatcher.release(first, AssignmentKey("r", 0), granted[1].epoch)
+    granted = await polls[0]
+    assert granted is not None
+    assert granted[1].worker_name == "second"
+
+
+async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    considered: list[str] = []
+
+    def watched(worker: WorkerRecord, *arguments: Any, **keywords: Any) -> AssignmentKey | None:
+        considered.append(worker.name)
+        return choose_learner(worker, *arguments, **keywords)
+
+    monkeypatch.setattr(dispatch, "choose_learner", watched)
+    polls = [
+        asyncio.create_task(bench.dispatcher.acquire(bench.join(f"{number}"), wait_seconds=5.0))
+        for number in range(100)
+    ]
+    await asyncio.sleep(0)
+    await bench.store.add(make_run(num_learners=3))
+    granted = await asyncio.gather(*polls[:3])
+    assert [grant[1].index for grant in granted if grant] == [0, 1, 2]
+    # Neither now, nor after each grant.
+    assert considered == ["0", "1", "2"]
+    for poll in polls[3:]:
+        poll.cancel()
+
+
+async def test_asking_again_answers_with_the_learner_in_hand(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run())
+    worker = bench.join("a")
+    assert await bench.take(worker) == await bench.take(worker)
+
+
+async def test_abandoned_poll_leaves_its_learner_to_others(bench: Bench, make_run: MakeRun) -> None:
+    gone, here = bench.join("gone"), bench.join("here")
+    poll = asyncio.create_task(bench.dispatcher.acquire(gone, wait_seconds=5.0))
+    await asyncio.sleep(0)
+    poll.cancel()
+    await asyncio.gather(poll, return_exceptions=True)
+    await bench.store.add(make_run(num_learners=1))
+    assert (await bench.take(here))[0] == ("r", 0)
+
+
+async def test_unregistered_worker_is_told_to_register(bench: Bench) -> None:
+    with pytest.raises(UnknownWorkerError, match="Register again"):
+        await bench.dispatcher.acquire("w-nobody", wait_seconds=0.0)
+
+
+async def test_committed_learner_is_done_and_commits_again_without_change(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run())
+    worker = bench.join("a")
+    key, epoch = await bench.take(worker)
+    await bench.dispatcher.commit(worker, key, epoch, RESULT)
+    before = bench.store.find("r")
+    await bench.dispatcher.commit(worker, key, epoch, RESULT)
+    assert bench.store.find("r") == before
+    assert before.learners[0].result == RESULT.blob
+    assert bench.dispatcher.check_commit(worker, key, epoch, RESULT.blob) == (before, True)
+
+
+async def test_heartbeat_keeps_the_lease_and_silence_ends_it(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run())
+    worker = bench.join("a")
+    key, epoch = await bench.take(worker)
+    bench.clock.now = 29.0
+    assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=4)) is False
+    assert bench.store.progress("r", 0).step == 4
+    bench.clock.now = 59.5
+    await bench.expire()
+    assert bench.state() is LearnerState.QUEUED
+    with pytest.raises(StaleLeaseError, match="is not used"):
+        bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress())
+
+
+async def test_zombie_cannot_commit_what_another_worker_got(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=1))
+    zombie, heir = bench.join("zombie"), bench.join("heir")
+    key, old_epoch = await bench.take(zombie)
+    bench.clock.now = 31.0
+    await bench.expire()
+    again, new_epoch = await bench.take(heir)
+    assert again == key
+    assert new_epoch == old_epoch + 1
+    with pytest.raises(StaleLeaseError):
+        await bench.dispatcher.commit(zombie, key, old_epoch, RESULT)
+    await bench.dispatcher.commit(heir, key, new_epoch, RESULT)
+    assert bench.state() is LearnerState.DONE
+
+
+async def test_released_learner_is_there_for_the_next_worker_at_once(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=1))
+    leaving, waiting = bench.join("leaving"), bench.join("waiting")
+    key, epoch = await bench.take(leaving)
+    poll = asyncio.create_task(bench.dispatcher.acquire(waiting, wait_seconds=5.0))
+    await asyncio.sleep(0)
+    await bench.dispatcher.release(leaving, key, epoch)
+    granted = await poll
+    assert granted is not None
+    assert granted[1].failures == 0
+    await bench.dispatcher.release(leaving, key, epoch)  # again: harmless
+    assert bench.state() is LearnerState.LEASED
+
+
+async def test_rejected_learner_is_done_again_elsewhere(bench: Bench, make_run: MakeRun) -> None:
+    await bench.store.add(make_run(num_learners=1))
+    bad, good = bench.join("bad"), bench.join("good")
+    key, epoch = await bench.take(bad)
+    await bench.dispatcher.fail(bad, key, epoch, "3 values are not finite")
+    assert await bench.dispatcher.acquire(bad, wait_seconds=0.0) is None
+    assert (await bench.take(good))[0] == key
+    assert "3 values are not finite" in bench.store.find("r").learners[0].message
+
+
+async def test_worker_of_an_ended_run_is_told_to_stop(bench: Bench, make_run: MakeRun) -> None:
+    await bench.store.add(make_run())
+    worker = bench.join("a")
+    key, epoch = await bench.take(worker)
+    await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
+    assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is True
+    with pytest.raises(StaleLeaseError):
+        await bench.dispatcher.commit(worker, key, epoch, RESULT)
+
+
+async def test_restart_renews_leases_so_that_workers_can_finish(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run())
+    worker = bench.join("a")
+    key, epoch = await bench.take(worker)
+    bench.store = RunStore(bench.database)
+    await bench.store.load()
+    bench.dispatcher = bench.new_dispatcher()
+    bench.dispatcher.restore()
+    assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is False
+    await bench.dispatcher.commit(worker, key, epoch, RESULT)
+    assert bench.state() is LearnerState.DONE
+
+
+async def test_first_grant_starts_the_deadline(bench: Bench, make_run: MakeRun) -> None:
+    await bench.store.add(make_run())
+    assert bench.store.find("r").training_started_at is None
+    await bench.take(bench.join("a"))
+    assert bench.store.find("r").training_started_at == 1000.0

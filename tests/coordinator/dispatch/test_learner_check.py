@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from lipt.common.errors import LearnerRejectedError
+from lipt.common.weights.sparse import encode_sparse
+from lipt.common.weights.specs import specs_of
+from lipt.coordinator.dispatch.learner_check import (
+    check_learner,
+    require_finite_report,
+    require_snapshots,
+    trained_norm,
+)
+
+WEIGHTS = {"w": torch.tensor([[1.0, 0.0], [0.0, 2.0]]), "steps": torch.tensor(3)}
+
+
+def check(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    check_learner(path, specs_of(WEIGHTS))
+
+
+def test_learner_of_the_model_passes(tmp_path: Path) -> None:
+    check(tmp_path / "learner", encode_sparse(WEIGHTS))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_values_that_are_not_finite_are_rejected_by_name(tmp_path: Path, value: float) -> None:
+    bad = {**WEIGHTS, "w": torch.tensor([[1.0, value], [0.0, 2.0]])}
+    with pytest.raises(LearnerRejectedError, match="'w'"):
+        check(tmp_path / "learner", encode_sparse(bad))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"w": WEIGHTS["w"]},
+        {**WEIGHTS, "extra": torch.zeros(1)},
+        {**WEIGHTS, "w": torch.zeros(2, 3)},
+        {**WEIGHTS, "w": WEIGHTS["w"].double()},
+    ],
+    ids=["missing", "extra", "shape", "dtype"],
+)
+def test_other_tensors_than_the_model_s_are_rejected(
+    tmp_path: Path, bad: dict[str, torch.Tensor]
+) -> None:
+    with pytest.raises(LearnerRejectedError, match="the model has"):
+        check(tmp_path / "learner", encode_sparse(bad))
+
+
+def test_pickle_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(LearnerRejectedError, match="pickle"):
+        check(tmp_path / "learner", pickle.dumps(WEIGHTS))
+
+
+@pytest.mark.parametrize(("num_sent", "num_wanted"), [(0, 0), (3, 3)])
+def test_learner_with_its_snapshots_passes(num_sent: int, num_wanted: int) -> None:
+    require_snapshots(num_sent, num_wanted, worker="one", version="0.1.0")
+
+
+@pytest.mark.parametrize(("num_sent", "num_wanted"), [(0, 2), (1, 2), (3, 2), (1, 0)])
+def test_learner_without_its_snapshots_is_rejected_with_the_workers_version(
+    num_sent: int, num_wanted: int
+) -> None:
+    with pytest.raises(LearnerRejectedError) as raised:
+        require_snapshots(num_sent, num_wanted, worker="one", version="0.1.0")
+    assert f"{num_sent} snapshots, but learners.num_snapshots is {num_wanted}" in str(raised.value)
+    assert "Worker one runs lipt 0.1.0: install the coordinator's version" in str(raised.value)
+
+
+def test_worker_of_an_unknown_version_is_named_all_the_same() -> None:
+    with pytest.raises(LearnerRejectedError, match="Worker two runs lipt of an unknown version"):
+        require_snapshots(0, 2, worker="two", version="")
+
+
+def test_norm_is_of_everything_that_is_trained_as_one_vector() -> None:
+    weights = {
+        "w": torch.tensor([[3.0, 0.0], [0.0, 0.0]]),
+        "b": torch.tensor([4.0]),
+        "bn.running_mean": torch.tensor([1e9]),
+        "bn.running_var": torch.tensor([1e9]),
+        "bn.num_batches_tracked": torch.tensor(7),
+    }
+    assert trained_norm(weights) == 5.0
+    assert trained_norm({"w": torch.full((4,), 1e30)}) == pytest.approx(2e30)
+
+
+@pytest.mark.parametrize(("factor", "taken"), [(1.0, True), (99.0, True), (1000.0, False)])
+def test_weights_far_longer_than_theta_are_rejected(
+    tmp_path: Path, factor: float, taken: bool
+) -> None:
+    path = tmp_path / "learner"
+    path.write_bytes(encode_sparse({**WEIGHTS, "w": WEIGHTS["w"] * factor}))
+    initial_norm = trained_norm(WEIGHTS)
+    if taken:
+        check_learner(path, specs_of(WEIGHTS), initial_norm=initial_norm)
+        return
+    with pytest.raises(LearnerRejectedError, match=r"1000 times theta\*'s 2\.236.*learning_rate"):
+        check_learner(path, specs_of(WEIGHTS), initial_norm=initial_norm)
+
+
+def test_theta_of_zeros_says_nothing_of_norms(tmp_path: Path) -> None:
+    path = tmp_path / "learner"
+    path.write_bytes(encode_sparse(WEIGHTS))
+    check_learner(path, specs_of(WEIGHTS), initial_norm=0.0)
+
+
+@pytest.mark.parametrize(
+    ("num_kept", "taken"), [(90, True), (94, True), (86, True), (100, False), (50, False)]
+)
+def test_density_far_from_the_task_s_is_rejected(
+    tmp_path: Path, num_kept: int, taken: bool
+) -> None:
+    kernel = torch.zeros(100)
+    kernel[:num_kept] = 1.0
+    # What pruning leaves alone is not counted.
+    weights = {"w": kernel.reshape(10, 10), "b": torch.zeros(1000), "steps": torch.tensor(0)}
+    path = tmp_path / "learner"
+    path.write_bytes(encode_sparse(weights))
+    if taken:
+        check_learner(path, specs_of(weights), density=0.9)
+        return
+    with pytest.raises(LearnerRejectedError, match=rf"keeps {num_kept / 100:.4f}.*says 0\.9000"):
+        check_learner(path, specs_of(weights), density=0.9)
+    check_learner(path, specs_of(weights))
+
+
+@pytest.mark.parametrize(
+    ("loss", "seconds", "received"),
+    [(math.nan, 1.0, 0), (math.inf, 1.0, 0), (1.0, math.nan, 0), (1.0, -1.0, 0), (1.0, 1.0, -1)],
+)
+def test_report_that_no_record_can_hold_is_rejected(
+    loss: float, seconds: float, received: int
+) -> None:
+    require_finite_report(1.0, 0.0, 0)
+    with pytest.raises(LearnerRejectedError, match="Report a finite loss"):
+        require_finite_report(loss, seconds, received)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipt.common.errors import ConfigError
+from lipt.common.learner_task import ImageFormat
+from lipt.coordinator.pretraining.evaluation import Evaluator, accuracy, batch_size_for
+
+# Pixels reach the model as value / 255.
+IMAGE = ImageFormat(3, 1, 1, mean=(0.0,) * 3, std=(1.0,) * 3)
+
+
+class Channels(nn.Module):
+    """Three logits: an image's three values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+
+def images(*values: tuple[int, int, int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.uint8).reshape(-1, 3, 1, 1)
+
+
+def test_counts_the_largest_logits() -> None:
+    # Predictions 0, 1, 2, 2.
+    shown = images((9, 1, 1), (1, 9, 1), (1, 1, 9), (0, 0, 1))
+    labels = torch.tensor([0, 1, 2, 0])
+    assert accuracy(Channels(), shown, labels, IMAGE, device="cpu") == 0.75
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 128, 200])
+def test_batch_size_does_not_matter(batch_size: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shown = torch.randint(0, 256, (200, 3, 1, 1), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, 3, (200,), generator=generator)
+    expected = (shown.flatten(1).float().argmax(dim=1) == labels).sum().item() / 200
+    score = accuracy(Channels(), shown, labels, IMAGE, device="cpu", batch_size=batch_size)
+    assert score == expected
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_outputs_that_are_not_finite_are_wrong(value: float) -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            logits = x.flatten(1).clone()
+            logits[x[:, 1, 0, 0] > 0, 0] = value
+            return logits
+
+    # The second image's logit 0 is not finite; NaN and infinity would be its argmax.
+    shown = images((9, 0, 0), (1, 1, 9))
+    assert accuracy(Broken(), shown, torch.tensor([0, 0]), IMAGE, device="cpu") == 0.5
+    assert accuracy(Broken(), shown, torch.tensor([0, 2]), IMAGE, device="cpu") == 0.5
+
+
+def test_runs_in_evaluation_mode_and_restores_the_flags() -> None:
+    model = nn.Sequential(Channels(), nn.Dropout(0.9))
+    model.train()
+    shown = images(*[(0, 1, 0)] * 50)
+    assert accuracy(model, shown, torch.ones(50, dtype=torch.int64), IMAGE, device="cpu") == 1.0
+    assert all(module.training for module in model.modules())
+
+
+def test_no_examples_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"over 0 examples.*validation\.fraction"):
+        accuracy(Channels(), images()[:0], torch.empty(0).long(), IMAGE, device="cpu")
+
+
+def make_evaluator(*, reestimate: bool, batch_size: int = 128) -> Evaluator:
+    # Channel 0 is brighter by a constant: only fresh statistics tell the classes apart.
+    generator = torch.Generator().manual_seed(0)
+    shown = torch.randint(0, 100, (129, 3, 1, 1), generator=generator, dtype=torch.uint8)
+    labels = shown.flatten(1).int().argmax(dim=1)
+    shown[:, 0] += 120
+    model = nn.Sequential(nn.BatchNorm2d(3, affine=False), Channels())
+    return Evaluator(
+        model=model,
+        image=IMAGE,
+        device="cpu",
+        images_NCHW=shown,
+        labels_N=labels,
+        batch_norm_images_MCHW=shown if reestimate else None,
+        batch_size=batch_size,
+    )
+
+
+def stale(evaluator: Evaluator) -> dict[str, Tensor]:
+    weights = {name: value.clone() for name, value in evaluator.model.state_dict().items()}
+    weights["0.running_mean"].fill_(0.9)
+    return weights
+
+
+def test_mended_statistics_are_those_that_the_accuracy_was_reached_with() -> None:
+    evaluator = make_evaluator(reestimate=True)
+    weights = stale(evaluator)
+    scored = evaluator(weights)
+    assert scored.mended.keys() == {
+        "0.running_mean",
+        "0.running_var",
+        "0.num_batches_tracked",
+    }
+    mean = evaluator.images_NCHW.float().mean(dim=(0, 2, 3)) / 255
+    torch.testing.assert_close(scored.mended["0.running_mean"], mean)
+    assert weights["0.running_mean"].tolist() == pytest.approx([0.9] * 3)
+    # Evaluated as they are, the mended weights score the same.
+    plain = make_evaluator(reestimate=False)
+    assert plain(weights | scored.mended).accuracy == scored.accuracy
+
+
+def test_the_switch_evaluates_weights_as_they_come() -> None:
+    fresh, plain = make_evaluator(reestimate=True), make_evaluator(reestimate=False)
+    scored = plain(stale(plain))
+    assert scored.mended == {}
+    assert scored.accuracy < 0.5
+    assert fresh(stale(fresh)).accuracy > 0.8
+
+
+def test_earlier_weights_leave_no_trace() -> None:
+    evaluator = make_evaluator(reestimate=True)
+    weights = stale(evaluator)
+    first = evaluator(weights)
+    again = evaluator(weights | first.mended)
+    assert again.accuracy == first.accuracy
+    assert all(torch.equal(again.mended[name], first.mended[name]) for name in first.mended)
+
+
+def test_no_estimate_is_made_from_a_last_batch_of_one() -> None:
+    # 129 images in batches of 128 are taken as 65 + 64; one value has no variance.
+    scored = make_evaluator(reestimate=True)(stale(make_evaluator(reestimate=True)))
+    assert scored.mended["0.num_batches_tracked"].item() == 2
+    assert scored.mended["0.running_var"].isfinite().all()
+
+
+def test_a_model_without_batch_norm_has_nothing_to_mend() -> None:
+    shown = images((9, 1, 1))
+    evaluator = Evaluator(
+        model=Channels(),
+        image=IMAGE,
+        device="cpu",
+        images_NCHW=shown,
+        labels_N=torch.tensor([0]),
+        batch_norm_images_MCHW=shown,
+    )
+    scored = evaluator({})
+    assert (scored.accuracy, scored.mended) == (1.0, {})
+
+
+@pytest.mark.parametrize(("pixels", "size"), [(32, 64), (8, 1024), (4, 1024), (64, 16), (224, 16)])
+def test_batches_hold_as_many_pixels_as_a_cpu_caches(pixels: int, size: int) -> None:
+    assert batch_size_for(pixels, pixels, torch.device("cpu")) == size
+    assert batch_size_for(pixels, pixels, torch.device("cuda", 0)) == 256

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from lipt.common.blobs.chunks import MAX_CHUNK_BYTES, fill_chunk
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.errors import (
+    BlobTooLargeError,
+    CorruptBlobError,
+    CorruptChunkError,
+    InvalidBlobNameError,
+    InvalidRequestError,
+    LiptError,
+    UnknownBlobError,
+    UnreachableError,
+    UploadInProgressError,
+    WrongOffsetError,
+)
+from lipt.common.protocol import CHUNK_BYTES
+from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
+from lipt.common.rpc.wire import blob_to_proto
+from lipt.coordinator.rpc.blobs import BlobService
+from lipt.v1 import blob_pb2, blob_pb2_grpc
+
+DATA = random.Random(0).randbytes(3 * CHUNK_BYTES + 5)
+NAME = BlobName.of(DATA)
+MAX_BLOB_BYTES = 16 * 1024 * 1024
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path, max_blob_bytes=MAX_BLOB_BYTES)
+
+
+@pytest.fixture
+async def stub(
+    store: BlobStore, request: pytest.FixtureRequest
+) -> AsyncIterator[blob_pb2_grpc.BlobServiceAsyncStub]:
+    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+    idle_seconds = getattr(request, "param", 20.0)
+    service = BlobService(store, idle_seconds=idle_seconds)
+    blob_pb2_grpc.add_BlobServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield blob_pb2_grpc.BlobServiceStub(channel)
+    await server.stop(None)
+
+
+def message(name: BlobName | None, offset_bytes: int, data: bytes) -> blob_pb2.WriteBlobRequest:
+    request = blob_pb2.WriteBlobRequest(blob=blob_to_proto(name) if name else None)
+    fill_chunk(request.chunk, offset_bytes, data)
+    return request
+
+
+def messages(data: bytes, name: BlobName) -> list[blob_pb2.WriteBlobRequest]:
+    return [
+        message(None if offset else name, offset, data[offset : offset + CHUNK_BYTES])
+        for offset in range(0, len(data), CHUNK_BYTES)
+    ]
+
+
+async def write(stub: Any, requests: Iterable[blob_pb2.WriteBlobRequest]) -> BlobName:
+    try:
+        response = await stub.WriteBlob(iter(requests))
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+    return BlobName.parse(response.blob.sha256, response.blob.size_bytes)
+
+
+async def read(stub: Any, name: BlobName, offset_bytes: int = 0) -> bytes:
+    request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=offset_bytes)
+    try:
+        return b"".join([response.chunk.data async for response in stub.ReadBlob(request)])
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+
+
+async def status(stub: Any, name: BlobName) -> tuple[int, bool]:
+    request = blob_pb2.GetUploadStatusRequest(blob=blob_to_proto(name))
+    response = await stub.GetUploadStatus(request, timeout=10)
+    return response.committed_offset_bytes, response.complete
+
+
+async def test_stores_and_streams_a_blob(stub: Any, store: BlobStore) -> None:
+    assert await status(stub, NAME) == (0, False)
+    assert await write(stub, messages(DATA, NAME)) == NAME
+    assert await status(stub, NAME) == (len(DATA), True)
+    assert store.read_bytes(NAME) == DATA
+    assert await read(stub, NAME) == DATA
+    assert await read(stub, NAME, 1_000) == DATA[1_000:]
+    assert await read(stub, NAME, len(DATA)) == b""
+
+
+async def test_an_empty_blob_is_a_blob(stub: Any) -> None:
+    name = BlobName.of(b"")
+    assert await status(stub, name) == (0, False)
+    assert await write(stub, [message(name, 0, b"")]) == name
+    assert await status(stub, name) == (0, True)
+    assert await read(stub, name) == b""
+
+
+async def test_streams_chunks_with_their_offsets(stub: Any, store: BlobStore) -> None:
+    store.put_bytes(DATA)
+    request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(NAME), offset_bytes=100)
+    chunks = [response.chunk async for response in stub.ReadBlob(request)]
+    assert [chunk.offset_bytes for chunk in chunks] == [
+        100 + index * CHUNK_BYTES for index in range(3)
+    ]
+    assert [len(chunk.data) for chunk in chunks] == [CHUNK_BYTES] * 2 + [CHUNK_BYTES - 95]
+
+
+BAD = blob_pb2.Chunk(data=b"x", crc32=1)
+OTHER = BlobName(NAME.sha256, MAX_BLOB_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("requests", "error", "words"),
+    [
+        ([], InvalidRequestError, "names no blob. Set `blob` in it"),
+        ([message(None, 0, b"x")], InvalidRequestError, "names no blob"),
+        (
+            [blob_pb2.WriteBlobRequest(blob=blob_pb2.BlobRef(sha256="../../x", size_bytes=1))],
+            InvalidBlobNameError,
+            "Give 64 lower-case hexadecimal digits",
+        ),
+        ([message(OTHER, 0, b"x")], BlobTooLargeError, f"{MAX_BLOB_BYTES + 1} bytes; at most"),
+        ([message(NAME, 7, b"x")], WrongOffsetError, "up to byte 0, not 7. Ask for the status"),
+        ([message(NAME, 0, b"x")], WrongOffsetError, "ends at byte 1. Send the rest"),
+        (
+            [blob_pb2.WriteBlobRequest(blob=blob_to_proto(NAME), chunk=BAD)],
+            CorruptChunkError,
+            "differs from its CRC-32",
+        ),
+        (
+            [message(NAME, 0, bytes(MAX_CHUNK_BYTES + 1))],
+            BlobTooLargeError,
+            f"Send chunks of {CHUNK_BYTES} bytes",
+        ),
+        (messages(DATA[::-1], NAME), CorruptBlobError, "Send it again from the start"),
+    ],
+)
+async def test_refuses_a_bad_upload(
+    requests: list[blob_pb2.WriteBlobRequest],
+    error: type[LiptError],
+    words: str,
+    stub: Any,
+    store: BlobStore,
+) -> None:
+    with pytest.raises(error, match=words):
+        await write(stub, requests)
+    assert not store.has(NAME)
+
+
+async def test_keeps_the_chunks_before_a_damaged_one(stub: Any) -> None:
+    requests = messages(DATA, NAME)
+    requests[2].chunk.crc32 ^= 1
+    with pytest.raises(CorruptChunkError):
+        await write(stub, requests)
+    assert await status(stub, NAME) == (2 * CHUNK_BYTES, False)
+
+
+async def test_refuses_reads_of_what_is_not_there(stub: Any, store: BlobStore) -> None:
+    with pytest.raises(UnknownBlobError, match="no blob"):
+        await read(stub, NAME)
+    store.put_bytes(DATA)
+    for offset in (-1, len(DATA) + 1):
+        with pytest.raises(WrongOffsetError, match=f"has no byte {offset}"):
+            await read(stub, NAME, offset)
+
+
+async def test_a_file_that_lost_its_end_is_noticed(stub: Any, store: BlobStore) -> None:
+    # So large that most of it waits for the reader.
+    name = store.put_bytes(bytes(MAX_BLOB_BYTES))
+    call = stub.ReadBlob(blob_pb2.ReadBlobRequest(blob=blob_to_proto(name)))
+    await call.read()
+    with store.path(name).open("r+b") as file:
+        file.truncate(0)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await drain(call)
+    assert isinstance(from_rpc_error(caught.value), CorruptBlobError)
+
+
+async def drain(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+async def committed(stub: Any, offset_bytes: int) -> None:
+    """Return once so much is kept: every call lets the server go on."""
+    async with asyncio.timeout(20):
+        while await status(stub, NAME) != (offset_bytes, False):
+            pass
+
+
+async def test_a_client_that_vanishes_leaves_a_part_to_continue(
+    stub: Any, store: BlobStore
+) -> None:
+    requests = messages(DATA, NAME)
+    call = stub.WriteBlob()
+    await call.write(requests[0])
+    await call.write(requests[1])
+    await committed(stub, 2 * CHUNK_BYTES)
+    call.cancel()
+    requests[2].blob.CopyFrom(blob_to_proto(NAME))
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await write(stub, requests[2:])
+                break
+            except UploadInProgressError:
+                continue  # the server has not noticed yet
+    assert store.read_bytes(NAME) == DATA
+
+
+async def test_a_second_sender_is_told_to_try_again(stub: Any, store: BlobStore) -> None:
+    call = stub.WriteBlob()
+    await call.write(messages(DATA, NAME)[0])
+    await committed(stub, CHUNK_BYTES)
+    with pytest.raises(UploadInProgressError, match="Try again"):
+        await write(stub, [message(NAME, CHUNK_BYTES, DATA[CHUNK_BYTES:])])
+    for request in messages(DATA, NAME)[1:]:
+        await call.write(request)
+    await call.done_writing()
+    await call
+    assert store.has(NAME)
+
+
+@pytest.mark.parametrize("stub", [0.05], indirect=True)
+async def test_a_sender_that_is_silent_is_ended_and_its_part_freed(
+    stub: Any, store: BlobStore
+) -> None:
+    call = stub.WriteBlob(timeout=10)
+    await call.write(messages(DATA, NAME)[0])
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, UnreachableError)
+    assert "sent nothing for 0.05 s" in str(error)
+    with store.open_upload(NAME, CHUNK_BYTES):
+        pass
+
+
+async def test_what_is_complete_is_acknowledged_without_being_read(
+    stub: Any, store: BlobStore
+) -> None:
+    store.put_bytes(DATA)
+    call = stub.WriteBlob()
+    await call.write(message(NAME, 0, b""))
+    assert (await call).blob.sha256 == NAME.sha256
+
+
+async def test_readers_that_stall_keep_nobody_waiting(stub: Any, store: BlobStore) -> None:
+    large = store.put_bytes(bytes(MAX_BLOB_BYTES))
+    store.put_bytes(DATA)
+    request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(large))
+    stalled = [stub.ReadBlob(request) for _ in range(50)]
+    for call in stalled:
+        await call.read()
+    assert await status(stub, NAME) == (len(DATA), True)
+    assert await asyncio.gather(*(read(stub, NAME) for _ in range(8))) == [DATA] * 8
+    for call in stalled:
+        call.cancel()

@@ -1,0 +1,293 @@
+"""A run's way through its stages, with a scripted compute process and moved clocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.errors import ComputeError, StateError
+from lipt.common.events import EventKind, Events
+from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
+from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.leases import steady_clock
+from lipt.coordinator.pretraining.soup import Ingredient
+from lipt.coordinator.runs.driver import RunDriver
+from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+
+MakeRun = Callable[..., RunRecord]
+FULL = StateError("/state cannot be used: No space left on device.")
+LEARNER = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=1.0, bytes_received=0)
+SOUP = SoupResult(
+    weights=BlobName.of(b"soup"),
+    initial_accuracy=0.1,
+    soup_accuracy=0.5,
+    ingredients=(
+        Ingredient(index=0, position=0, accuracy=0.5, alpha=1.0, kept=True, soup_accuracy=0.5),
+    ),
+    num_validation_examples=10,
+)
+
+
+class ScriptedCompute:
+    """Answers every job with the next of the given answers."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+
+    async def run(self, job: object, on_progress: object = None) -> object:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class TimedBook(RunStore):
+    """Time passes only while somebody waits for a change in vain."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.monotonic = 0.0
+        self.waits: list[float] = []
+
+    async def wait_for_change(self, run_id: str, after: int, *, timeout_seconds: float) -> int:
+        self.waits.append(timeout_seconds)
+        self.monotonic += timeout_seconds
+        return self.revision(run_id)
+
+
+class Bench:
+    def __init__(self, path: Path) -> None:
+        self.wall = 1000.0
+        self.events = Events()
+        self.pauses: list[float] = []
+        self.restored: list[RunState] = []
+        self.looked_after = asyncio.Event()
+        self.database = Database.open(path)
+        self.store = TimedBook(self.database)
+        self.compute = ScriptedCompute(SOUP)
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """What a new process begins with."""
+        self.deadline_clock = steady_clock(lambda: self.wall, lambda: self.store.monotonic)
+        self.dispatcher = Dispatcher(
+            self.store,
+            lease_seconds=30.0,
+            clock=lambda: self.store.monotonic,
+            wall_clock=self.deadline_clock,
+            events=self.events,
+        )
+
+    async def restore(self, run: RunRecord, report: object) -> None:
+        self.restored.append(run.state)
+        self.looked_after.set()
+
+    def driver(self) -> RunDriver:
+        async def pause(seconds: float) -> None:
+            self.pauses.append(seconds)
+
+        return RunDriver(
+            self.store,
+            cast("ComputeProcess", self.compute),
+            restore=self.restore,
+            wall_clock=lambda: self.wall,
+            deadline_clock=self.deadline_clock,
+            events=self.events,
+            sleep=pause,
+        )
+
+    async def drive(self) -> RunRecord:
+        driver = self.driver()
+        driver.start("r")
+        (task,) = driver._tasks.values()
+        await task
+        return self.store.find("r")
+
+    async def take(self, name: str) -> tuple[str, AssignmentKey, int]:
+        worker_id = self.dispatcher.workers.register(
+            name, name=name, device="cpu", versions={}, allowed_modules=()
+        ).worker_id
+        granted = await self.dispatcher.acquire(worker_id, wait_seconds=0.0)
+        assert granted is not None
+        run, learner = granted
+        return worker_id, AssignmentKey(run.run_id, learner.index), learner.epoch
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path / "lipt.db")
+    yield bench
+    await bench.database.close()
+
+
+async def straggling(bench: Bench, run: RunRecord) -> None:
+    """One learner is in, one worker has died, one goes on sending heartbeats."""
+    await bench.store.add(run)
+    quick = await bench.take("quick")
+    await bench.take("dead")
+    slow = await bench.take("slow")
+    await bench.dispatcher.commit(*quick, LEARNER)
+    bench.dispatcher.heartbeat(*slow, LearnerProgress(phase="training", step=3))
+
+
+async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await straggling(bench, make_run(deadline_seconds=40.0, min_learners=1))
+    run = await bench.drive()
+    assert run.state is RunState.READY
+    assert bench.store.waits == [40.0]
+    assert run.costs.training_seconds == 40.0
+    assert [item.state for item in run.learners] == [
+        LearnerState.DONE,
+        LearnerState.DROPPED,
+        LearnerState.DROPPED,
+    ]
+    assert "the deadline of 40 s has passed with 1 of 3 learners in" in run.learners[1].message
+
+
+async def test_run_with_too_few_fails_at_its_deadline_and_says_who_is_missing_and_why(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await straggling(bench, make_run(deadline_seconds=40.0, min_learners=2))
+    bench.store.monotonic = 30.0
+    bench.dispatcher.heartbeat(*(await bench.take("slow")), LearnerProgress())
+    ((key, lease),) = [item for item in bench.dispatcher.leases.expired() if item[0] == ("r", 1)]
+    await bench.dispatcher._expire(key, lease)
+    run = await bench.drive()
+    assert run.state is RunState.FAILED
+    assert bench.store.waits == [10.0]
+    assert "1 of 3 learners in, min_learners is 2" in run.message
+    assert "learner 1 (waiting for a worker: worker dead was silent for 30 s)" in run.message
+    assert "learner 2 (at worker slow)" in run.message
+    assert "Raise learners.deadline_seconds, or add workers" in run.message
+    assert bench.events.count(EventKind.LEASE_EXPIRED) == 1
+    assert bench.events.count(EventKind.RUN_ENDED, "failed") == 1
+
+
+@pytest.mark.parametrize("jump_seconds", [86_400.0, -86_400.0])
+async def test_setting_the_clock_moves_neither_leases_nor_the_deadline(
+    bench: Bench, make_run: MakeRun, jump_seconds: float
+) -> None:
+    await straggling(bench, make_run(deadline_seconds=40.0))
+    bench.wall += jump_seconds
+    bench.store.monotonic = 29.0
+    assert bench.dispatcher.leases.expired() == ()
+    bench.store.monotonic = 30.0
+    assert len(bench.dispatcher.leases.expired()) == 2
+    run = await bench.drive()
+    assert bench.store.waits == [10.0]
+    assert run.costs.training_seconds == 40.0
+
+
+async def test_clock_set_back_between_two_processes_does_not_hold_a_run_open(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await straggling(bench, make_run(deadline_seconds=40.0))
+    bench.wall -= 86_400
+    bench.restart_clock()
+    bench.dispatcher.restore()
+    run = await bench.drive()
+    assert run.state is RunState.READY
+    assert bench.store.waits == [40.0]
+
+
+async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await straggling(bench, make_run())
+    await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
+    bench.compute.answers = [FULL, FULL, SOUP]
+    writes: list[Any] = [FULL, FULL, FULL]
+    save_run = bench.database.save_run
+
+    async def full_for_a_while(run: RunRecord, learners: Any) -> None:
+        if writes:
+            raise writes.pop()
+        await save_run(run, learners)
+
+    monkeypatch.setattr(bench.database, "save_run", full_for_a_while)
+    run = await bench.drive()
+    assert run.state is RunState.READY
+    assert run.pretrained_weights == SOUP.weights
+    assert bench.pauses == [1.0, 2.0, 1.0, 2.0, 4.0]
+    assert bench.events.count(EventKind.RETRIED, "stage") == 2
+    assert bench.events.count(EventKind.RETRIED, "record") == 3
+    (stored,) = await bench.database.load_runs()
+    assert stored == run
+
+
+async def test_result_that_the_disk_has_damaged_is_asked_for_again(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    await bench.store.add(make_run(num_learners=1))
+    await bench.dispatcher.commit(*await bench.take("first"), LEARNER)
+    bench.compute.answers = [DamagedLearners((0,)), SOUP]
+    driving = asyncio.ensure_future(bench.drive())
+    while bench.store.find("r").learners[0].state is not LearnerState.QUEUED:
+        revision = bench.store.revision("r")
+        await bench.store.wait_for_change("r", revision, timeout_seconds=60.0)
+    again = await bench.take("second")
+    assert again[1:] == (("r", 0), 2)
+    await bench.dispatcher.commit(*again, LEARNER)
+    run = await driving
+    assert run.state is RunState.READY
+    assert run.learners[0].failures == 0
+    assert bench.events.count(EventKind.LEARNER_DAMAGED) == 1
+
+
+async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the_soup(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    await bench.store.add(make_run(num_learners=1))
+    driving = asyncio.ensure_future(bench.drive())
+    await bench.dispatcher.fail(*await bench.take("first"), "theta* arrived damaged")
+    await bench.looked_after.wait()
+    await bench.dispatcher.commit(*await bench.take("second"), LEARNER)
+    await driving
+    assert bench.restored == [RunState.TRAINING, RunState.MERGING]
+
+
+async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    await bench.store.add(make_run())
+    driver = bench.driver()
+    driver.resume_all()
+    await bench.looked_after.wait()
+    await driver.cancel("r")
+    assert bench.restored == [RunState.TRAINING]
+
+
+async def test_what_a_run_waits_for_is_shown(bench: Bench, make_run: MakeRun) -> None:
+    await bench.store.add(make_run(state=RunState.MERGING))
+    bench.compute.answers = [FULL, ComputeError("gone")]
+    shown = []
+
+    async def note(_: float) -> None:
+        shown.append(bench.store.activity("r").text)
+
+    driver = RunDriver(
+        bench.store,
+        cast("ComputeProcess", bench.compute),
+        restore=bench.restore,
+        wall_clock=lambda: 0.0,
+        sleep=note,
+    )
+    driver.start("r")
+    await asyncio.gather(*driver._tasks.values())
+    assert shown == ["waiting for the disk: /state cannot be used: No space left on device."]
+    assert bench.store.find("r").message == "gone"
