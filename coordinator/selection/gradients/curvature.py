@@ -1,4 +1,4 @@
-"""The diagonal of the last layer's Hessian, estimated by Hutchinson's method.
+"""Curvature: the diagonal of the last layer's Hessian, estimated by Hutchinson's method.
 
 Cross-entropy's Hessian by the last layer is mean_i (diag(p_i) - p_i p_i^T) (x) h_i h_i^T, with
 the 1 of the bias in h_i. Its product with a matrix Z follows from the factors alone, as
@@ -15,17 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.seeding import derive_generator
+from lipt.coordinator.selection.gradients.vectors import with_bias
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 BATCH_SIZE = 256
-
-
-def features_with_bias(features_BD: Tensor, *, has_bias: bool) -> Tensor:
-    """The features [h_i, 1], or without the 1; B x F in the features' type."""
-    if not has_bias:
-        return features_BD
-    return torch.cat([features_BD, features_BD.new_ones(len(features_BD), 1)], dim=1)
 
 
 def hessian_product(probabilities_BC: Tensor, features_BF: Tensor, vector_CF: Tensor) -> Tensor:
@@ -62,7 +56,7 @@ def averaged_diagonal(
         batch = signals.take(order_N[rows].to(device))
         product_CF = hessian_product(
             batch.errors_NC + functional.one_hot(batch.labels_N, num_classes),
-            features_with_bias(batch.features_ND, has_bias=signals.has_bias),
+            with_bias(batch.features_ND, float(signals.has_bias)),
             signs_CF,
         )
         average_CF.mul_(decay).addcmul_(signs_CF, product_CF, value=1 - decay)

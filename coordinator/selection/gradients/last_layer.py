@@ -1,4 +1,4 @@
-"""The last layer after a gradient step, and the validation loss there, from the factors.
+"""Last layer: where it is after a gradient step, and the validation loss there.
 
 A step of size eta on examples S moves the last layer by -eta sum_S e_i (x) [h_i, 1]. The
 validation logits follow without the layer itself: z_v -= eta sum_S e_i (h_i . h_v + 1),
@@ -22,11 +22,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.coordinator.selection.compiling import can_compile
+from lipt.coordinator.selection.gradients.vectors import (
+    CACHED_BYTES,
+    LayerGradient,
+    Vectors,
+    with_bias,
+)
+from lipt.coordinator.selection.gradients.vectors import alignments as plain_alignments
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
-# A block's products should stay in the processor's cache.
-CACHED_BYTES = 4 * 1024**2
 # Up to this many columns a compiled loop is faster than a matrix product.
 _FEW_CLASSES = 64
 # A label's probability is read off e = p - 1, whose last digit is worth twice this.
@@ -40,29 +45,13 @@ class LastLayer:
     features_VD: float64.
     logits_VC: float64, up to a shift of each row.
     labels_V: int64.
-    has_bias: whether there is a 1 in [h, 1].
+    bias: the 1 in [h, 1], or 0.
     """
 
     features_VD: Tensor
     logits_VC: Tensor
     labels_V: Tensor
-    has_bias: bool
-
-
-@dataclass(frozen=True)
-class LayerGradient:
-    """A gradient by the last layer's parameters; the bias's is zero where there is none."""
-
-    weight_CD: Tensor
-    bias_C: Tensor
-
-    def norm(self) -> float:
-        """The Euclidean norm over all parameters."""
-        return float(torch.stack([self.weight_CD.norm(), self.bias_C.norm()]).norm())
-
-    def minus(self, other: LayerGradient) -> LayerGradient:
-        """The difference of two gradients."""
-        return LayerGradient(self.weight_CD - other.weight_CD, self.bias_C - other.bias_C)
+    bias: float
 
 
 def last_layer_at(validation: Signals) -> LastLayer:
@@ -81,16 +70,16 @@ def last_layer_at(validation: Signals) -> LastLayer:
         features_VD=validation.features_ND.double(),
         logits_VC=probabilities_VC.maximum(least_C[is_label_VC]).log(),
         labels_V=validation.labels_N,
-        has_bias=validation.has_bias,
+        bias=float(validation.has_bias),
     )
 
 
-def step(layer: LastLayer, chosen: Signals, learning_rate: float) -> LastLayer:
+def step(layer: LastLayer, chosen: Vectors, learning_rate: float) -> LastLayer:
     """The layer after one gradient step on the sum of the chosen examples' losses."""
-    errors_SC, features_SD = chosen.errors_NC.double(), chosen.features_ND.double()
+    errors_SC, features_SD = chosen.outer_NC.double(), chosen.features_ND.double()
     # In the cheaper order: first the kernel h_v . h_i of few examples, or the weights.
     moved_VC = torch.linalg.multi_dot([layer.features_VD, features_SD.T, errors_SC])
-    if layer.has_bias:
+    if layer.bias:
         moved_VC += errors_SC.sum(dim=0)
     return replace(layer, logits_VC=layer.logits_VC - learning_rate * moved_VC)
 
@@ -107,73 +96,67 @@ def validation_gradient(layer: LastLayer) -> LayerGradient:
     errors_VC.scatter_(1, layer.labels_V[:, None], 0.0)
     errors_VC.scatter_(1, layer.labels_V[:, None], -errors_VC.sum(dim=-1, keepdim=True))
     errors_VC /= len(errors_VC)
-    bias_C = errors_VC.sum(dim=0) * float(layer.has_bias)
+    bias_C = errors_VC.sum(dim=0) * layer.bias
     return LayerGradient(errors_VC.T @ layer.features_VD, bias_C)
 
 
 def alignments(
-    signals: Signals, gradient: LayerGradient, *, block_bytes: int = CACHED_BYTES
+    gradients: Vectors, gradient: LayerGradient, *, block_bytes: int = CACHED_BYTES
 ) -> Tensor:
-    """<g_i, gradient> of every example; N float64."""
-    if aligns_compiled(signals):
-        return _alignments_compiled(signals, gradient)
-    num_classes, num_features = gradient.weight_CD.shape
-    aligned_N = gradient.bias_C.new_empty(len(signals))
-    row_bytes = 8 * (num_features + num_classes)
-    for rows in row_blocks(len(signals), row_bytes, block_bytes):
-        products_BC = signals.features_ND[rows].double() @ gradient.weight_CD.T
-        products_BC += gradient.bias_C
-        products_BC *= signals.errors_NC[rows]
-        torch.sum(products_BC, dim=-1, out=aligned_N[rows])
-    return aligned_N
-
-
-def aligns_compiled(signals: Signals) -> bool:
-    """Whether `alignments` runs in machine code, at its best on features as they are stored."""
-    return (
-        can_compile(signals.features_ND.device)
-        and signals.errors_NC.shape[1] <= _FEW_CLASSES
-        and signals.errors_NC.dtype == signals.features_ND.dtype
-        and signals.features_ND.dtype in (torch.float32, torch.float64)
-    )
-
-
-def _alignments_compiled(signals: Signals, gradient: LayerGradient) -> Tensor:
+    """<g_i, gradient> of every example, compiled where that is faster; N float64."""
+    if not aligns_compiled(gradients):
+        return plain_alignments(gradients, gradient, block_bytes=block_bytes)
     from lipt.coordinator.selection.gradients.compiled_alignments import (  # noqa: PLC0415 - an extra
         alignments_compiled,
     )
 
-    arrays = (signals.errors_NC, signals.features_ND, gradient.weight_CD, gradient.bias_C)
-    return torch.from_numpy(alignments_compiled(*(array.contiguous().numpy() for array in arrays)))
+    factors = (gradients.outer_NC, gradients.features_ND, gradient.weight_CD, gradient.bias_C)
+    return torch.from_numpy(
+        alignments_compiled(*(factor.contiguous().numpy() for factor in factors))
+    )
 
 
-def in_validation_span(signals: Signals, validation: Signals) -> tuple[Signals, Signals]:
-    """Both signals in coordinates of the span of the validation rows [h_v, 1].
+def aligns_compiled(gradients: Vectors) -> bool:
+    """Whether `alignments` runs in machine code, at its best on features as they are stored."""
+    errors_NC, features_ND = gradients.outer_NC, gradients.features_ND
+    return (
+        can_compile(features_ND.device)
+        and errors_NC.shape[1] <= _FEW_CLASSES
+        and errors_NC.dtype == features_ND.dtype
+        and features_ND.dtype in (torch.float32, torch.float64)
+    )
+
+
+def in_validation_span(gradients: Vectors, layer: LastLayer) -> tuple[Vectors, LastLayer]:
+    """Both in coordinates of the span of the validation rows [h_v, 1].
 
     The validation gradient, and how far a step moves a validation logit, know a training
     feature only by its products with validation features. An orthonormal basis of their
     span keeps these, in Q = V dimensions in the place of D. The 1 goes into the basis.
 
     Args:
-        signals: of the training examples.
-        validation: of fewer examples than there are features.
+        gradients: of the training examples.
+        layer: on fewer validation examples than there are features.
 
     Returns:
         Both, with float64 features and without a bias.
     """
-    rows_VD = validation.features_ND.double()
-    if validation.has_bias:
-        rows_VD = torch.cat([rows_VD, rows_VD.new_ones(len(rows_VD), 1)], dim=1)
-    basis_DQ = torch.linalg.qr(rows_VD.T).Q
-    return _projected(signals, basis_DQ), _projected(validation, basis_DQ)
+    basis_DQ = torch.linalg.qr(with_bias(layer.features_VD, layer.bias).T).Q
+    features_NQ = _projected(gradients.features_ND, gradients.bias, basis_DQ)
+    features_VQ = _projected(layer.features_VD, layer.bias, basis_DQ)
+    return (
+        replace(gradients, features_ND=features_NQ, bias=0.0),
+        replace(layer, features_VD=features_VQ, bias=0.0),
+    )
 
 
-def _projected(signals: Signals, basis_DQ: Tensor) -> Signals:
-    num_features, num_dimensions = signals.features_ND.shape[1], basis_DQ.shape[1]
-    features_NQ = basis_DQ.new_empty(len(signals), num_dimensions)
+def _projected(features_ND: Tensor, bias: float, basis_FQ: Tensor) -> Tensor:
+    """[h_i, 1] in the coordinates of a basis; N x Q float64."""
+    num_features, num_dimensions = features_ND.shape[1], basis_FQ.shape[1]
+    features_NQ = basis_FQ.new_empty(len(features_ND), num_dimensions)
     row_bytes = 8 * (num_features + num_dimensions)
-    for rows in row_blocks(len(signals), row_bytes, CACHED_BYTES):
-        features_NQ[rows] = signals.features_ND[rows].double() @ basis_DQ[:num_features]
-    if signals.has_bias:
-        features_NQ += basis_DQ[num_features]
-    return replace(signals, features_ND=features_NQ, has_bias=False)
+    for rows in row_blocks(len(features_ND), row_bytes, CACHED_BYTES):
+        features_NQ[rows] = features_ND[rows].double() @ basis_FQ[:num_features]
+    if bias:
+        features_NQ += basis_FQ[num_features]
+    return features_NQ

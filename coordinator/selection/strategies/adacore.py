@@ -22,7 +22,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.curvature import averaged_diagonal, features_with_bias
+from lipt.coordinator.selection.gradients.curvature import averaged_diagonal
+from lipt.coordinator.selection.gradients.vectors import with_bias
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.representatives import PrecisionName, SolverName
 from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON
@@ -87,7 +88,7 @@ def precondition(
     errors_NC = torch.empty_like(signals.errors_NC)
     for rows in row_blocks(len(signals), 8 * (len(class_factors_C) + len(feature_factors_F))):
         errors_NC[rows] = signals.errors_NC[rows] / (class_factors_C + damping)
-        features_BF = features_with_bias(signals.features_ND[rows], has_bias=signals.has_bias)
+        features_BF = with_bias(signals.features_ND[rows], float(signals.has_bias))
         features_NF[rows] = features_BF / (feature_factors_F + damping)
     return replace(signals, errors_NC=errors_NC, features_ND=features_NF, has_bias=False)
 

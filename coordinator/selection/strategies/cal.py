@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.coordinator.selection.gradients.space import Space
+from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.selection import Selection, keep_largest
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
@@ -74,12 +75,11 @@ def contrast(signals: Signals, num_neighbors: int, block_bytes: int = _BLOCK_BYT
 
 def nearest_neighbors(signals: Signals, count: int, block_bytes: int = _BLOCK_BYTES) -> Tensor:
     """The examples with the nearest features to each, not itself; N x count, at most N - 1."""
-    space = Space(signals, "features")
-    squares_N = space.squared_norms()
+    space = Space(Vectors(signals.features_ND))
     parts = []
     for rows in row_blocks(len(space), 16 * len(space), block_bytes):
-        ids_R = torch.arange(rows.start, rows.stop, device=space.device)
-        distances_RN = space.squared_distances(ids_R, squares_N)
+        ids_R = torch.arange(rows.start, rows.stop, device=space.squares_N.device)
+        distances_RN = space.squared_distances(ids_R)
         distances_RN[ids_R - rows.start, ids_R] = torch.inf
         parts.append(nearest(distances_RN, count))
     return torch.cat(parts)

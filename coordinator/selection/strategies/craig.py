@@ -17,7 +17,8 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from lipt.coordinator.selection.gradients.pairwise import proximity
+from lipt.coordinator.selection.gradients.pairs import proximity
+from lipt.coordinator.selection.gradients.vectors import Vectors, gradients_of
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.clusters import cluster_sizes
 from lipt.coordinator.selection.solvers.representatives import (
@@ -55,7 +56,7 @@ def craig(
         Weights: how many of the N examples each one represents, itself included.
     """
     chosen = choose_representatives(
-        proximity(signals if metric == "gradients" else _errors_only(signals)),
+        proximity(gradients_of(signals) if metric == "gradients" else Vectors(signals.errors_NC)),
         budget,
         solver=solver,
         precision=precision,
@@ -64,8 +65,3 @@ def craig(
     )
     sizes_K = cluster_sizes(chosen.levels, chosen.chosen_K)
     return Selection(chosen.chosen_K, sizes_K.to(torch.float32))
-
-
-def _errors_only(signals: Signals) -> Signals:
-    """The gradients of a layer that has a bias and nothing else."""
-    return Signals(signals.errors_NC, signals.features_ND[:, :0], signals.labels_N)

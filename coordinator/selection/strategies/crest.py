@@ -34,7 +34,8 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.seeding import derive_generator
-from lipt.coordinator.selection.gradients.pairwise import proximity
+from lipt.coordinator.selection.gradients.pairs import proximity
+from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import fit_scale, store_levels
@@ -109,14 +110,7 @@ def batch_coreset(errors_RC: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
     if num_rows == batch_size:
         everyone_R = torch.arange(num_rows, device=errors_RC.device)
         return everyone_R, torch.ones_like(everyone_R)
-    # With no features and a bias the gradient is the error itself.
-    similarity = proximity(
-        Signals(
-            errors_NC=errors_RC,
-            features_ND=errors_RC[:, :0],
-            labels_N=torch.zeros(num_rows, dtype=torch.int64, device=errors_RC.device),
-        )
-    )
+    similarity = proximity(Vectors(errors_RC))
     levels = store_levels(similarity, fit_scale(similarity, "24-bit"))
     chosen_B = lazy_greedy(levels, batch_size)
     clusters_R = levels.rows(chosen_B).argmax(dim=0)

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lipt.coordinator.selection.gradients.pairwise import in_space, proximity, scaled_cosine
-from lipt.coordinator.selection.gradients.space import SpaceName
+from lipt.coordinator.selection.gradients.pairs import proximity, scaled_cosine
+from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.representatives import (
     PrecisionName,

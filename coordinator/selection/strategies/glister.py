@@ -30,7 +30,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.seeding import derive_generator
-from lipt.coordinator.selection.gradients.kernels import squared_gradient_norms
+from lipt.coordinator.selection.gradients.vectors import squared_norms
 from lipt.coordinator.selection.selection import Selection, keep_largest, unweighted
 from lipt.coordinator.selection.strategies.glister_objective import GlisterObjective, comparable
 from lipt.coordinator.selection.strategies.glister_regularizers import (
@@ -124,7 +124,7 @@ def _exactly(objective: GlisterObjective, budget: int) -> Tensor:
     are computed, and the current gradient is the reference from then on. A regularizer's
     gains never grow, so those at the reference bound it, too.
     """
-    norms_N = squared_gradient_norms(objective.signals).double().sqrt_()
+    norms_N = squared_norms(objective.gradients).sqrt_()
     max_candidates = int(_WORTH_GATHERING * len(norms_N))
     reference = objective.gradient()
     gains_N = objective.gains(gradient=reference)
@@ -137,7 +137,7 @@ def _exactly(objective: GlisterObjective, budget: int) -> Tensor:
             return torch.tensor(chosen, device=norms_N.device)
         objective.add(torch.tensor([best], device=norms_N.device), update=True)
         gradient = objective.gradient()
-        drift = gradient.minus(reference).norm() + _ROUNDING * gradient.norm()
+        drift = gradient.minus(reference).norm + _ROUNDING * gradient.norm
         bounds_N = gains_N + (1 + _ROUNDING) * drift * norms_N
         probes_B = bounds_N.topk(min(_NUM_PROBES, len(bounds_N))).indices
         known = float(objective.gains(probes_B, gradient=gradient).max())
@@ -156,10 +156,10 @@ def _from_samples(objective: GlisterObjective, budget: int, seed: int) -> Tensor
     Drawn with replacement, so that a draw costs the sample and not N.
     """
     generator = derive_generator(seed, "glister-samples")
-    num_left = len(objective.signals)
+    num_left = len(objective.gradients)
     sample_size = math.ceil(num_left / budget * math.log(1 / _MISS))
     left = torch.arange(num_left)
-    device = objective.signals.errors_NC.device
+    device = objective.gradients.device
     chosen: list[int] = []
     while len(chosen) < budget:
         if sample_size < num_left:

@@ -10,14 +10,13 @@ Source: Killamsetty et al. 2021 (arXiv:2012.10630).
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
 from lipt.coordinator.selection.gradients.last_layer import (
-    LayerGradient,
+    LastLayer,
     alignments,
     aligns_compiled,
     in_validation_span,
@@ -25,6 +24,7 @@ from lipt.coordinator.selection.gradients.last_layer import (
     step,
     validation_gradient,
 )
+from lipt.coordinator.selection.gradients.vectors import LayerGradient, Vectors, gradients_of
 from lipt.coordinator.selection.strategies.glister_regularizers import Regularizer
 from lipt.coordinator.signals.signals import Signals
 
@@ -46,15 +46,14 @@ class GlisterObjective:
         Raises:
             SignalsError: there are no validation signals, or they do not fit.
         """
-        self.signals, validation = _cheapest_form(
-            signals, _require_validation(signals), num_updates
+        self.gradients, self._layer = _cheapest_form(
+            gradients_of(signals), last_layer_at(_require_validation(signals)), num_updates
         )
         self._rate = rate
-        self._layer = last_layer_at(validation)
         self._regularizer: Regularizer | None = None
         self._weight = 0.0
         self._is_chosen_N = torch.zeros(
-            len(signals), dtype=torch.bool, device=signals.errors_NC.device
+            len(signals), dtype=torch.bool, device=self.gradients.device
         )
 
     def regularize(self, regularizer: Regularizer | None, strength: float) -> None:
@@ -68,12 +67,11 @@ class GlisterObjective:
 
     def all_rows(self) -> Tensor:
         """The row numbers of all examples."""
-        return torch.arange(len(self.signals), device=self._is_chosen_N.device)
+        return torch.arange(len(self.gradients), device=self._is_chosen_N.device)
 
     def gradient(self) -> LayerGradient:
         """`rate` times the gradient of the validation loss."""
-        gradient = validation_gradient(self._layer)
-        return LayerGradient(self._rate * gradient.weight_CD, self._rate * gradient.bias_C)
+        return validation_gradient(self._layer).scaled(self._rate)
 
     def gains(
         self, rows_B: Tensor | None = None, *, gradient: LayerGradient | None = None
@@ -82,7 +80,7 @@ class GlisterObjective:
 
         Minus infinity for those that are chosen already.
         """
-        given = self.signals if rows_B is None else _take(self.signals, rows_B)
+        given = self.gradients if rows_B is None else self.gradients[rows_B]
         gains_B = alignments(given, self.gradient() if gradient is None else gradient)
         if self._regularizer is not None:
             rows = self.all_rows() if rows_B is None else rows_B
@@ -94,7 +92,7 @@ class GlisterObjective:
         """Choose examples, and let the layer step on them where that is still of use."""
         self._is_chosen_N[new] = True
         if update:
-            self._layer = step(self._layer, _take(self.signals, new), self._rate)
+            self._layer = step(self._layer, self.gradients[new], self._rate)
             if self._regularizer is not None:
                 self._regularizer.add(new)
 
@@ -110,31 +108,19 @@ def comparable(gains_B: Tensor) -> Tensor:
 
 
 def _cheapest_form(
-    signals: Signals, validation: Signals, num_updates: int
-) -> tuple[Signals, Signals]:
+    gradients: Vectors, layer: LastLayer, num_updates: int
+) -> tuple[Vectors, LastLayer]:
     """The same gains from fewer features, and converted once for all updates if they fit."""
-    num_classes, num_features = signals.errors_NC.shape[1], signals.features_ND.shape[1]
-    num_validation = len(validation)
+    num_classes, num_features = gradients[:0].outer_NC.shape[1], gradients.features_ND.shape[1]
+    num_validation = len(layer.labels_V)
     work_saved = num_updates * num_classes * (num_features - num_validation)
-    fits = 8 * len(signals) * num_validation <= _HELD_BYTES
+    fits = 8 * len(gradients) * num_validation <= _HELD_BYTES
     if work_saved > num_validation * num_features and fits:
-        signals, validation = in_validation_span(signals, validation)
-        num_features = signals.features_ND.shape[1]
-    held_bytes = 8 * len(signals) * (num_classes + num_features)
-    if held_bytes <= _HELD_BYTES and not aligns_compiled(signals):
-        errors_NC, features_ND = signals.errors_NC.double(), signals.features_ND.double()
-        signals = replace(signals, errors_NC=errors_NC, features_ND=features_ND)
-    return signals, validation
-
-
-def _take(signals: Signals, rows_B: Tensor) -> Signals:
-    """Some rows of what gains are made of, in the precision that they have."""
-    return Signals(
-        errors_NC=signals.errors_NC[rows_B],
-        features_ND=signals.features_ND[rows_B],
-        labels_N=signals.labels_N[rows_B],
-        has_bias=signals.has_bias,
-    )
+        gradients, layer = in_validation_span(gradients, layer)
+    held_bytes = 8 * len(gradients) * gradients.width
+    if held_bytes <= _HELD_BYTES and not aligns_compiled(gradients):
+        gradients = gradients.to(torch.float64)
+    return gradients, layer
 
 
 def _require_validation(signals: Signals) -> Signals:

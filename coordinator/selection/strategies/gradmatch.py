@@ -25,11 +25,8 @@ import torch
 from pydantic import Field
 
 from lipt.common.errors import BudgetError, SignalsError
-from lipt.coordinator.selection.gradients.atoms import (
-    GradientAtoms,
-    LayerGradient,
-    gradient_sum,
-)
+from lipt.coordinator.selection.gradients.atoms import BLOCK_BYTES, GradientAtoms
+from lipt.coordinator.selection.gradients.vectors import LayerGradient, gradients_of, weighted_sum
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.pursuit import Pursuit, pursue
 from lipt.coordinator.selection.strategy import SIGNALS, Need
@@ -73,7 +70,7 @@ def gradmatch(
     group_size = min(batch_size, len(signals)) if mode == "per_batch" else 1
     capacity = _capacity(len(signals), budget, group_size)
     atoms = GradientAtoms(
-        signals, _target(signals, target), capacity=capacity, group_size=group_size
+        gradients_of(signals), _target(signals, target), capacity=capacity, group_size=group_size
     )
     if atoms.target_square <= (_CANCELLED * float(atoms.squares_N.sqrt().sum())) ** 2:
         return _nothing_to_match(signals, budget, target)
@@ -93,13 +90,14 @@ def gradmatch_needs(options: Mapping[str, Any]) -> frozenset[Need]:
 def _target(signals: Signals, target: Literal["train", "validation"]) -> LayerGradient:
     """What the chosen gradients have to add up to."""
     if target == "train":
-        return gradient_sum(signals)
+        return weighted_sum(gradients_of(signals), block_bytes=BLOCK_BYTES)
     if signals.validation is None:
         raise SignalsError(
             "gradmatch with target=validation needs a validation split, and the run has none. Set "
             "validation.fraction above 0, or use target=train."
         )
-    return gradient_sum(signals.validation).scaled(len(signals) / len(signals.validation))
+    total = weighted_sum(gradients_of(signals.validation), block_bytes=BLOCK_BYTES)
+    return total.scaled(len(signals) / len(signals.validation))
 
 
 def _capacity(num_examples: int, budget: int, group_size: int) -> int:

@@ -22,7 +22,8 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.space import ScaledCosine, Space, SpaceName
+from lipt.coordinator.selection.gradients.space import ScaledCosine, Space
+from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.one_by_one import ROWS_AHEAD, choose_one_by_one
 from lipt.coordinator.signals.signals import Signals
@@ -45,7 +46,7 @@ def graph_cut(
         space: similarity is (1 + cosine) / 2 of last-layer gradients, or of features.
         coverage: lambda, what being like all examples counts; 2 and above is monotone.
     """
-    similarity = ScaledCosine(Space(signals, space))
+    similarity = ScaledCosine(Space(in_space(signals, space)))
     return unweighted(cut_greedily(similarity, budget, coverage=coverage))
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.space import Space, SpaceName
+from lipt.coordinator.selection.gradients.space import Space
+from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.one_by_one import ROWS_AHEAD, choose_one_by_one
 from lipt.coordinator.signals.signals import Signals
@@ -33,12 +34,11 @@ def kcenter(signals: Signals, budget: int, *, space: SpaceName = "features") -> 
         budget: K.
         space: distances between features, or between last-layer gradients.
     """
-    return unweighted(farthest_first(Space(signals, space), budget))
+    return unweighted(farthest_first(Space(in_space(signals, space)), budget))
 
 
 def farthest_first(space: Space, budget: int, *, rows_ahead: int = ROWS_AHEAD) -> Tensor:
     """The K positions in the order of choice, on any number of rows computed ahead."""
-    squares_N = space.squared_norms()
     started = False
 
     def approach(distances_N: Tensor, row_N: Tensor, _: int) -> None:
@@ -50,9 +50,9 @@ def farthest_first(space: Space, budget: int, *, rows_ahead: int = ROWS_AHEAD) -
             started = True
 
     return choose_one_by_one(
-        -space.squared_distances_from_mean(squares_N),
+        -space.squared_distances_from_mean(),
         budget,
-        rows_of=lambda positions_B: space.squared_distances(positions_B, squares_N),
+        rows_of=space.squared_distances,
         update=approach,
         rows_ahead=rows_ahead,
     )

@@ -18,7 +18,8 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.space import ScaledCosine, Space, SpaceName
+from lipt.coordinator.selection.gradients.space import ScaledCosine, Space
+from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.one_by_one import choose_one_by_one
 from lipt.coordinator.signals.signals import Signals
@@ -44,7 +45,7 @@ def log_det(
         space: similarity is (1 + cosine) / 2 of last-layer gradients, or of features.
         ridge: what an example counts beyond its direction; keeps copies from -infinity.
     """
-    similarity = ScaledCosine(Space(signals, space))
+    similarity = ScaledCosine(Space(in_space(signals, space)))
     return unweighted(span_greedily(similarity, budget, ridge=ridge))
 
 

@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from lipt.coordinator.selection.gradients import last_layer
 from lipt.coordinator.selection.gradients.last_layer import (
-    LayerGradient,
     alignments,
     in_validation_span,
     last_layer_at,
@@ -20,8 +19,10 @@ from lipt.coordinator.selection.gradients.last_layer import (
     validation_gradient,
     validation_loss,
 )
+from lipt.coordinator.selection.gradients.vectors import LayerGradient, Vectors, gradients_of
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.signals import Signals
+from tests.coordinator.selection.builders import random_signals, signals_of
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def test_a_step_gives_the_loss_and_the_gradient_of_the_layer_written_out(
     assert validation_loss(layer) == pytest.approx(
         float(truth.validation_loss(truth.weight_CD)), rel=1e-5
     )
-    stepped = step(layer, truth.signals.take(chosen), 0.3)
+    stepped = step(layer, gradients_of(truth.signals)[chosen], 0.3)
     assert validation_loss(stepped) == pytest.approx(truth.loss_after(chosen, 0.3), rel=1e-5)
 
     moved_CD = truth.weight_CD - 0.3 * truth.gradients(chosen).sum(dim=0)
@@ -100,7 +101,7 @@ def test_a_step_gives_the_loss_and_the_gradient_of_the_layer_written_out(
     gradient = validation_gradient(stepped)
     found = [gradient.weight_CD, gradient.bias_C[:, None]] if has_bias else [gradient.weight_CD]
     torch.testing.assert_close(torch.cat(found, dim=1), expected_CD, rtol=1e-5, atol=1e-6)
-    assert gradient.norm() == pytest.approx(float(expected_CD.norm()), rel=1e-5)
+    assert gradient.norm == pytest.approx(float(expected_CD.norm()), rel=1e-5)
 
 
 @pytest.fixture(params=[True, False], ids=["compiled", "torch"])
@@ -120,46 +121,40 @@ def test_alignments_are_products_of_gradients(has_bias: bool) -> None:
         * torch.autograd.functional.jacobian(truth.validation_loss, truth.weight_CD)
     ).sum(dim=(1, 2))
     torch.testing.assert_close(
-        alignments(truth.signals, gradient), expected_N, rtol=1e-4, atol=1e-6
+        alignments(gradients_of(truth.signals), gradient), expected_N, rtol=1e-4, atol=1e-6
     )
 
 
-def random_signals_and_gradient(num_classes: int = 10) -> tuple[Signals, LayerGradient]:
-    generator = torch.Generator().manual_seed(0)
-    signals = Signals(
-        torch.randn(129, num_classes, generator=generator),
-        torch.randn(129, 33, generator=generator),
-        torch.zeros(129, dtype=torch.int64),
-    )
-    weight_CD = torch.randn(num_classes, 33, generator=generator, dtype=torch.float64)
-    return signals, LayerGradient(weight_CD, torch.ones(num_classes).double())
+def random_gradients(num_classes: int = 10) -> tuple[Vectors, LayerGradient]:
+    gradients = gradients_of(random_signals(129, num_classes, 33))
+    weight_CD = random_signals(33, num_classes, seed=1).errors_NC.T.double()
+    return gradients, LayerGradient(weight_CD, torch.ones(num_classes).double())
 
 
 def test_compiled_alignments_are_those_of_torch_to_the_last_digit_of_float32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    signals, gradient = random_signals_and_gradient()
-    assert last_layer.aligns_compiled(signals)
-    compiled_N = alignments(signals, gradient)
+    gradients, gradient = random_gradients()
+    assert last_layer.aligns_compiled(gradients)
+    compiled_N = alignments(gradients, gradient)
     monkeypatch.setattr(last_layer, "can_compile", lambda _: False)
-    assert not last_layer.aligns_compiled(signals)
-    assert torch.equal(compiled_N.float(), alignments(signals, gradient).float())
+    assert not last_layer.aligns_compiled(gradients)
+    assert torch.equal(compiled_N.float(), alignments(gradients, gradient).float())
 
 
 def test_many_classes_and_half_precision_are_left_to_torch() -> None:
-    many, _ = random_signals_and_gradient(num_classes=65)
+    many, _ = random_gradients(num_classes=65)
     assert not last_layer.aligns_compiled(many)
-    few, _ = random_signals_and_gradient()
-    halves = replace(few, errors_NC=few.errors_NC.half(), features_ND=few.features_ND.half())
-    assert not last_layer.aligns_compiled(halves)
+    few, _ = random_gradients()
+    assert not last_layer.aligns_compiled(few.to(torch.float16))
 
 
 @pytest.mark.usefixtures("may_compile")
 def test_alignments_do_not_depend_on_blocks() -> None:
-    signals, gradient = random_signals_and_gradient()
+    gradients, gradient = random_gradients()
     row_bytes = 8 * (10 + 33)
     blocked = [
-        alignments(signals, gradient, block_bytes=size * row_bytes).float()
+        alignments(gradients, gradient, block_bytes=size * row_bytes).float()
         for size in (1, 7, 128, 129)
     ]
     for found_N in blocked[1:]:
@@ -169,20 +164,16 @@ def test_alignments_do_not_depend_on_blocks() -> None:
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_the_span_of_validation_keeps_losses_and_alignments(has_bias: bool) -> None:
     truth = written_out(20, 3, has_bias=has_bias)
-    fewer, fewer_validation = in_validation_span(truth.signals, validation_of(truth.signals))
+    gradients, layer = gradients_of(truth.signals), last_layer_at(validation_of(truth.signals))
+    fewer, layer_on_fewer = in_validation_span(gradients, layer)
     assert fewer.features_ND.shape == (20, 3)
-    assert not fewer.has_bias
-    assert not fewer_validation.has_bias
-    layers = [
-        step(last_layer_at(validation), signals.take(torch.tensor([1, 4])), 0.5)
-        for signals, validation in (
-            (truth.signals, validation_of(truth.signals)),
-            (fewer, fewer_validation),
-        )
-    ]
+    assert not fewer.bias
+    assert not layer_on_fewer.bias
+    chosen = torch.tensor([1, 4])
+    layers = [step(layer, gradients[chosen], 0.5), step(layer_on_fewer, fewer[chosen], 0.5)]
     assert validation_loss(layers[0]) == pytest.approx(validation_loss(layers[1]), rel=1e-5)
     torch.testing.assert_close(
-        alignments(truth.signals, validation_gradient(layers[0])),
+        alignments(gradients_of(truth.signals), validation_gradient(layers[0])),
         alignments(fewer, validation_gradient(layers[1])),
         rtol=1e-5,
         atol=1e-6,
@@ -192,26 +183,21 @@ def test_the_span_of_validation_keeps_losses_and_alignments(has_bias: bool) -> N
 def test_equal_validation_examples_have_a_span_too() -> None:
     one = torch.tensor([[1.0, 2.0, 3.0]])
     errors = torch.tensor([[-0.5, 0.5]])
-    label = torch.zeros(1, dtype=torch.int64)
-    validation = Signals(errors.repeat(2, 1), one.repeat(2, 1), label.repeat(2))
-    fewer, fewer_validation = in_validation_span(Signals(errors, one, label), validation)
+    layer = last_layer_at(signals_of(one.repeat(2, 1), errors.repeat(2, 1)))
+    fewer, layer_on_fewer = in_validation_span(gradients_of(signals_of(one, errors)), layer)
     # h . h + 1 = 15 for each pair.
-    products = fewer.features_ND @ fewer_validation.features_ND.T
+    products = fewer.features_ND @ layer_on_fewer.features_VD.T
     assert products.flatten().tolist() == pytest.approx([15.0, 15.0])
 
 
 def test_rounded_probabilities_stay_finite() -> None:
     # Wrong beyond what float32 can tell: e = (-1, 1), so p = (0, 1).
-    validation = Signals(
-        torch.tensor([[-1.0, 1.0]]), torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
-    )
+    validation = signals_of(errors_NC=torch.tensor([[-1.0, 1.0]]))
     assert validation_loss(last_layer_at(validation)) == pytest.approx(25 * math.log(2))
 
 
 def test_a_confident_example_keeps_its_gradient() -> None:
     # p of the label is 1 - 1e-30: p - 1 in any precision would be 0.
-    validation = Signals(
-        torch.tensor([[-1e-30, 1e-30]]), torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
-    )
+    validation = signals_of(errors_NC=torch.tensor([[-1e-30, 1e-30]]))
     gradient = validation_gradient(last_layer_at(validation))
     assert gradient.bias_C.tolist() == pytest.approx([-1e-30, 1e-30], rel=1e-5, abs=0.0)

@@ -6,31 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
-from lipt.coordinator.selection.gradients.space import ScaledCosine, Space, SpaceName
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.selection.gradients.space import ScaledCosine, Space
+from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
+from tests.coordinator.selection.builders import random_signals, written_out
 
 SPACES: list[SpaceName] = ["features", "gradients"]
-
-
-def make_signals(num_examples: int = 23) -> Signals:
-    generator = torch.Generator().manual_seed(0)
-    return Signals(
-        errors_NC=torch.randn(num_examples, 3, generator=generator),
-        features_ND=torch.randn(num_examples, 5, generator=generator),
-        labels_N=torch.zeros(num_examples, dtype=torch.int64),
-    )
-
-
-def written_out(signals: Signals, name: SpaceName) -> Tensor:
-    """One row per example: h, or the outer product of e and [h, 1]."""
-    features_ND = signals.features_ND.double()
-    if name == "features":
-        return features_ND
-    if signals.has_bias:
-        features_ND = torch.cat([features_ND, features_ND.new_ones(len(signals), 1)], dim=1)
-    return torch.einsum("nc,nd->ncd", signals.errors_NC.double(), features_ND).flatten(1)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -39,23 +20,22 @@ def written_out(signals: Signals, name: SpaceName) -> Tensor:
 def test_products_are_those_of_the_vectors(
     name: SpaceName, has_bias: bool, block_bytes: int
 ) -> None:
-    signals = replace(make_signals(), has_bias=has_bias)
+    signals = random_signals(23, has_bias=has_bias)
     vectors = written_out(signals, name)
-    space = Space(signals, name, block_bytes=block_bytes)
+    space = Space(in_space(signals, name), block_bytes=block_bytes)
     positions = torch.tensor([4, 0, 22])
     weights = torch.rand(23, dtype=torch.float64)
-    squares = space.squared_norms()
     torch.testing.assert_close(space.products(positions), vectors[positions] @ vectors.T)
-    torch.testing.assert_close(squares, vectors.square().sum(dim=1))
+    torch.testing.assert_close(space.squares_N, vectors.square().sum(dim=1))
     torch.testing.assert_close(space.products_with_sum(weights), vectors @ (weights @ vectors))
     torch.testing.assert_close(
-        space.squared_distances(positions, squares),
+        space.squared_distances(positions),
         torch.cdist(vectors[positions], vectors).square(),
         rtol=1e-6,
         atol=1e-9,
     )
     torch.testing.assert_close(
-        space.squared_distances_from_mean(squares),
+        space.squared_distances_from_mean(),
         (vectors - vectors.mean(dim=0)).square().sum(dim=1),
     )
 
@@ -63,33 +43,33 @@ def test_products_are_those_of_the_vectors(
 @pytest.mark.parametrize("name", SPACES)
 def test_equal_examples_are_at_distance_zero(name: SpaceName) -> None:
     # Far from the origin, where differences of squares lose most.
-    signals = make_signals(3).take(torch.tensor([0, 1, 2] * 50))
-    space = Space(replace(signals, features_ND=signals.features_ND + 1000), name)
-    distances = space.squared_distances(torch.arange(3), space.squared_norms())
+    signals = random_signals(3).take(torch.tensor([0, 1, 2] * 50))
+    space = Space(in_space(replace(signals, features_ND=signals.features_ND + 1000), name))
+    distances = space.squared_distances(torch.arange(3))
     assert (distances == 0).tolist() == [[j % 3 == i for j in range(150)] for i in range(3)]
 
 
 @pytest.mark.parametrize("name", SPACES)
 def test_the_mean_is_at_distance_zero_from_itself(name: SpaceName) -> None:
-    same = make_signals(1).take(torch.zeros(77, dtype=torch.int64))
-    space = Space(same, name)
-    assert not space.squared_distances_from_mean(space.squared_norms()).any()
+    same = random_signals(1).take(torch.zeros(77, dtype=torch.int64))
+    space = Space(in_space(same, name))
+    assert not space.squared_distances_from_mean().any()
 
 
 @pytest.mark.parametrize("name", SPACES)
 def test_scaled_cosine_is_that_of_the_vectors(name: SpaceName) -> None:
-    signals = make_signals()
+    signals = random_signals(23)
     unit = torch.nn.functional.normalize(written_out(signals, name))
     expected = (1 + unit @ unit.T) / 2
-    similarity = ScaledCosine(Space(signals, name))
+    similarity = ScaledCosine(Space(in_space(signals, name)))
     torch.testing.assert_close(similarity.rows(torch.arange(23)), expected)
     torch.testing.assert_close(similarity.to_themselves(), expected.diagonal())
     torch.testing.assert_close(similarity.column_sums(), expected.sum(dim=0))
 
 
 def test_a_zero_gradient_is_halfway_from_everything() -> None:
-    signals = make_signals(3)
+    signals = random_signals(3)
     signals.errors_NC[1] = 0
-    similarity = ScaledCosine(Space(signals, "gradients"))
+    similarity = ScaledCosine(Space(in_space(signals, "gradients")))
     assert similarity.rows(torch.tensor([1])).tolist() == [[0.5, 0.5, 0.5]]
     assert similarity.to_themselves().tolist() == [1.0, 0.5, 1.0]

@@ -12,9 +12,9 @@ from torch.nn import functional
 from lipt.coordinator.selection.gradients import curvature
 from lipt.coordinator.selection.gradients.curvature import (
     averaged_diagonal,
-    features_with_bias,
     hessian_product,
 )
+from lipt.coordinator.selection.gradients.vectors import with_bias
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies.adacore import adacore, factored, precondition
@@ -41,7 +41,7 @@ def probabilities(signals: Signals) -> Tensor:
 def exact_diagonal(signals: Signals) -> Tensor:
     """Mean of p (1 - p) h^2; C x F."""
     probabilities_NC = probabilities(signals)
-    features_NF = features_with_bias(signals.features_ND, has_bias=signals.has_bias)
+    features_NF = with_bias(signals.features_ND, float(signals.has_bias))
     return (probabilities_NC * (1 - probabilities_NC)).T @ features_NF.square() / len(signals)
 
 
@@ -141,7 +141,7 @@ def test_preconditioned_gradients_are_the_gradients_over_the_factors() -> None:
     by_class_C, by_feature_F = factored(averaged_diagonal(signals, decay=0.9, seed=0))
     assert not scaled.has_bias
     assert scaled.features_ND.shape == (30, 6)
-    features_NF = features_with_bias(signals.features_ND, has_bias=True)
+    features_NF = with_bias(signals.features_ND, 1.0)
     gradients = signals.errors_NC[:, :, None] * features_NF[:, None, :]
     expected = gradients / ((by_class_C + 0.5)[:, None] * (by_feature_F + 0.5))
     torch.testing.assert_close(

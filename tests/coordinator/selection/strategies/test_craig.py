@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.kernels import gradient_distances, gradient_rows
+from lipt.coordinator.selection.gradients.pairs import proximity
+from lipt.coordinator.selection.gradients.vectors import gradients_of
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies.craig import craig
@@ -43,7 +44,8 @@ def distances(signals: Signals) -> Tensor:
 
 def bound(signals: Signals, chosen_K: Tensor) -> float:
     """Sum of the distances to the nearest chosen: what CRAIG minimizes."""
-    nearest_N = gradient_distances(gradient_rows(signals, chosen_K), signals).min(dim=0).values
+    similarity = proximity(gradients_of(signals))
+    nearest_N = -similarity.block(chosen_K, slice(None)).max(dim=0).values
     return float(nearest_N.double().sum())
 
 
@@ -141,7 +143,7 @@ def test_the_order_of_the_data_does_not_matter(metric: str) -> None:
     for balanced in (False, True):
         plain, moved = (
             select(CRAIG, given, 20, balanced=balanced, seed=0, options=options)
-            for given in (signals, gradient_rows(signals, order_N))
+            for given in (signals, signals.take(order_N))
         )
         expected = dict(zip(plain.indices_K.tolist(), plain.weights_K.tolist(), strict=True))
         ids_K = order_N[moved.indices_K].tolist()

@@ -20,6 +20,7 @@ from lipt.coordinator.selection.gradients.last_layer import (
     step,
     validation_loss,
 )
+from lipt.coordinator.selection.gradients.vectors import Vectors, gradients_of
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies import glister_objective
@@ -57,7 +58,7 @@ def objective(signals: Signals, chosen: Tensor, learning_rate: float) -> float:
     """The validation loss after one step on the chosen examples' mean loss."""
     assert signals.validation is not None
     layer = last_layer_at(signals.validation)
-    return validation_loss(step(layer, signals.take(chosen), learning_rate / len(chosen)))
+    return validation_loss(step(layer, gradients_of(signals)[chosen], learning_rate / len(chosen)))
 
 
 def choose(signals: Signals, budget: int, seed: int = 0, **options: Any) -> list[int]:
@@ -127,7 +128,7 @@ def test_the_layer_is_updated_between_all_rounds(
 ) -> None:
     stepped: list[int] = []
 
-    def counting(layer: Any, chosen: Signals, rate: float) -> Any:
+    def counting(layer: Any, chosen: Vectors, rate: float) -> Any:
         stepped.append(len(chosen))
         return step(layer, chosen, rate)
 
@@ -180,9 +181,9 @@ def test_exact_is_greedy_on_the_layer_written_out(
 def test_exact_does_not_evaluate_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated: list[int] = []
 
-    def counting(signals: Signals, *arguments: Any) -> Tensor:
-        evaluated.append(len(signals))
-        return alignments(signals, *arguments)
+    def counting(gradients: Vectors, *arguments: Any) -> Tensor:
+        evaluated.append(len(gradients))
+        return alignments(gradients, *arguments)
 
     monkeypatch.setattr(glister_objective, "alignments", counting)
     signals = draw(1000)

@@ -14,7 +14,8 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
-from lipt.coordinator.selection.gradients.atoms import GradientAtoms, gradient_sum
+from lipt.coordinator.selection.gradients.atoms import GradientAtoms
+from lipt.coordinator.selection.gradients.vectors import gradients_of, weighted_sum
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.selection import Selection
@@ -142,7 +143,8 @@ def test_atoms_are_the_gradients(*, keep_rows: bool, bias: bool) -> None:
     signals = make_signals(50, 3, 7, bias=bias)
     all_NP = gradients(signals)
     target_P = all_NP.sum(dim=0)
-    atoms = GradientAtoms(signals, gradient_sum(signals), capacity=4, keep_rows=keep_rows)
+    vectors = gradients_of(signals)
+    atoms = GradientAtoms(vectors, weighted_sum(vectors), capacity=4, keep_rows=keep_rows)
     torch.testing.assert_close(atoms.squares_N, all_NP.square().sum(dim=1))
     torch.testing.assert_close(atoms.target_products_N, all_NP @ target_P)
     assert atoms.target_square == pytest.approx(float(target_P @ target_P))
@@ -164,9 +166,10 @@ def test_block_sizes_and_ways_of_computing_do_not_matter(*, keep_rows: bool) -> 
     signals = make_signals(200, 4, 40)
     expected = gradmatch(signals, 30)
     for block_bytes in (1, 7 * 44 * 8, 128 * 44 * 8, 10**9):
-        target = gradient_sum(signals, block_bytes=block_bytes)
+        vectors = gradients_of(signals)
+        target = weighted_sum(vectors, block_bytes=block_bytes)
         atoms = GradientAtoms(
-            signals, target, capacity=30, keep_rows=keep_rows, block_bytes=block_bytes
+            vectors, target, capacity=30, keep_rows=keep_rows, block_bytes=block_bytes
         )
         found = pursue(atoms, ridge=0, is_enough=lambda used: len(used) >= 30)
         assert found.atoms_K.tolist() == expected.indices_K.tolist()
