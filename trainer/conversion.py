@@ -73,7 +73,9 @@ def strategy_view(strategy: subset_pb2.Strategy) -> StrategyView:
         returns_weights=strategy.returns_weights,
         balanced_by_default=strategy.balanced_by_default,
         options=tuple(
-            StrategyOptionView(option.name, option.default_value, tuple(option.allowed_values))
+            StrategyOptionView(
+                option.name, option.default_value, tuple(option.allowed_values), option.help
+            )
             for option in strategy.options
         ),
         needs=tuple(strategy.needs),

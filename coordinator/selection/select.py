@@ -1,4 +1,4 @@
-"""The whole decision: a strategy, signals and a budget become a subset.
+"""Select: a strategy, signals and a budget become a subset.
 
 Shapes: N examples, C classes, D features, K budget.
 """
@@ -100,7 +100,7 @@ def _apply(
 
 
 def _require_signals(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:
-    for need in sorted(strategy.needs(options)):
+    for need in sorted(strategy.needs_for(options)):
         for name, values in _values(signals, need).items():
             if values is None or not values.numel():
                 raise SignalsError(f"strategy {strategy.name!r} needs {name}. {_REMEDIES[need]}")

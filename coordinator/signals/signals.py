@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from lipt.common.errors import SignalsError
 from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.signals.stored import load_tensors, save_tensors
+
+ValueT = TypeVar("ValueT")
 
 _TENSORS = ("errors_NC", "features_ND", "labels_N", "gradient_norms_N")
 
@@ -66,6 +69,14 @@ class Signals:
             validation=self.validation,
         )
 
+    def learners(self) -> Dynamics:
+        """How the learners came to see the examples.
+
+        Raises:
+            SignalsError: that was not computed.
+        """
+        return given(self.dynamics, "dynamics of the learners")
+
     def of_class(self, label: int) -> Signals:
         """The signals of one class, validated on its own validation examples.
 
@@ -94,6 +105,17 @@ class Signals:
             return cls(**tensors, has_bias=metadata["has_bias"] == "True")
 
         return load_tensors(path, "signals", build)
+
+
+def given(values: ValueT | None, what: str) -> ValueT:
+    """What a strategy needs, where it is there.
+
+    Raises:
+        SignalsError: it is not.
+    """
+    if values is None:
+        raise SignalsError(f"the signals have no {what}: compute them first, or give them.")
+    return values
 
 
 def labels_only(labels_N: Tensor) -> Signals:

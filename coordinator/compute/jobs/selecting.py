@@ -59,7 +59,7 @@ class SelectSubset:
         """Compute, select and store."""
         strategy = find_strategy(self.strategy)
         options = strategy.parse_options(dict(self.options))
-        signals = self._signals(context, set(strategy.needs(options)))
+        signals = self._signals(context, set(strategy.needs_for(options)))
         context.report(f"selecting by {self.strategy}", 0, 1)
         with pinned_kernels(self.config.evaluation_threads):
             chosen = select(

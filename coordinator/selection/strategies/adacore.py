@@ -9,8 +9,8 @@ also take out most of the noise; the paper takes the root of averaged squares in
 which keeps the noise's variance in.
 
 Shapes: N examples, C classes, D features, F features with the 1 of the bias, K budget.
-Source: Pooladzandi et al. 2022, "Adaptive Second Order Coresets for Data-efficient Machine
-Learning" (arXiv:2207.13887); Shazeer and Stern 2018, "Adafactor" (arXiv:1804.04235).
+Source: Pooladzandi et al. 2022 (arXiv:2207.13887); Shazeer and Stern 2018, "Adafactor"
+(arXiv:1804.04235).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from torch import Tensor
 from lipt.coordinator.selection.gradients.curvature import averaged_diagonal
 from lipt.coordinator.selection.gradients.vectors import with_bias
 from lipt.coordinator.selection.selection import Selection
-from lipt.coordinator.selection.solvers.representatives import PrecisionName, SolverName
 from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON
+from lipt.coordinator.selection.strategies.common_options import Epsilon, Precision, Solver
 from lipt.coordinator.selection.strategies.craig import craig
+from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
@@ -37,22 +38,13 @@ def adacore(
     budget: int,
     *,
     seed: int,
-    solver: SolverName = "auto",
-    precision: PrecisionName = "auto",
-    epsilon: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_EPSILON,
+    solver: Solver = "auto",
+    precision: Precision = "auto",
+    epsilon: Epsilon = DEFAULT_EPSILON,
 ) -> Selection:
     """Keep the examples whose preconditioned gradients are nearest to all others'.
 
-    Args:
-        signals: of `precondition`.
-        budget: K.
-        seed: of what stochastic and partition solvers draw.
-        solver: as for `craig`.
-        precision: as for `craig`.
-        epsilon: as for `craig`.
-
-    Returns:
-        Weights: how many of the N examples each one represents, itself included.
+    The signals are those of `precondition`, the weights those of `craig`.
     """
     return craig(signals, budget, seed=seed, solver=solver, precision=precision, epsilon=epsilon)
 
@@ -61,17 +53,13 @@ def precondition(
     signals: Signals,
     *,
     seed: int,
-    decay: Annotated[float, Field(ge=0, lt=1)] = 0.999,
-    damping: Annotated[float, Field(gt=0)] = 0.01,
+    decay: Annotated[float, Field(ge=0, lt=1), "how much of the average stays at a batch"] = 0.999,
+    damping: Annotated[float, Field(gt=0), "added to curvatures, as a share of their mean"] = 0.01,
 ) -> Signals:
     """Signals whose gradients are divided by the Hessian's factored diagonal.
 
-    Args:
-        signals: of all examples.
-        seed: of the estimate.
-        decay: of the exponential average over batches; the paper's beta_2.
-        damping: what is added to each curvature, as a share of the mean one, so that what
-            hardly bends the loss (a feature that is nearly always 0) is not blown up.
+    Damping keeps what hardly bends the loss (a feature that is nearly always 0) from being
+    blown up.
 
     Returns:
         Errors and features in their own types, the bias as one more feature.
@@ -107,3 +95,16 @@ def _relative(curvatures_n: Tensor) -> Tensor:
     positive_n = curvatures_n.clamp(min=0)
     mean = positive_n.mean()
     return positive_n / mean if mean > 0 else torch.ones_like(positive_n)
+
+
+STRATEGY = Strategy(
+    function=adacore,
+    summary="craig on gradients divided by an estimate of the Hessian's diagonal",
+    paper=(
+        'Pooladzandi et al. 2022, "Adaptive Second Order Coresets for Data-efficient Machine '
+        'Learning" (arXiv:2207.13887)'
+    ),
+    cost="N^2 (C + d)",
+    returns_weights=True,
+    prepare=precondition,
+)

@@ -8,8 +8,7 @@ Neighbors are looked for among the examples that the strategy is given: those of
 class when it is balanced. They are found block by block, and no N x N matrix is sorted.
 
 Shapes: N examples, C classes, R rows of a block, M neighbors, K budget.
-Source: Margatina et al. 2021, "Active Learning by Acquiring Contrastive Examples"
-(arXiv:2109.03764).
+Source: Margatina et al. 2021 (arXiv:2109.03764).
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.coordinator.selection.gradients.space import Space
+from lipt.coordinator.selection.gradients.rows import Rows
 from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.selection import Selection, keep_largest
+from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
@@ -34,17 +34,13 @@ SMALLEST_PROBABILITY = 1e-8
 _BLOCK_BYTES = 8 * 1024**2
 
 
-def cal(
-    signals: Signals, budget: int, *, num_neighbors: Annotated[int, Field(ge=1)] = 10
-) -> Selection:
+NumNeighbors = Annotated[int, Field(ge=1), "nearest examples that each is compared with"]
+
+
+def cal(signals: Signals, budget: int, *, num_neighbors: NumNeighbors = 10) -> Selection:
     """Keep the `budget` examples that differ most from their neighbors, largest first.
 
     Ties keep data set order, among neighbors at the same distance, too.
-
-    Args:
-        signals: errors and features.
-        budget: K.
-        num_neighbors: M; all others where there are fewer.
     """
     return keep_largest(contrast(signals, num_neighbors), budget)
 
@@ -75,11 +71,11 @@ def contrast(signals: Signals, num_neighbors: int, block_bytes: int = _BLOCK_BYT
 
 def nearest_neighbors(signals: Signals, count: int, block_bytes: int = _BLOCK_BYTES) -> Tensor:
     """The examples with the nearest features to each, not itself; N x count, at most N - 1."""
-    space = Space(Vectors(signals.features_ND))
+    vectors = Rows(Vectors(signals.features_ND))
     parts = []
-    for rows in row_blocks(len(space), 16 * len(space), block_bytes):
-        ids_R = torch.arange(rows.start, rows.stop, device=space.squares_N.device)
-        distances_RN = space.squared_distances(ids_R)
+    for rows in row_blocks(len(vectors), 16 * len(vectors), block_bytes):
+        ids_R = torch.arange(rows.start, rows.stop, device=vectors.squares_N.device)
+        distances_RN = vectors.squared_distances(ids_R)
         distances_RN[ids_R - rows.start, ids_R] = torch.inf
         parts.append(nearest(distances_RN, count))
     return torch.cat(parts)
@@ -109,3 +105,14 @@ def _probabilities(signals: Signals, ids: Tensor) -> Tensor:
     errors = signals.errors_NC[ids].double()
     onehot = functional.one_hot(signals.labels_N[ids], errors.shape[-1])
     return (errors + onehot).clamp_(min=SMALLEST_PROBABILITY)
+
+
+STRATEGY = Strategy(
+    function=cal,
+    summary="predictions that differ most from those of the nearest neighbors",
+    paper=(
+        'Margatina et al. 2021, "Active Learning by Acquiring Contrastive Examples" '
+        "(arXiv:2109.03764)"
+    ),
+    cost="N^2 d",
+)

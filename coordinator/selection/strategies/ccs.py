@@ -8,14 +8,14 @@ What a small stratum cannot give goes to the larger ones: serving the smallest f
 each with an equal share of what is left, is the water-filling of `class_quotas`.
 
 Shapes: N examples, R of them not dropped, L learners, T snapshots, K budget.
-Source: Zheng et al. 2023, "Coverage-centric Coreset Selection for High Pruning Rates"
-(arXiv:2210.15809). They tune beta: 0 where half of CIFAR-10 is kept, 0.3 for a tenth.
+Source: Zheng et al. 2023 (arXiv:2210.15809). They tune beta: 0 where half of CIFAR-10 is
+kept, 0.3 for a tenth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -27,9 +27,9 @@ from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategies.entropy import entropies
 from lipt.coordinator.selection.strategies.grand import last_layer_norms
 from lipt.coordinator.selection.strategies.margin import probability_margins
-from lipt.coordinator.selection.strategy import SIGNALS, Need
+from lipt.coordinator.selection.strategy import DYNAMICS, SIGNALS, Strategy
 from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
-from lipt.coordinator.signals.moments import mean_over_moments, require_dynamics
+from lipt.coordinator.signals.dynamics import mean_over_moments
 from lipt.coordinator.signals.signals import Signals
 
 Score = Literal["el2n", "grand", "entropy", "margin", "aum"]
@@ -42,24 +42,15 @@ def ccs(
     signals: Signals,
     budget: int,
     *,
-    score: Score = "el2n",
-    beta: Annotated[float, Field(ge=0, lt=1)] = 0.1,
-    num_strata: Annotated[int, Field(ge=1)] = 50,
+    score: Annotated[Score, "what difficulty is measured by"] = "el2n",
+    beta: Annotated[float, Field(ge=0, lt=1), "share of the examples dropped as the hardest"] = 0.1,
+    num_strata: Annotated[int, Field(ge=1), "intervals that the score's range is cut into"] = 50,
     seed: int,
 ) -> Selection:
     """Draw `budget` examples from equal shares of the score's strata.
 
-    Args:
-        signals: with `dynamics` where `score` is "aum".
-        budget: K.
-        score: what difficulty is measured by.
-        beta: share of the examples dropped as the hardest. Fewer are dropped where
-            the budget would not be left: a budget above (1 - beta) N takes the easiest.
-        num_strata: how many intervals of equal width the score's range is cut into.
-        seed: of the draws.
-
-    Raises:
-        SignalsError: the score looks at learners, and there are none.
+    Fewer than beta N are dropped where the budget would not be left: a budget above
+    (1 - beta) N takes the easiest.
     """
     hardness_N = hardness(signals, score)
     num_dropped = min(round(beta * len(signals)), len(signals) - budget)
@@ -81,11 +72,6 @@ def ccs(
     return unweighted(kept_R[order_R[chosen_R]])
 
 
-def ccs_needs(options: Mapping[str, Any]) -> frozenset[Need]:
-    """The learners for AUM, one forward pass for the other scores."""
-    return frozenset({Need.DYNAMICS}) if options["score"] == "aum" else SIGNALS
-
-
 def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
     """Which interval of equal width, from the smallest score to the largest; R, int64.
 
@@ -105,9 +91,6 @@ def hardness(signals: Signals, score: Score, *, block_bytes: int = BLOCK_BYTES) 
         signals: with `dynamics` where `score` is "aum".
         score: which one.
         block_bytes: what a block may take; the scores do not depend on it.
-
-    Raises:
-        SignalsError: the score looks at learners, and there are none.
     """
     row_bytes = (signals.errors_NC.shape[1] + signals.features_ND.shape[1]) * _BYTES_PER_VALUE
     return torch.cat(
@@ -124,8 +107,7 @@ def _error_norms(signals: Signals) -> Tensor:
 
 
 def _negative_mean_margins(signals: Signals) -> Tensor:
-    dynamics = require_dynamics(signals, "ccs with score=aum")
-    return -mean_over_moments(dynamics.margins_NLT).float()
+    return -mean_over_moments(signals.learners().margins_NLT).float()
 
 
 # Confident examples have small errors and entropy, but large margins.
@@ -136,3 +118,15 @@ _HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
     "margin": lambda signals: -probability_margins(signals),
     "aum": _negative_mean_margins,
 }
+
+
+STRATEGY = Strategy(
+    function=ccs,
+    summary="random, equal shares of every stratum of a score without its hardest end",
+    paper=(
+        'Zheng et al. 2023, "Coverage-centric Coreset Selection for High Pruning Rates" '
+        "(arXiv:2210.15809)"
+    ),
+    cost="N (C + log N)",
+    needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
+)

@@ -23,8 +23,7 @@ own text is not known here: l_c is the caption centre of the latent class.
 Labels are the latent classes. Sums stand for the matrix, as in SAS.
 
 Shapes: N examples, M of a latent class, B of a block, C latent classes, D features.
-Source: Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining:
-Prioritizing Data Quality over Quantity" (arXiv:2403.12267).
+Source: Joshi et al. 2024 (arXiv:2403.12267).
 """
 
 from __future__ import annotations
@@ -40,8 +39,9 @@ from lipt.common.errors import SignalsError
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.linear_cut import cut_picks
 from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
+from lipt.coordinator.selection.strategy import Need, Strategy
 from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, given
 
 EASINESS_WEIGHT = 2.0
 LABEL_WEIGHT = 0.5
@@ -166,13 +166,8 @@ def _swapped(rows_B2D: Tensor) -> Tensor:
 
 
 def _captions(signals: Signals) -> Tensor:
-    captions_NP, width = signals.paired_features_NP, signals.features_ND.shape[1]
-    if captions_NP is None:
-        raise SignalsError(
-            "clipcov needs a caption's features for each of the "
-            f"{len(signals)} images, and there are none. Give both tensors, `features` and "
-            "`paired_features`."
-        )
+    captions_NP = given(signals.paired_features_NP, "paired features")
+    width = signals.features_ND.shape[1]
     if captions_NP.shape[1] != width:
         raise SignalsError(
             f"clipcov compares images with captions, but features have {width} columns and "
@@ -185,3 +180,16 @@ def _captions(signals: Signals) -> Tensor:
 def _pairs(signals: Signals, own_N: Tensor) -> Pairs:
     known = {part.name: getattr(signals, part.name) for part in fields(Signals)}
     return Pairs(**known, own_N=own_N)
+
+
+STRATEGY = Strategy(
+    function=clipcov,
+    summary="image-caption pairs that preserve the cross-covariance of their latent class",
+    paper=(
+        'Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining: '
+        'Prioritizing Data Quality over Quantity" (arXiv:2403.12267)'
+    ),
+    cost="k N d",
+    needs=frozenset({Need.PAIRED_FEATURES}),
+    prepare=pair_terms,
+)

@@ -6,8 +6,7 @@ with similarity "largest distance minus distance", and a chosen example weighs a
 its cluster: the weights sum to N.
 
 Shapes: N examples, C classes, D features, K budget.
-Source: Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training of Machine Learning
-Models" (arXiv:1906.01827).
+Source: Mirzasoleiman et al. 2020 (arXiv:1906.01827).
 """
 
 from __future__ import annotations
@@ -15,18 +14,15 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 
 from lipt.coordinator.selection.gradients.pairs import proximity
 from lipt.coordinator.selection.gradients.vectors import Vectors, gradients_of
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.clusters import cluster_sizes
-from lipt.coordinator.selection.solvers.representatives import (
-    PrecisionName,
-    SolverName,
-    choose_representatives,
-)
+from lipt.coordinator.selection.solvers.representatives import choose_representatives
 from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON
+from lipt.coordinator.selection.strategies.common_options import Epsilon, Precision, Solver
+from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.signals import Signals
 
 
@@ -35,22 +31,15 @@ def craig(
     budget: int,
     *,
     seed: int,
-    metric: Literal["gradients", "errors"] = "gradients",
-    solver: SolverName = "auto",
-    precision: PrecisionName = "auto",
-    epsilon: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_EPSILON,
+    metric: Annotated[
+        Literal["gradients", "errors"],
+        "distances of last-layer gradients, or of gradients by the logits alone",
+    ] = "gradients",
+    solver: Solver = "auto",
+    precision: Precision = "auto",
+    epsilon: Epsilon = DEFAULT_EPSILON,
 ) -> Selection:
     """Keep the examples that are nearest to all others, in the order of what they add.
-
-    Args:
-        signals: errors and features.
-        budget: K.
-        seed: of what stochastic and partition solvers draw.
-        metric: distances of the last layer's gradients, or of the errors alone, the
-            gradients by the logits.
-        solver: lazy is exact; auto is lazy where all pairs fit into memory, else partition.
-        precision: how finely similarities are stored.
-        epsilon: what the stochastic solver may lose of its guarantee.
 
     Returns:
         Weights: how many of the N examples each one represents, itself included.
@@ -65,3 +54,15 @@ def craig(
     )
     sizes_K = cluster_sizes(chosen.levels, chosen.chosen_K)
     return Selection(chosen.chosen_K, sizes_K.to(torch.float32))
+
+
+STRATEGY = Strategy(
+    function=craig,
+    summary="nearest to all gradients, weighted by how many each one stands for",
+    paper=(
+        'Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training of Machine Learning '
+        'Models" (arXiv:1906.01827)'
+    ),
+    cost="N^2 (C + d)",
+    returns_weights=True,
+)

@@ -19,8 +19,7 @@ Four things that the paper leaves to its training loop are decided here:
   fewer examples than the budget are left, those of the highest loss come back.
 
 Shapes: N examples, C classes, M in the pool, R in a random set, B in a mini-batch, K budget.
-Source: Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep
-Learning" (arXiv:2306.01244), sections 4.1 and 4.3.
+Source: Yang et al. 2023 (arXiv:2306.01244), sections 4.1 and 4.3.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import fit_scale, store_levels
+from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.signals import Signals
 
 _MAX_BATCH_SIZE = 4096
@@ -50,20 +50,18 @@ def crest(
     signals: Signals,
     budget: int,
     *,
-    random_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01,
-    batch_size: Annotated[int, Field(ge=1, le=_MAX_BATCH_SIZE)] = 128,
-    learned_loss: Annotated[float, Field(ge=0.0)] = 0.1,
+    random_fraction: Annotated[
+        float, Field(gt=0.0, le=1.0), "share of the examples not yet learned in a random set"
+    ] = 0.01,
+    batch_size: Annotated[
+        int, Field(ge=1, le=_MAX_BATCH_SIZE), "examples that a random set gives"
+    ] = 128,
+    learned_loss: Annotated[float, Field(ge=0.0), "what is below it counts as learned"] = 0.1,
     seed: int,
 ) -> Selection:
     """Choose mini-batch after mini-batch, each as the coreset of a random set.
 
-    Args:
-        signals: of N examples.
-        budget: K; the last mini-batch is what is left of it.
-        random_fraction: share of the pool that a random set holds.
-        batch_size: B.
-        learned_loss: examples with a smaller loss are not in the pool.
-        seed: of the random sets.
+    The last mini-batch is what is left of the budget.
 
     Returns:
         Weights are the cluster sizes, with a mean of 1 in every mini-batch, times M / K:
@@ -153,3 +151,16 @@ class RandomSets:
     def _shuffled(self, ids: Tensor) -> Tensor:
         order = torch.randperm(len(ids), generator=self._generator)
         return ids[order.to(ids.device)]
+
+
+STRATEGY = Strategy(
+    function=crest,
+    summary="mini-batch coresets of random sets of what is not learned yet",
+    paper=(
+        'Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep '
+        'Learning" (arXiv:2306.01244)'
+    ),
+    cost="N + k C",
+    returns_weights=True,
+    rechecks=True,
+)

@@ -8,11 +8,11 @@ When few examples are kept, the hardest alone teach nothing. So examples are dra
 weights score x Beta(mean p; a, b), whose mode moves towards 1 (easy) as the share r that
 is dropped grows:
     b = 15 (1 - mu) (1 - r^c),  a = 16 - b,
-mu the mean p of the ten highest scores.
+mu the mean p of the ten highest scores, c the option `exponent`.
 
 Shapes: N examples, L learners, T moments of each (theta* first), K budget.
-Source: Cho et al. 2025, "Lightweight Dataset Pruning without Full Training via Example
-Difficulty and Prediction Uncertainty" (arXiv:2502.06905).
+Source: Cho et al. 2025 (arXiv:2502.06905). They have one c per data set, larger for easier
+ones.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ from torch import Tensor
 
 from lipt.common.seeding import derive_generator
 from lipt.coordinator.selection.selection import Selection, keep_largest
-from lipt.coordinator.signals.moments import (
-    deviation_over_moments,
-    mean_over_moments,
-    require_dynamics,
-)
+from lipt.coordinator.selection.strategy import DYNAMICS, Strategy
+from lipt.coordinator.signals.dynamics import deviation_over_moments, mean_over_moments
 from lipt.coordinator.signals.signals import Signals
 
 _CONCENTRATION = 15.0
@@ -42,8 +39,11 @@ def dual(
     signals: Signals,
     budget: int,
     *,
-    sampling: Literal["beta", "largest"] = "beta",
-    exponent: Annotated[float, Field(gt=0.0)] = 5.5,
+    sampling: Annotated[
+        Literal["beta", "largest"],
+        "draw towards easier examples for small budgets, or keep the largest",
+    ] = "beta",
+    exponent: Annotated[float, Field(gt=0.0), "a larger one favors easy examples less"] = 5.5,
     seed: int,
 ) -> Selection:
     """Keep `budget` examples, drawn without replacement or with the largest scores.
@@ -51,21 +51,10 @@ def dual(
     An example whose score is 0 (p never changes, or is always 1) has no weight to be
     drawn with: it is taken when nothing else is left, the lowest id first.
 
-    Args:
-        signals: with dynamics.
-        budget: K.
-        sampling: `beta` draws as above, `largest` keeps the largest scores.
-        exponent: the c above: the larger, the fewer must be kept before easy examples
-            are favoured. The paper has one per data set, larger for easier sets.
-        seed: for the draw.
-
     Returns:
         In the order of the draw, or largest first.
-
-    Raises:
-        SignalsError: the signals have no dynamics.
     """
-    probabilities_NLT = require_dynamics(signals, "dual").probabilities_NLT
+    probabilities_NLT = signals.learners().probabilities_NLT
     means_N = mean_over_moments(probabilities_NLT)
     scores_N = (1 - means_N).clamp_min(0) * deviation_over_moments(probabilities_NLT, means_N)
     if sampling == "largest":
@@ -101,3 +90,15 @@ def _gumbel_noise(like_N: Tensor, seed: int) -> Tensor:
     waits_N = torch.empty(len(like_N), dtype=torch.float64)
     waits_N.exponential_(generator=derive_generator(seed, "dual"))
     return -waits_N.clamp_min(torch.finfo(torch.float64).tiny).log().to(like_N.device)
+
+
+STRATEGY = Strategy(
+    function=dual,
+    summary="hard and uncertain while learners train, drawn easier the fewer are kept",
+    paper=(
+        'Cho et al. 2025, "Lightweight Dataset Pruning without Full Training via Example '
+        'Difficulty and Prediction Uncertainty" (arXiv:2502.06905)'
+    ),
+    cost="N",
+    needs=DYNAMICS,
+)

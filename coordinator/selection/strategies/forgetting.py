@@ -9,8 +9,7 @@ one at most without snapshots. So scores take few values and ties are common: th
 mean margin goes first (theta* counted once), then the lower id.
 
 Shapes: N examples, L learners, T moments of each (theta* first), K budget.
-Source: Toneva et al. 2019, "An Empirical Study of Example Forgetting during Deep Neural
-Network Learning" (arXiv:1812.05159).
+Source: Toneva et al. 2019 (arXiv:1812.05159).
 """
 
 from __future__ import annotations
@@ -21,17 +20,14 @@ import torch
 from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, unweighted
-from lipt.coordinator.signals.moments import mean_over_moments, require_dynamics
+from lipt.coordinator.selection.strategy import DYNAMICS, Strategy
+from lipt.coordinator.signals.dynamics import mean_over_moments
 from lipt.coordinator.signals.signals import Signals
 
 
 def forgetting(signals: Signals, budget: int) -> Selection:
-    """Keep the `budget` examples that are forgotten most often, never learned ones first.
-
-    Raises:
-        SignalsError: the signals have no dynamics.
-    """
-    margins_NLT = require_dynamics(signals, "forgetting").margins_NLT
+    """Keep the `budget` examples that are forgotten most often, never learned ones first."""
+    margins_NLT = signals.learners().margins_NLT
     by_margin_N = mean_over_moments(margins_NLT).argsort(stable=True)
     events_N = forgetting_events(margins_NLT)[by_margin_N]
     return unweighted(by_margin_N[events_N.argsort(descending=True, stable=True)[:budget]])
@@ -54,3 +50,15 @@ def forgetting_events(margins_NLT: Tensor) -> Tensor:
             events_N += before_N & ~right_N
             learned_N |= right_N
     return events_N.masked_fill(~learned_N, math.inf)
+
+
+STRATEGY = Strategy(
+    function=forgetting,
+    summary="most often right and then wrong again while learners train; never right first",
+    paper=(
+        'Toneva et al. 2019, "An Empirical Study of Example Forgetting during Deep Neural '
+        'Network Learning" (arXiv:1812.05159)'
+    ),
+    cost="N",
+    needs=DYNAMICS,
+)

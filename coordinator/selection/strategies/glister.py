@@ -15,8 +15,7 @@ chosen. But it moves by at most eta |g_i| times the distance that grad L_V has m
 the exact solver evaluates only examples that this allows to be the largest.
 
 Shapes: N examples, V validation examples, C classes, D features, K budget, B candidates.
-Source: Killamsetty et al. 2021, "GLISTER: Generalization based Data Subset Selection for
-Efficient and Robust Learning" (arXiv:2012.10630).
+Source: Killamsetty et al. 2021 (arXiv:2012.10630).
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from lipt.coordinator.selection.strategies.glister_regularizers import (
     RegularizerName,
     make_regularizer,
 )
+from lipt.coordinator.selection.strategy import SIGNALS, Need, Strategy
 from lipt.coordinator.signals.signals import Signals
 
 # Evaluated first by the exact solver: the best of them rules most others out.
@@ -53,27 +53,19 @@ def glister(
     signals: Signals,
     budget: int,
     *,
-    solver: Literal["rounds", "exact", "stochastic"] = "rounds",
-    rounds: Annotated[int, Field(ge=1)] = 15,
-    learning_rate: Annotated[float, Field(gt=0)] = 0.05,
-    regularizer: RegularizerName = "none",
-    regularization: Annotated[float, Field(ge=0)] = 1.0,
+    solver: Annotated[
+        Literal["rounds", "exact", "stochastic"],
+        "update the layer after a round, after a pick, or pick from samples of 2.3 N / K",
+    ] = "rounds",
+    rounds: Annotated[int, Field(ge=1), "how many, with solver=rounds"] = 15,
+    learning_rate: Annotated[float, Field(gt=0), "of one step on the subset's mean loss"] = 0.05,
+    regularizer: Annotated[RegularizerName, "a function added to the objective"] = "none",
+    regularization: Annotated[
+        float, Field(ge=0), "its weight; with 1 the largest first gains count alike"
+    ] = 1.0,
     seed: int,
 ) -> Selection:
     """Keep the `budget` examples with the largest gains, each with weight 1.
-
-    Args:
-        signals: with `validation`.
-        budget: K.
-        solver: "rounds" takes the largest gains of a round together; "exact" updates the
-            layer after every pick; "stochastic" does, too, and looks only at a sample of
-            2.3 N / K examples for each.
-        rounds: how many, with solver=rounds; K where there are more.
-        learning_rate: of one step on the subset's mean loss.
-        regularizer: the function added to the objective.
-        regularization: its weight, where 1 lets its largest first gain count as much as
-            the largest first gain of GLISTER itself.
-        seed: draws the samples and the random regularizer.
 
     Raises:
         SignalsError: there are no validation signals, or they do not fit.
@@ -178,3 +170,15 @@ def _from_samples(objective: GlisterObjective, budget: int, seed: int) -> Tensor
 
 def _first_largest(gains_B: Tensor) -> int:
     return int(comparable(gains_B).argmax())
+
+
+STRATEGY = Strategy(
+    function=glister,
+    summary="gradient steps that lower the validation loss the most, layer updated on the way",
+    paper=(
+        'Killamsetty et al. 2021, "GLISTER: Generalization based Data Subset Selection for '
+        'Efficient and Robust Learning" (arXiv:2012.10630)'
+    ),
+    cost="r N C d",
+    needs=SIGNALS | {Need.VALIDATION},
+)

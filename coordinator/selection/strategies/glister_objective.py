@@ -26,7 +26,7 @@ from lipt.coordinator.selection.gradients.last_layer import (
 )
 from lipt.coordinator.selection.gradients.vectors import LayerGradient, Vectors, gradients_of
 from lipt.coordinator.selection.strategies.glister_regularizers import Regularizer
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, given
 
 # Signals of up to this size in float64 are converted once instead of at every update.
 _HELD_BYTES = 64 * 1024**2
@@ -124,12 +124,7 @@ def _cheapest_form(
 
 
 def _require_validation(signals: Signals) -> Signals:
-    validation = signals.validation
-    if validation is None or not len(validation):
-        raise SignalsError(
-            "glister needs the signals of validation examples, and there are none. Set "
-            "validation.fraction above 0."
-        )
+    validation = given(signals.validation or None, "validation examples")
     expected = (signals.errors_NC.shape[1], signals.features_ND.shape[1])
     found = (validation.errors_NC.shape[1], validation.features_ND.shape[1])
     if found != expected:

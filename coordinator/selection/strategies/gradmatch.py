@@ -12,28 +12,31 @@ where K comes near the number of dimensions, at most C (D + 1). What it has then
 it is not padded with examples that match nothing.
 
 Shapes: N examples, C classes, D features, K budget.
-Source: Killamsetty et al. 2021, "GRAD-MATCH: Gradient Matching based Data Subset Selection
-    for Efficient Deep Model Training" (arXiv:2103.00123).
+Source: Killamsetty et al. 2021 (arXiv:2103.00123).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 
-from lipt.common.errors import BudgetError, SignalsError
+from lipt.common.errors import BudgetError
 from lipt.coordinator.selection.gradients.atoms import BLOCK_BYTES, GradientAtoms
 from lipt.coordinator.selection.gradients.vectors import LayerGradient, gradients_of, weighted_sum
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.pursuit import Pursuit, pursue
-from lipt.coordinator.selection.strategy import SIGNALS, Need
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.selection.strategy import SIGNALS, Need, Strategy
+from lipt.coordinator.signals.signals import Signals, given
+
+Target = Literal["train", "validation"]
+Mode = Literal["per_example", "per_batch"]
 
 # The inverse of the Gram matrix of what is chosen has K x K numbers: 8 GiB.
 _MAX_ATOMS = 32_768
+_NAMES = {"train": "the examples", "validation": "the validation examples"}
 # A sum of gradients that is this small beside their norms is rounding.
 _CANCELLED = 1e-12
 
@@ -42,29 +45,23 @@ def gradmatch(
     signals: Signals,
     budget: int,
     *,
-    target: Literal["train", "validation"] = "train",
-    mode: Literal["per_example", "per_batch"] = "per_example",
-    batch_size: Annotated[int, Field(ge=1, le=1024)] = 128,
-    ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0,
+    target: Annotated[Target, "whose gradients the chosen ones add up to"] = "train",
+    mode: Annotated[Mode, "choose single examples, or batches of consecutive ones"] = "per_example",
+    batch_size: Annotated[int, Field(ge=1, le=1024), "examples of a batch"] = 128,
+    ridge: Annotated[
+        float, Field(ge=0, allow_inf_nan=False), "what large weights cost; 0 for nothing"
+    ] = 0.0,
 ) -> Selection:
     """Choose examples and weights whose gradients add up to the target.
 
-    Args:
-        signals: with `validation` where that is the target.
-        budget: K.
-        target: "validation" approximates N times the validation examples' mean gradient.
-        mode: "per_batch" chooses among batches of consecutive examples. A chosen batch
-            gives all its examples with one weight. The last one chosen gives only its
-            first ones where the budget ends, with a weight that is as much larger.
-        batch_size: of "per_batch".
-        ridge: what large weights cost; 0 for nothing.
+    A chosen batch gives all its examples with one weight. The last one chosen gives only its
+    first ones where the budget ends, with a weight that is as much larger.
 
     Returns:
         Positive weights. Fewer examples than the budget where no other brings the sum
         closer to the target.
 
     Raises:
-        SignalsError: there are no signals of a validation split.
         BudgetError: the inverse of the chosen examples' Gram matrix would not fit.
     """
     group_size = min(batch_size, len(signals)) if mode == "per_batch" else 1
@@ -82,22 +79,13 @@ def gradmatch(
     return _selection(found, len(signals), budget, group_size=group_size, target=target)
 
 
-def gradmatch_needs(options: Mapping[str, Any]) -> frozenset[Need]:
-    """The validation split's signals, too, where they are the target."""
-    return SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
-
-
-def _target(signals: Signals, target: Literal["train", "validation"]) -> LayerGradient:
+def _target(signals: Signals, target: Target) -> LayerGradient:
     """What the chosen gradients have to add up to."""
     if target == "train":
         return weighted_sum(gradients_of(signals), block_bytes=BLOCK_BYTES)
-    if signals.validation is None:
-        raise SignalsError(
-            "gradmatch with target=validation needs a validation split, and the run has none. Set "
-            "validation.fraction above 0, or use target=train."
-        )
-    total = weighted_sum(gradients_of(signals.validation), block_bytes=BLOCK_BYTES)
-    return total.scaled(len(signals) / len(signals.validation))
+    validation = given(signals.validation, "validation examples")
+    total = weighted_sum(gradients_of(validation), block_bytes=BLOCK_BYTES)
+    return total.scaled(len(signals) / len(validation))
 
 
 def _capacity(num_examples: int, budget: int, group_size: int) -> int:
@@ -160,4 +148,16 @@ def _nothing_to_match(signals: Signals, budget: int, target: str) -> Selection:
     )
 
 
-_NAMES = {"train": "the examples", "validation": "the validation examples"}
+STRATEGY = Strategy(
+    function=gradmatch,
+    summary="few weighted gradients that add up to all, by orthogonal matching pursuit",
+    paper=(
+        'Killamsetty et al. 2021, "GRAD-MATCH: Gradient Matching based Data Subset Selection '
+        'for Efficient Deep Model Training" (arXiv:2103.00123)'
+    ),
+    cost="k N (C + d + k)",
+    returns_weights=True,
+    needs=lambda options: (
+        SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
+    ),
+)

@@ -4,42 +4,31 @@ By the last layer's parameters the norm is |e| sqrt(1 + |h|^2), exact and free. 
 parameters it is one gradient per example, some hundred times the work.
 
 Shapes: N examples, C classes, D features, K budget.
-Source: Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075).
+Source: Paul et al. 2021 (arXiv:2107.07075).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from lipt.common.errors import SignalsError
 from lipt.coordinator.selection.selection import Selection, keep_largest
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.selection.strategy import SIGNALS, Need, Strategy
+from lipt.coordinator.signals.signals import Signals, given
+
+Parameters = Annotated[
+    Literal["last_layer", "all"],
+    "which parameters the gradient is taken by; all costs a backward pass",
+]
 
 
-def grand(
-    signals: Signals, budget: int, *, parameters: Literal["last_layer", "all"] = "last_layer"
-) -> Selection:
-    """Keep the `budget` examples with the largest gradient norm, largest first.
-
-    Args:
-        signals: with `gradient_norms_N` where `parameters` is "all".
-        budget: K.
-        parameters: by which parameters the gradient is taken.
-
-    Raises:
-        SignalsError: the gradients of all parameters were not computed.
-    """
+def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
+    """Keep the `budget` examples with the largest gradient norm, largest first."""
     if parameters == "last_layer":
         return keep_largest(last_layer_norms(signals), budget)
-    if signals.gradient_norms_N is None:
-        raise SignalsError(
-            "grand with parameters=all needs the gradient norms by all parameters, which were not "
-            "computed. Compute them first, or use parameters=last_layer."
-        )
-    return keep_largest(signals.gradient_norms_N, budget)
+    return keep_largest(given(signals.gradient_norms_N, "gradient norms"), budget)
 
 
 def last_layer_norms(signals: Signals) -> Tensor:
@@ -54,3 +43,14 @@ def last_layer_norms(signals: Signals) -> Tensor:
     )
     extended_N = (feature_norms_N.square() + float(signals.has_bias)).sqrt()
     return error_norms_N * extended_N
+
+
+STRATEGY = Strategy(
+    function=grand,
+    summary="largest gradient norm, by the last layer or by all parameters",
+    paper='Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)',
+    cost="N (C + d)",
+    needs=lambda options: (
+        frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
+    ),
+)

@@ -11,8 +11,7 @@ Both sums follow without an N x N matrix: the first is one product with the sum 
 directions, the second needs one row per pick.
 
 Shapes: N examples, B rows computed together, K budget.
-Source: Iyer et al. 2021, "Submodular Combinatorial Information Measures with Applications
-in Machine Learning" (arXiv:2006.15412), whose lambda is 1 / ours.
+Source: Iyer et al. 2021 (arXiv:2006.15412), whose lambda is 1 / ours.
 """
 
 from __future__ import annotations
@@ -22,10 +21,12 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.space import ScaledCosine, Space
-from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
+from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
+from lipt.coordinator.selection.gradients.vectors import in_space
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.one_by_one import ROWS_AHEAD, choose_one_by_one
+from lipt.coordinator.selection.strategies.common_options import Space, needs_of_space
+from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.signals import Signals
 
 
@@ -33,20 +34,14 @@ def graph_cut(
     signals: Signals,
     budget: int,
     *,
-    space: SpaceName = "gradients",
-    coverage: Annotated[float, Field(ge=0)] = 2.0,
+    space: Space = "gradients",
+    coverage: Annotated[float, Field(ge=0), "weight of being like all; monotone from 2"] = 2.0,
 ) -> Selection:
     """Keep `budget` examples, each with the largest gain in the graph cut's value.
 
-    Ties keep data set order.
-
-    Args:
-        signals: features, and errors in the space of gradients.
-        budget: K.
-        space: similarity is (1 + cosine) / 2 of last-layer gradients, or of features.
-        coverage: lambda, what being like all examples counts; 2 and above is monotone.
+    Similarity is (1 + cosine) / 2; coverage is lambda. Ties keep data set order.
     """
-    similarity = ScaledCosine(Space(in_space(signals, space)))
+    similarity = ScaledCosine(Rows(in_space(signals, space)))
     return unweighted(cut_greedily(similarity, budget, coverage=coverage))
 
 
@@ -66,3 +61,15 @@ def cut_greedily(
         update=repel,
         rows_ahead=rows_ahead,
     )
+
+
+STRATEGY = Strategy(
+    function=graph_cut,
+    summary="like all examples but not like each other, by gradient or feature",
+    paper=(
+        'Iyer et al. 2021, "Submodular Combinatorial Information Measures with '
+        'Applications in Machine Learning" (arXiv:2006.15412)'
+    ),
+    cost="N k (C + d)",
+    needs=needs_of_space,
+)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.strategy import FEATURES, Strategy
 from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
 from lipt.coordinator.signals.signals import Signals
 
@@ -77,3 +78,12 @@ def match_mean(features_ND: Tensor, budget: int, block_bytes: int = BLOCK_BYTES)
 def _products(features_ND: Tensor, vector_D: Tensor, blocks: Sequence[slice]) -> Tensor:
     """The features' inner products with a vector, in its dtype; N."""
     return torch.cat([features_ND[rows].to(vector_D.dtype) @ vector_D for rows in blocks])
+
+
+STRATEGY = Strategy(
+    function=herding,
+    summary="features whose mean is that of all",
+    paper='Welling 2009, "Herding Dynamical Weights to Learn" (ICML)',
+    cost="N k d",
+    needs=FEATURES,
+)

@@ -7,8 +7,7 @@ by one column of a Cholesky factor per pick (Chen et al. 2018): no determinant, 
 inverse. Its columns take K x N float64; applied per class that is little.
 
 Shapes: N examples, B rows computed together, K budget, T columns so far.
-Source: Chen, Zhang and Zhou 2018, "Fast Greedy MAP Inference for Determinantal Point
-Process to Improve Recommendation Diversity" (arXiv:1709.05135).
+Source: Chen, Zhang and Zhou 2018 (arXiv:1709.05135).
 """
 
 from __future__ import annotations
@@ -18,10 +17,12 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.space import ScaledCosine, Space
-from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
+from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
+from lipt.coordinator.selection.gradients.vectors import in_space
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.one_by_one import choose_one_by_one
+from lipt.coordinator.selection.strategies.common_options import Space, needs_of_space
+from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.signals import Signals
 
 # A batch is used up after some ten picks: their columns change what promises most.
@@ -32,20 +33,15 @@ def log_det(
     signals: Signals,
     budget: int,
     *,
-    space: SpaceName = "gradients",
-    ridge: Annotated[float, Field(ge=1e-6)] = 1e-3,
+    space: Space = "gradients",
+    ridge: Annotated[float, Field(ge=1e-6), "what an example counts beyond its direction"] = 1e-3,
 ) -> Selection:
     """Keep `budget` examples, each with the largest gain in log det(s_S + ridge I).
 
-    Ties keep data set order: what is left when all directions are taken, too.
-
-    Args:
-        signals: features, and errors in the space of gradients.
-        budget: K.
-        space: similarity is (1 + cosine) / 2 of last-layer gradients, or of features.
-        ridge: what an example counts beyond its direction; keeps copies from -infinity.
+    Similarity is (1 + cosine) / 2; the ridge keeps copies from -infinity. Ties keep data set
+    order: what is left when all directions are taken, too.
     """
-    similarity = ScaledCosine(Space(in_space(signals, space)))
+    similarity = ScaledCosine(Rows(in_space(signals, space)))
     return unweighted(span_greedily(similarity, budget, ridge=ridge))
 
 
@@ -84,3 +80,15 @@ def span_greedily(
     return choose_one_by_one(
         distances_N, budget, rows_of=residual_rows, update=project, rows_ahead=rows_ahead
     )
+
+
+STRATEGY = Strategy(
+    function=log_det,
+    summary="directions that span the largest volume, by gradient or feature",
+    paper=(
+        'Chen et al. 2018, "Fast Greedy MAP Inference for Determinantal Point Process to '
+        'Improve Recommendation Diversity" (arXiv:1709.05135)'
+    ),
+    cost="N k (C + d + k)",
+    needs=needs_of_space,
+)

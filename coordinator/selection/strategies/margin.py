@@ -4,8 +4,7 @@ By the two largest probabilities, whichever class is the right one. The same way
 balanced and not.
 
 Shapes: N examples, B of a block, C classes, K budget.
-Source: Coleman et al. 2020, "Selection via Proxy: Efficient Data Selection for Deep
-Learning" (arXiv:1906.11829).
+Source: Coleman et al. 2020 (arXiv:1906.11829).
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, keep_largest
-from lipt.coordinator.selection.strategies.probabilities import score_probabilities
+from lipt.coordinator.selection.strategies.probabilities import PROXY_PAPER, score_probabilities
+from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.signals import Signals
 
 
@@ -27,11 +27,19 @@ def probability_margins(signals: Signals) -> Tensor:
 
     A single class has no second: its margin is its probability.
     """
-    return score_probabilities(signals, _margins_of)
+
+    def margins_of(probabilities_BC: Tensor) -> Tensor:
+        if probabilities_BC.shape[1] == 1:
+            return probabilities_BC[:, 0]
+        top_B2 = probabilities_BC.topk(2, dim=-1).values
+        return top_B2[:, 0] - top_B2[:, 1]
+
+    return score_probabilities(signals, margins_of)
 
 
-def _margins_of(probabilities_BC: Tensor) -> Tensor:
-    if probabilities_BC.shape[1] == 1:
-        return probabilities_BC[:, 0]
-    top_B2 = probabilities_BC.topk(2, dim=-1).values
-    return top_B2[:, 0] - top_B2[:, 1]
+STRATEGY = Strategy(
+    function=margin,
+    summary="most uncertain: smallest margin between the two largest probabilities",
+    paper=PROXY_PAPER,
+    cost="N C",
+)

@@ -5,8 +5,7 @@ foreign. KEPT are the ones whose distance from the center of their class is clos
 the median distance in that class.
 
 Shapes: N examples, n of one class, C classes, D features, R rows of a block, K budget.
-Source: Xia et al. 2023, "Moderate Coreset: A Universal Method of Data Selection for
-Real-world Data-efficient Deep Learning" (ICLR).
+Source: Xia et al. 2023 (ICLR).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, keep_largest
+from lipt.coordinator.selection.strategy import FEATURES, Strategy
 from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
 from lipt.coordinator.signals.signals import Signals
 
@@ -66,3 +66,15 @@ def class_medians(distances_N: Tensor, labels_N: Tensor) -> Tensor:
     lower_C = sorted_N[(starts_C + last_C // 2).clamp(max=final)]
     upper_C = sorted_N[(starts_C + (last_C + 1) // 2).clamp(max=final)]
     return ((lower_C + upper_C) / 2)[labels_N]
+
+
+STRATEGY = Strategy(
+    function=moderate,
+    summary="kept: closest to their class's median distance from its center",
+    paper=(
+        'Xia et al. 2023, "Moderate Coreset: A Universal Method of Data Selection for '
+        'Real-world Data-efficient Deep Learning" (ICLR)'
+    ),
+    cost="N d",
+    needs=FEATURES,
+)

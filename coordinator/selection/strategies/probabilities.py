@@ -16,6 +16,11 @@ from torch import Tensor
 from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
 from lipt.coordinator.signals.signals import Signals
 
+# Whose scores of uncertainty these are: entropy, margin and least confidence.
+PROXY_PAPER = (
+    'Coleman et al. 2020, "Selection via Proxy: Efficient Data Selection for Deep Learning" '
+    "(arXiv:1906.11829)"
+)
 # Probabilities, and what a score makes of them, in float32 and float64.
 _BYTES_PER_CLASS = 24
 

@@ -16,8 +16,7 @@ Sums stand for the matrix: gain_e = f_e . (sum_all f - 2 sum_S f) - |f_e|^2, so 
 O(N d) at most (see `solvers.linear_cut`).
 
 Shapes: N examples, D features, K budget.
-Source: Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning:
-Most Beneficial Examples for Supervised Learning Contribute the Least" (arXiv:2302.09195).
+Source: Joshi & Mirzasoleiman 2023 (arXiv:2302.09195).
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.linear_cut import cut_picks
 from lipt.coordinator.selection.solvers.spherical_kmeans import spherical_kmeans
 from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
+from lipt.coordinator.selection.strategy import FEATURES, Strategy
 from lipt.coordinator.signals.signals import Signals
 
 
@@ -41,20 +41,13 @@ def sas(
     signals: Signals,
     budget: int,
     *,
-    num_clusters: Annotated[int, Field(ge=0)] = 0,
+    num_clusters: Annotated[int, Field(ge=0), "that k-means finds; 0 takes the classes"] = 0,
     seed: int,
 ) -> Selection:
     """Share the budget equally among the latent classes, and be greedy within each.
 
-    A feature of zeros is similar to nothing.
-
-    Args:
-        signals: with features, the user's or the model's.
-        budget: K.
-        num_clusters: how many latent classes are looked for by spherical k-means among
-            the examples given: all of them, or those of each class where the strategy
-            is balanced. With 0 the labels are the latent classes, balanced or not.
-        seed: of the clusters; nothing else is drawn.
+    Clusters are looked for among the examples given: all of them, or those of each class
+    where the strategy is balanced. A feature of zeros is similar to nothing.
     """
     latent_N = signals.labels_N
     if num_clusters:
@@ -71,3 +64,16 @@ def sas(
         picks = islice(cut_picks(rows_MD, nothing_M, scale=1.0), quota)
         chosen.append(positions[[place for _, place in picks]])
     return unweighted(torch.cat(chosen))
+
+
+STRATEGY = Strategy(
+    function=sas,
+    summary="most similar to what is not selected of the same latent class",
+    paper=(
+        'Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning: '
+        'Most Beneficial Examples for Supervised Learning Contribute the Least" '
+        "(arXiv:2302.09195)"
+    ),
+    cost="k N d",
+    needs=FEATURES,
+)

@@ -10,6 +10,7 @@ import torch
 
 from lipt.common.seeding import derive_generator
 from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.strategy import NOTHING, Balance, Strategy
 from lipt.coordinator.signals.signals import Signals
 
 
@@ -17,3 +18,13 @@ def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw `budget` examples without replacement, all equally likely."""
     order_N = torch.randperm(len(signals), generator=derive_generator(seed, "uniform"))
     return unweighted(order_N[:budget])
+
+
+STRATEGY = Strategy(
+    function=uniform,
+    summary="random examples",
+    paper="",
+    cost="N",
+    balance=Balance.NEVER,
+    needs=NOTHING,
+)

@@ -46,7 +46,7 @@ class Probe:
         def probe(signals: Signals, budget: int) -> Selection:
             return self(signals, budget)
 
-        return Strategy("probe", probe, "keeps", "", cost="N", needs=lambda _: self.needs)
+        return Strategy(probe, "keeps", "", cost="N", needs=self.needs)
 
 
 @pytest.fixture(scope="module")

@@ -168,12 +168,12 @@ def test_half_precision_is_scored_in_single() -> None:
 
 def test_needs_follow_the_score() -> None:
     strategy = find_strategy("ccs")
-    assert strategy.needs(strategy.parse_options({})) == {Need.SIGNALS}
-    assert strategy.needs(strategy.parse_options({"score": "aum"})) == {Need.DYNAMICS}
+    assert strategy.needs_for(strategy.parse_options({})) == {Need.SIGNALS}
+    assert strategy.needs_for(strategy.parse_options({"score": "aum"})) == {Need.DYNAMICS}
 
 
 def test_aum_needs_learners() -> None:
-    with pytest.raises(SignalsError, match=r"ccs with score=aum needs.*weights"):
+    with pytest.raises(SignalsError, match="no dynamics of the learners: compute them first"):
         ccs(of_norms(1, 2), 1, score="aum", seed=0)
 
 

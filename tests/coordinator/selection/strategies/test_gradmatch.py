@@ -235,10 +235,10 @@ def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None
 
 
 def test_validation_has_to_be_there() -> None:
-    with pytest.raises(SignalsError, match=r"needs a validation split.*or use target=train"):
+    with pytest.raises(SignalsError, match="no validation examples: compute them first"):
         gradmatch(make_signals(4), 1, target="validation")
     strategy = find_strategy("gradmatch")
-    needs = strategy.needs(strategy.parse_options({"target": "validation"}))
+    needs = strategy.needs_for(strategy.parse_options({"target": "validation"}))
     assert needs == {Need.SIGNALS, Need.VALIDATION}
     assert strategy.default_needs() == {Need.SIGNALS}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.space import ScaledCosine, Space
+from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
 from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
 from lipt.coordinator.selection.strategies.graph_cut import cut_greedily, graph_cut
 from lipt.coordinator.signals.signals import Signals
@@ -35,7 +35,7 @@ def generic(num_examples: int) -> Signals:
 
 
 def similarities(signals: Signals, space: SpaceName) -> Tensor:
-    return ScaledCosine(Space(in_space(signals, space))).rows(torch.arange(len(signals)))
+    return ScaledCosine(Rows(in_space(signals, space))).rows(torch.arange(len(signals)))
 
 
 def value(similarities_NN: Tensor, chosen: list[int], coverage: float = 2.0) -> float:
@@ -93,9 +93,9 @@ def test_value_is_above_that_of_random_choices(space: SpaceName) -> None:
 @pytest.mark.parametrize("space", SPACES)
 def test_rows_computed_ahead_and_blocks_change_nothing(space: SpaceName) -> None:
     signals = generic(200)
-    expected = cut_greedily(ScaledCosine(Space(in_space(signals, space))), 60, coverage=2.0)
+    expected = cut_greedily(ScaledCosine(Rows(in_space(signals, space))), 60, coverage=2.0)
     for rows_ahead, block_bytes in ((1, 10**6), (7, 1000), (200, 1)):
-        split = ScaledCosine(Space(in_space(signals, space), block_bytes=block_bytes))
+        split = ScaledCosine(Rows(in_space(signals, space), block_bytes=block_bytes))
         found = cut_greedily(split, 60, coverage=2.0, rows_ahead=rows_ahead)
         assert torch.equal(found, expected)
 

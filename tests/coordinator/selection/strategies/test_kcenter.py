@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.space import Space
+from lipt.coordinator.selection.gradients.rows import Rows
 from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
 from lipt.coordinator.selection.strategies.kcenter import farthest_first, kcenter
 from lipt.coordinator.signals.signals import Signals
@@ -74,9 +74,9 @@ def test_equals_choice_from_all_pairs(space: SpaceName) -> None:
 @pytest.mark.parametrize("space", SPACES)
 def test_rows_computed_ahead_and_blocks_change_nothing(space: SpaceName) -> None:
     signals = generic(200)
-    expected = farthest_first(Space(in_space(signals, space)), 60)
+    expected = farthest_first(Rows(in_space(signals, space)), 60)
     for rows_ahead, block_bytes in ((1, 10**6), (7, 1000), (200, 1)):
-        split = Space(in_space(signals, space), block_bytes=block_bytes)
+        split = Rows(in_space(signals, space), block_bytes=block_bytes)
         assert torch.equal(farthest_first(split, 60, rows_ahead=rows_ahead), expected)
 
 
@@ -131,7 +131,7 @@ def test_half_precision_is_read_exactly() -> None:
 
 
 def test_few_rows_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    space = Space(in_space(generic(2000), "features"))
+    space = Rows(in_space(generic(2000), "features"))
     asked: list[int] = []
     products = space.products
 

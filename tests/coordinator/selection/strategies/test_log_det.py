@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.space import ScaledCosine, Space
+from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
 from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
 from lipt.coordinator.selection.strategies.log_det import log_det, span_greedily
 from lipt.coordinator.signals.signals import Signals
@@ -36,7 +36,7 @@ def generic(num_examples: int) -> Signals:
 
 
 def similarities(signals: Signals, space: SpaceName) -> Tensor:
-    return ScaledCosine(Space(in_space(signals, space))).rows(torch.arange(len(signals)))
+    return ScaledCosine(Rows(in_space(signals, space))).rows(torch.arange(len(signals)))
 
 
 def value(similarities_NN: Tensor, chosen: list[int], ridge: float) -> float:
@@ -82,9 +82,9 @@ def test_determinant_is_above_that_of_random_choices(space: SpaceName) -> None:
 @pytest.mark.parametrize("space", SPACES)
 def test_rows_computed_ahead_and_blocks_change_nothing(space: SpaceName) -> None:
     signals = generic(200)
-    expected = span_greedily(ScaledCosine(Space(in_space(signals, space))), 60, ridge=1e-3)
+    expected = span_greedily(ScaledCosine(Rows(in_space(signals, space))), 60, ridge=1e-3)
     for rows_ahead, block_bytes in ((1, 10**6), (7, 1000), (200, 1)):
-        split = ScaledCosine(Space(in_space(signals, space), block_bytes=block_bytes))
+        split = ScaledCosine(Rows(in_space(signals, space), block_bytes=block_bytes))
         found = span_greedily(split, 60, ridge=1e-3, rows_ahead=rows_ahead)
         assert torch.equal(found, expected)
 

@@ -28,7 +28,7 @@ _RESOLUTION = 1e-12
 _HELD_BYTES = 256 * 1024**2
 
 
-class Space:
+class Rows:
     """The vectors of all examples, and the products among them.
 
     Attributes:
@@ -88,20 +88,20 @@ class Space:
 
 
 class ScaledCosine:
-    """(1 + cosine) / 2 of the vectors of a space: 1 for the same direction, 0 for opposite ones.
+    """(1 + cosine) / 2 of all vectors: 1 for the same direction, 0 for opposite ones.
 
     In [0, 1], as sums over a coverage need it, and positive semidefinite, as determinants
     do. A zero vector has no direction: its cosine is 0, with itself, too.
     """
 
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        norms_N = space.squares_N.sqrt()
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        norms_N = rows.squares_N.sqrt()
         self._inverse_norms_N = norms_N.reciprocal().masked_fill(norms_N == 0, 0.0)
 
     def rows(self, positions_B: Tensor) -> Tensor:
         """The similarity of some examples to all; B x N float64."""
-        similarities_BN = self._space.products(positions_B)
+        similarities_BN = self._rows.products(positions_B)
         similarities_BN *= self._inverse_norms_N[positions_B, None]
         similarities_BN *= self._inverse_norms_N
         return similarities_BN.add_(1).div_(2)
@@ -112,8 +112,8 @@ class ScaledCosine:
 
     def column_sums(self) -> Tensor:
         """Each example's similarity to all, itself included, added up; N float64."""
-        cosines_N = self._space.products_with_sum(self._inverse_norms_N) * self._inverse_norms_N
-        return (len(self._space) + cosines_N) / 2
+        cosines_N = self._rows.products_with_sum(self._inverse_norms_N) * self._inverse_norms_N
+        return (len(self._rows) + cosines_N) / 2
 
 
 def _double_if_small(factor: Tensor) -> Tensor:
