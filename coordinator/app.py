@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic, time
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.events import Events
+from lipt.common.observability.events import Events
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.compute.settings import ComputeSettings

@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from lipt.common.metrics import Gauge
+from lipt.common.observability.metrics import Gauge
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.state.records import LearnerState, RunState
 
 # A scrape is given up where the service is too busy to answer.
 _PATIENCE_SECONDS = 5.0
@@ -40,13 +40,17 @@ def gauges(store: RunStore, dispatcher: Dispatcher) -> tuple[Gauge, ...]:
             "lipt_runs",
             "Runs by state.",
             "state",
-            {state.value: by_state[state] for state in RunState},
+            {state.value: by_state[state] for state in RunState if state is not RunState.UNKNOWN},
         ),
         Gauge(
             "lipt_learners",
             "Learners of runs in training, by state.",
             "state",
-            {state.value: learners[state] for state in LearnerState},
+            {
+                state.value: learners[state]
+                for state in LearnerState
+                if state is not LearnerState.UNKNOWN
+            },
         ),
         Gauge("lipt_workers", "Workers that are there.", "", {"": len(dispatcher.alive())}),
         Gauge("lipt_leases", "Learners that a worker has now.", "", {"": len(dispatcher.leases)}),

@@ -15,13 +15,16 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from lipt.common.devices import device_name, resolve_device
 from lipt.common.errors import ConfigError
-from lipt.common.exposure import describe_exposure, require_deliberate_exposure
-from lipt.common.metrics import serving_metrics
-from lipt.common.rpc.channel import split_address
+from lipt.common.network.address import (
+    describe_exposure,
+    require_deliberate_exposure,
+    split_address,
+)
+from lipt.common.network.tls import TlsFiles
+from lipt.common.observability.metrics import serving_metrics
+from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.rpc.status import ErrorInterceptor
-from lipt.common.rpc.tls import TlsFiles
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.metrics import from_other_threads, gauges
 from lipt.coordinator.rpc.blobs import BlobService

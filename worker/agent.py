@@ -13,21 +13,21 @@ import uuid
 import torch
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.devices import device_name, versions
 from lipt.common.errors import (
     IncompatibleProtocolError,
+    LearnerStoppedError,
     LiptError,
     StaleLeaseError,
     UnknownRunError,
     UnknownWorkerError,
     UnreachableError,
 )
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
+from lipt.common.process.devices import device_name, versions
 from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.coordinator import Assignment, Coordinator
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.settings import WorkerSettings
-from lipt.worker.training import LearnerStoppedError
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,6 @@
-"""From a source's rows to a data set: what size, in memory or not, and every image checked.
+"""Loading: a source's rows made into a data set, with every image checked.
+
+Here it is decided at which size a model sees the images, and whether they stay in memory.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -14,8 +16,9 @@ from numpy.typing import NDArray
 from lipt.common.data.dataset import Dataset, MemoryDataset, RowDataset
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.rows import Header, Rows, require_labels
+from lipt.common.data.sources.rows import Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.images.formats import Header
 
 # Decoded pixels up to this size stay in memory.
 MEMORY_BUDGET_BYTES = 2 * 2**30

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import choose_learner, num_queued
 from lipt.coordinator.dispatch.leases import Lease, LeaseTable
@@ -29,7 +30,7 @@ from lipt.coordinator.runs.transitions import (
     leased,
     requeued,
 )
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 logger = logging.getLogger(__name__)
 

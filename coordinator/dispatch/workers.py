@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lipt.common.errors import InvalidRequestError, UnknownWorkerError
-from lipt.common.factory import is_factory_spec
+from lipt.common.imports.factory import is_factory_spec
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError
-from lipt.common.seeding import derive_generator
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.devices import versions
-from lipt.common.rpc.wire import run_config_to_proto
-from lipt.common.run_config import RunConfig
+from lipt.common.config.messages import run_config_to_proto
+from lipt.common.config.run_config import RunConfig
+from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.workers import WorkerRecord

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
-from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.rpc.wire import blob_to_proto, enum_to_proto, run_config_to_proto
+from lipt.common.config.messages import run_config_to_proto
+from lipt.common.rpc.messages import enum_to_proto
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.states import LearnerState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.v1 import blob_pb2, info_pb2, run_pb2, worker_pb2
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc.aio
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.errors import InvalidRequestError, RunNotReadyError
-from lipt.common.rpc.wire import blob_to_proto
 from lipt.coordinator.rpc.messages import run_view
 from lipt.coordinator.runs.requests import RunRequests, how_far
 from lipt.coordinator.runs.store import RunStore

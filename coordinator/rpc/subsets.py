@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.rpc.wire import blob_from_proto
-from lipt.common.subset_difference import Difference, Examples
+from lipt.common.blobs.messages import blob_from_proto
+from lipt.common.subsets.difference import Difference, Examples
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.subsets.sending import Sending
 from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets

@@ -8,12 +8,14 @@ from typing import Any
 
 import grpc.aio
 
+from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
+from lipt.common.config.messages import task_to_proto
 from lipt.common.errors import (
     IncompatibleProtocolError,
     InvalidRequestError,
 )
-from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.rpc.wire import blob_from_proto, blob_to_proto, enum_value, task_to_proto
+from lipt.common.rpc.messages import enum_value
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake

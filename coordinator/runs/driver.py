@@ -14,7 +14,8 @@ from time import monotonic
 from typing import TypeVar
 
 from lipt.common.errors import LiptError, RunFailedError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
+from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
@@ -34,7 +35,7 @@ from lipt.coordinator.runs.transitions import (
     without_open_learners,
     without_results,
 )
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Callable, Collection
 
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.messages import run_config_from_proto
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import ConfigError, RunNotReadyError
 from lipt.common.models import build_model
-from lipt.common.rpc.wire import run_config_from_proto
-from lipt.common.run_config import RunConfig
+from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import require_finite
 from lipt.common.weights.specs import specs_of
@@ -18,7 +19,7 @@ from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.pretraining.sharding import num_validation_examples, require_shards_fit
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import Activity, RunStore
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import config_pb2
 
 _MAX_NAME_CHARACTERS = 80

@@ -11,14 +11,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.states import LearnerState
 from lipt.coordinator.compute.jobs.pretraining import SoupResult
-from lipt.coordinator.state.records import (
-    IngredientRecord,
-    LearnerRecord,
-    LearnerState,
-    RunRecord,
-    SoupRecord,
-)
+from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, RunRecord, SoupRecord
 
 # What is kept of the attempts that failed: a run may allow any number of them.
 _MAX_REFUSALS = 5

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from lipt.common.config.validation import explain
 from lipt.common.errors import LiptError, StateError
-from lipt.common.validation import explain
 from lipt.coordinator.state.migrations import MIGRATIONS
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SubsetRecord
 

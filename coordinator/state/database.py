@@ -15,8 +15,8 @@ from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
+from lipt.common.config.validation import explain
 from lipt.common.errors import StateError
-from lipt.common.validation import explain
 from lipt.coordinator.state.migrations import migrate
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SubsetRecord
 

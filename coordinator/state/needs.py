@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lipt.common.blobs.name import BlobName
-from lipt.coordinator.state.records import RunRecord, RunState, SubsetRecord
+from lipt.common.states import RunState
+from lipt.coordinator.state.records import RunRecord, SubsetRecord
 
 _GIVEN_UP = (RunState.FAILED, RunState.CANCELLED)
 

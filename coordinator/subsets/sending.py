@@ -11,7 +11,7 @@ import numpy as np
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import LiptError
-from lipt.common.subset_difference import (
+from lipt.common.subsets.difference import (
     Difference,
     Examples,
     difference_bytes,

@@ -16,7 +16,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
-from lipt.trainer.client import Client
+from lipt.trainer.client.client import Client
 from lipt.worker.coordinator import Assignment, Coordinator, Report
 from lipt.worker.pruning.masks import masks_of_largest
 from tests.end_to_end.cluster import Cluster

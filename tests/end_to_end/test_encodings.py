@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from tests.end_to_end.cluster import Cluster
 
 

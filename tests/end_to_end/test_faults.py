@@ -17,7 +17,7 @@ from lipt.common.errors import (
 )
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from tests.end_to_end.cluster import Cluster
 from tests.end_to_end.stub_worker import StubWorker

@@ -13,8 +13,8 @@ import torch
 
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.rpc.channel import open_channel
+from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
-from lipt.trainer.views import RunState
 from tests.end_to_end.cluster import Cluster
 from tests.end_to_end.stub_worker import REPORT, StubWorker, first_kernel, scaled
 

@@ -9,7 +9,7 @@ import pytest
 
 from lipt.common.errors import UnknownRunError
 from lipt.common.rpc.channel import open_channel
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from tests.end_to_end.cluster import Cluster, LoggedProcess
 from tests.end_to_end.stub_worker import StubWorker, one_of_two_in
 

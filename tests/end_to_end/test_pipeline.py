@@ -12,9 +12,9 @@ import pytest
 from lipt.common.data import open_dataset
 from lipt.common.errors import DataError
 from lipt.common.models import build_model
+from lipt.common.states import RunState
 from lipt.common.weights.files import read_specs
 from lipt.common.weights.specs import specs_of
-from lipt.trainer.views import RunState
 from tests.end_to_end.cluster import Cluster
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from lipt.common.rpc.channel import open_channel
-from lipt.trainer.views import LearnerState, RunState, RunView
+from lipt.common.states import LearnerState, RunState
+from lipt.trainer.views import RunView
 from tests.end_to_end.cluster import Cluster
 from tests.end_to_end.stub_worker import StubWorker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lipt.common.rpc.channel import open_channel
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from tests.end_to_end.cluster import Cluster
 from tests.faults.stand_in import StandIn
 

@@ -9,7 +9,7 @@ from threading import Barrier
 import pytest
 
 from lipt.common.rpc.channel import open_channel
-from lipt.trainer.views import LearnerState
+from lipt.common.states import LearnerState
 from tests.end_to_end.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes

@@ -6,7 +6,7 @@ import signal
 import time
 
 from lipt.common.rpc.channel import open_channel
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from tests.end_to_end.cluster import Cluster
 from tests.faults.stand_in import StandIn
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.determinism import pinned_kernels
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
-from lipt.common.run_config import RunConfig
-from lipt.common.seeding import derive_generator, derive_seed
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism.seeding import derive_generator, derive_seed
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.signals.quadratic_model import (
     LossSum,

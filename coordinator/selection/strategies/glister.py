@@ -28,7 +28,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.gradients.vectors import squared_norms
 from lipt.coordinator.selection.selection import Selection, keep_largest, unweighted
 from lipt.coordinator.selection.strategies.glister_objective import GlisterObjective, comparable

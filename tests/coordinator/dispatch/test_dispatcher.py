@@ -9,6 +9,7 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import StaleLeaseError, UnknownWorkerError
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import dispatcher as dispatch
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import choose_learner
@@ -17,7 +18,7 @@ from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from tests.clock import Clock
 
 MakeRun = Callable[..., RunRecord]

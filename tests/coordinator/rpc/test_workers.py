@@ -10,11 +10,12 @@ from typing import Any, cast
 import pytest
 import torch
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.errors import LearnerRejectedError, UnknownBlobError
-from lipt.common.rpc.wire import blob_to_proto
-from lipt.common.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
+from lipt.common.states import LearnerState
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -22,7 +23,7 @@ from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import CommittedLearner, LearnerRecord, LearnerState, RunRecord
+from lipt.coordinator.state.records import CommittedLearner, LearnerRecord, RunRecord
 from lipt.v1 import worker_pb2 as pb
 
 MakeRun = Callable[..., RunRecord]

@@ -11,7 +11,8 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ComputeError, StateError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.dispatch.assignment import AssignmentKey
@@ -22,7 +23,7 @@ from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 FULL = StateError("/state cannot be used: No space left on device.")

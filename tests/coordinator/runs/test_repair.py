@@ -9,6 +9,7 @@ import pytest
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import CorruptBlobError
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
@@ -18,7 +19,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.runs.repair import restore_inputs, restore_pretrained_weights
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import RunRecord
 
 THETA_P = b"theta_p"
 

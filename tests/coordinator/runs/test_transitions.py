@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lipt.common.states import LearnerState
 from lipt.coordinator.runs.transitions import Closing, after_failure, decide_closing, requeued
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 MakeRun = Callable[..., RunRecord]
 

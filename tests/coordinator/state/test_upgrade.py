@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import StateError
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -21,7 +22,7 @@ from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.state.contents import read_contents
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.migrations import MIGRATIONS, migrate
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.service import _key
 
 SCHEMA_1 = Path(__file__).parent / "schema_1.sql"

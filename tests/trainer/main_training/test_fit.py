@@ -13,7 +13,7 @@ from lipt.common.data.dataset import MemoryDataset
 from lipt.common.errors import ConfigError, DataError, SubsetError, WeightsError
 from lipt.trainer.main_training import Schedule, Trained, evenly, fit
 from lipt.trainer.main_training.records import EpochRecord, JsonLines
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 from tests.trainer.main_training.conftest import RECIPE, equal, net
 
 MakeSubset = Callable[..., Subset]
