@@ -1,7 +1,7 @@
-"""The client's side of a blob's way: cut anywhere, it goes on where it was.
+"""Blob transfer, the client's side: downloads and uploads that go on where they were cut.
 
-Every chunk is compared with its CRC and every blob with its digest; what does
-not agree is asked for again. Only the peer's silence is timed, never the whole.
+Every chunk is compared with its CRC and every blob with its digest; what does not agree is
+asked for again. A transfer may take as long as it needs: only the peer's silence is timed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run is made of, validated; the wire's `RunConfig` message has the same fields.
+"""Run configuration: what a run is made of; the wire's `RunConfig` has the same fields.
 
 Defaults are the paper's (Ro et al. 2023) where it gives a figure.
 """
@@ -174,7 +174,7 @@ class LearnersConfig(_Section):
         if self.min_learners > self.num_learners:
             raise ValueError(
                 f"min_learners {self.min_learners} is more than num_learners "
-                f"{self.num_learners}: such a run could never close. Lower min_learners."
+                f"{self.num_learners}: so many learners never arrive. Lower min_learners."
             )
         return self
 

@@ -1,4 +1,4 @@
-"""Where a process's settings come from: a TOML file, then LIPT_* variables, then flags.
+"""Settings of a process: from a TOML file, then LIPT_* variables, then flags.
 
 Later ones win. A nested key is `LIPT_RUN__LEARNERS__NUM_STEPS` in the environment.
 """

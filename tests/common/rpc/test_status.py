@@ -18,8 +18,9 @@ from lipt.common.errors import (
     revive,
 )
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
+from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2, blob_pb2_grpc, run_pb2, run_pb2_grpc
+from tests.serving import serving
 
 # What can be raised: a family has no reason of its own.
 ERRORS = [cls for cls in error_classes() if error_class(cls.reason) is cls]
@@ -42,14 +43,12 @@ class Raising(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer
 
 @pytest.fixture
 async def servicer() -> AsyncIterator[tuple[Raising, str]]:
-    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
     servicer = Raising()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
-    run_pb2_grpc.add_RunServiceServicer_to_server(servicer, server)
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield servicer, f"127.0.0.1:{port}"
-    await server.stop(None)
+    async with serving(
+        (run_pb2_grpc.add_RunServiceServicer_to_server, servicer),
+        (blob_pb2_grpc.add_BlobServiceServicer_to_server, servicer),
+    ) as address:
+        yield servicer, address
 
 
 def get_run(address: str) -> None:
@@ -122,7 +121,6 @@ async def test_request_that_is_no_such_message_is_an_invalid_request(
 
 
 async def test_message_in_the_middle_of_a_stream_that_is_none_is_an_invalid_request() -> None:
-    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
     seen = list[Any]()
 
     class Reading(blob_pb2_grpc.BlobServiceServicer):
@@ -130,14 +128,13 @@ async def test_message_in_the_middle_of_a_stream_that_is_none_is_an_invalid_requ
             seen.extend([request async for request in request_iterator])
 
     servicer = Reading()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with (
+        serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, servicer)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
         method = channel.stream_unary("/lipt.v1.BlobService/WriteBlob")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await method(iter([b"", b"\xff"]), timeout=20)
-    await server.stop(None)
     assert isinstance(from_rpc_error(caught.value), InvalidRequestError)
     assert not seen
 
