@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc
 import grpc.aio
 import pytest
 
