@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lipt.common.data.dataset import Dataset, MemoryDataset, RowDataset
+from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.rows import Rows, require_labels
@@ -92,9 +92,9 @@ def load(
     digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
     channels = 1 if scan.grayscale else 3
     if scan.pixels is None:
-        return RowDataset(rows, digest, (channels, size[0], size[1]), num_threads)
+        return Dataset(rows, digest, (channels, size[0], size[1]), num_threads)
     images_NCHW = torch.from_numpy(np.ascontiguousarray(scan.pixels[:, :channels]))
-    return MemoryDataset(rows.source, rows.class_names, rows.labels_N, digest, images_NCHW)
+    return in_memory(rows.source, rows.class_names, rows.labels_N, digest, images_NCHW)
 
 
 def _scan(

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lipt.common.data import known_sources, open_dataset
-from lipt.common.data.dataset import MemoryDataset
+from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
 
 Encode = Callable[..., bytes]
@@ -199,7 +199,7 @@ def test_image_folder_sorts_classes_and_files(image_folder: Path, encode: Encode
     assert data.class_names == ("cat", "dog")
     assert data.labels_N.tolist() == [0, 0, 0, 1, 1]
     assert data.image_shape == (3, 12, 10)
-    assert isinstance(data, MemoryDataset)
+    assert isinstance(data.rows, ArrayRows)
     expected = np.random.default_rng(8).integers(0, 256, (12, 10, 3), np.uint8)
     assert torch.equal(
         data.images(torch.tensor([2]))[0], torch.from_numpy(expected).permute(2, 0, 1)
