@@ -27,8 +27,8 @@ import grpc.aio
 
 from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
-from lipt.common.protocol import CHUNK_BYTES
 from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse

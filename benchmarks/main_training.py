@@ -34,8 +34,8 @@ from torchvision import transforms
 
 from lipt.common.data import open_dataset
 from lipt.common.data.dataset import MemoryDataset
-from lipt.common.devices import resolve_device
 from lipt.common.models import build_model
+from lipt.common.process.devices import resolve_device
 from lipt.trainer.main_training import Recipe, Schedule, fit
 
 BATCH_SIZE = 256

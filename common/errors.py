@@ -23,6 +23,11 @@ class LiptError(Exception):
         super().__init__(message)
         self.message = message
 
+    @property
+    def problem(self) -> str:
+        """The first sentence: what was wrong, without what to do."""
+        return self.message.partition(". ")[0].removesuffix(".")
+
     def __reduce__(self) -> tuple[Any, ...]:
         # A class may build its sentence from other arguments: between processes the sentence goes.
         return revive, (type(self), self.message)

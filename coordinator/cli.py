@@ -1,4 +1,4 @@
-"""`lipt-coordinator`: flags over LIPT_* variables over `--config FILE`, then serve.
+"""Command line of `lipt-coordinator`: flags over LIPT_* variables over `--config FILE`, then serve.
 
 Heavy imports wait until the flags are read, so that `--help` answers at once.
 """
@@ -97,9 +97,9 @@ def coordinator(
 def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     import asyncio
 
-    from lipt.common.logs import configure_logging
-    from lipt.common.settings import load_settings
-    from lipt.common.threads import wait_passively
+    from lipt.common.config.settings import load_settings
+    from lipt.common.process.logs import configure_logging
+    from lipt.common.process.threads import wait_passively
     from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))

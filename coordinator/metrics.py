@@ -1,4 +1,4 @@
-"""What the coordinator shows at `/metrics` besides its events: how it stands now."""
+"""Gauges: how the coordinator stands now, shown at `/metrics` beside its event counters."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from lipt.common.metrics import Gauge
+from lipt.common.observability.metrics import Gauge
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.runs.store import RunBook
+from lipt.coordinator.runs.store import RunStore
 
 # A scrape is given up where the service is too busy to answer.
 _PATIENCE_SECONDS = 5.0
@@ -27,9 +27,9 @@ def from_other_threads(
     return lambda: asyncio.run_coroutine_threadsafe(compute(), loop).result(_PATIENCE_SECONDS)
 
 
-def gauges(book: RunBook, dispatcher: Dispatcher) -> tuple[Gauge, ...]:
+def gauges(store: RunStore, dispatcher: Dispatcher) -> tuple[Gauge, ...]:
     """Runs, learners, workers and leases."""
-    runs = book.runs()
+    runs = store.runs()
     by_state = Counter(run.state for run in runs)
     learners: Counter[LearnerState] = Counter()
     for run in runs:

@@ -8,9 +8,9 @@ from typing import Self
 from platformdirs import user_state_path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from lipt.common.factory import is_factory_spec
-from lipt.common.run_config import RunConfig
-from lipt.common.settings import LayeredSettings
+from lipt.common.config.run_config import RunConfig
+from lipt.common.config.settings import LayeredSettings
+from lipt.common.imports.factory import is_factory_spec
 
 # What looks like `module:factory` and is not.
 _SCHEMES = ("torchvision", "cifar10", "cifar100", "imagefolder", "parquet")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from lipt.common.states import LearnerState, RunState
 
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
-    from lipt.common.run_config import RunConfig
+    from lipt.common.config.run_config import RunConfig
 
 
 class WeightsKind(StrEnum):

@@ -13,7 +13,6 @@ import uuid
 import torch
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.devices import device_name, versions
 from lipt.common.errors import (
     IncompatibleProtocolError,
     LiptError,
@@ -22,7 +21,8 @@ from lipt.common.errors import (
     UnknownWorkerError,
     UnreachableError,
 )
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
+from lipt.common.process.devices import device_name, versions
 from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.coordinator import Assignment, Coordinator
 from lipt.worker.lease import LeaseKeeper

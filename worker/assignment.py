@@ -14,11 +14,11 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.retry import RetryPolicy
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
+from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.errors import LiptError, StateError, UnknownBlobError, UnreachableError
-from lipt.common.events import EventKind, Events
 from lipt.common.models import build_model
-from lipt.common.run_config import WeightEncoding
+from lipt.common.observability.events import EventKind, Events
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of

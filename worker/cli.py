@@ -79,11 +79,11 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     import signal
     from contextlib import ExitStack
 
-    from lipt.common.exposure import require_deliberate_exposure
-    from lipt.common.logs import configure_logging
-    from lipt.common.rpc.tls import TlsFiles
-    from lipt.common.settings import load_settings
-    from lipt.common.threads import wait_passively
+    from lipt.common.config.settings import load_settings
+    from lipt.common.network.address import require_deliberate_exposure
+    from lipt.common.network.tls import TlsFiles
+    from lipt.common.process.logs import configure_logging
+    from lipt.common.process.threads import wait_passively
     from lipt.worker.settings import WorkerSettings
 
     settings = load_settings(WorkerSettings, config=config, flags=flags)
@@ -95,9 +95,9 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
         )
     wait_passively()
     from lipt.common.blobs.store import BlobStore
-    from lipt.common.devices import resolve_device
-    from lipt.common.events import Events
-    from lipt.common.metrics import serving_metrics
+    from lipt.common.observability.events import Events
+    from lipt.common.observability.metrics import serving_metrics
+    from lipt.common.process.devices import resolve_device
     from lipt.common.rpc.channel import open_channel
     from lipt.worker.agent import Agent
     from lipt.worker.coordinator import Coordinator

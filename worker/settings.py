@@ -8,7 +8,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 from pydantic import Field
 
-from lipt.common.settings import LayeredSettings
+from lipt.common.config.settings import LayeredSettings
 
 
 class WorkerSettings(LayeredSettings):

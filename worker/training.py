@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import Precision
+from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError, LiptError
-from lipt.common.learner_task import LearnerTask
+from lipt.common.images.model_input import to_model_input
 from lipt.common.models import memory_format
-from lipt.common.preprocess import to_model_input
-from lipt.common.run_config import Precision
-from lipt.common.seeding import derive_generator
 from lipt.worker.augmentation import augment
 
 

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 import grpc
 
-from lipt.common.blobs.chunks import chunk_data, fill_chunk
+from lipt.common.blobs.messages import blob_to_proto, chunk_data, fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.retry import RetryPolicy, retry
 from lipt.common.blobs.store import BlobStore
@@ -26,9 +26,8 @@ from lipt.common.errors import (
     UnreachableError,
     WrongOffsetError,
 )
-from lipt.common.protocol import CHUNK_BYTES
+from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.common.rpc.status import from_rpc_error
-from lipt.common.rpc.wire import blob_to_proto
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 OnBytes = Callable[[int], object]

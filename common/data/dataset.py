@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.parallel import map_rows
-from lipt.common.data.rows import Rows
+from lipt.common.data.sources.rows import Rows
 
 
 class Dataset(Protocol):

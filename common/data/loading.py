@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from lipt.common.data.dataset import Dataset, MemoryDataset, RowDataset
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.rows import Header, Rows, require_labels
+from lipt.common.data.sources.rows import Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.images.formats import Header
 
 # Decoded pixels up to this size stay in memory.
 MEMORY_BUDGET_BYTES = 2 * 2**30

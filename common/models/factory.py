@@ -7,7 +7,7 @@ from collections.abc import Collection
 from torch import nn
 
 from lipt.common.errors import ConfigError
-from lipt.common.factory import load_factory
+from lipt.common.imports.factory import load_factory
 
 
 def build_from_factory(

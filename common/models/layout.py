@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lipt.common.factory import is_factory_spec
+from lipt.common.imports.factory import is_factory_spec
 from lipt.common.models.torchvision_models import PREFIX as TORCHVISION
 
 

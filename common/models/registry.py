@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lipt.common.errors import UnknownNameError
-from lipt.common.factory import is_factory_spec
+from lipt.common.imports.factory import is_factory_spec
 from lipt.common.models.factory import build_from_factory
 from lipt.common.models.outputs import require_logits
 from lipt.common.models.resnet import resnet8, resnet18

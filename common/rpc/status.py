@@ -27,7 +27,7 @@ from lipt.common.errors import (
     error_class,
     revive,
 )
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 
 logger = logging.getLogger(__name__)
 

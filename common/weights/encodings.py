@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lipt.common.run_config import WeightEncoding
+from lipt.common.config.run_config import WeightEncoding
 from lipt.common.weights import planes, sparse
 from lipt.common.weights.container import read_container
 from lipt.common.weights.specs import TensorSpec, Weights

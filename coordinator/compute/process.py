@@ -1,4 +1,4 @@
-"""The compute process, seen from the event loop.
+"""Compute process, as the event loop sees it.
 
 One child, spawned (a fork of a process with threads and an event loop is a
 trap), one job at a time in the order of asking. A cancelled job kills the
@@ -21,7 +21,7 @@ from multiprocessing.context import SpawnProcess
 from typing import TypeVar
 
 from lipt.common.errors import ComputeError, LiptError, error_class
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.child import IGNORED_SIGNALS, serve
 from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed
 from lipt.coordinator.compute.settings import ComputeSettings

@@ -1,4 +1,4 @@
-"""A disk that refuses (full, read-only) is asked again, ever more seldom."""
+"""Disk retry: a run waits for a disk that refuses (full, read-only), in growing pauses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from lipt.common.errors import StateError
-from lipt.common.events import EventKind, Events
-from lipt.coordinator.runs.store import Activity, RunBook
+from lipt.common.observability.events import EventKind, Events
+from lipt.coordinator.runs.store import Activity, RunStore
 
 ResultT = TypeVar("ResultT")
 
@@ -16,13 +16,13 @@ _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
 
 
-class Patience:
+class DiskRetry:
     """Does what a run needs as soon as the disk lets it: it waits, and is not lost."""
 
     def __init__(
-        self, book: RunBook, events: Events, sleep: Callable[[float], Awaitable[object]]
+        self, store: RunStore, events: Events, sleep: Callable[[float], Awaitable[object]]
     ) -> None:
-        self._book = book
+        self._store = store
         self._events = events
         self._sleep = sleep
 
@@ -45,10 +45,10 @@ class Patience:
                     EventKind.RETRIED,
                     detail=stage,
                     level=logging.WARNING,
-                    run=self._book.find(run_id).name,
+                    run=self._store.find(run_id).name,
                     after_seconds=pause,
                     reason=str(error),
                 )
-                self._book.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
+                self._store.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
                 await self._sleep(pause)
                 pause = min(2 * pause, _MAX_PAUSE_SECONDS)

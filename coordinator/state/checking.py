@@ -1,4 +1,4 @@
-"""Whether a state directory is whole: every record, every reference, every digest."""
+"""State check: is a directory whole? Every record, every reference, every digest."""
 
 from __future__ import annotations
 

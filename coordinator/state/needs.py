@@ -1,4 +1,4 @@
-"""Which blobs the records refer to, and so must be there: what is left can go."""
+"""Needed blobs: those that the records refer to; what is left can go."""
 
 from __future__ import annotations
 

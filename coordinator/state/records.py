@@ -1,4 +1,4 @@
-"""What the coordinator knows of a run, frozen: every change makes a new record.
+"""Records: what the coordinator knows of a run, frozen; every change makes a new record.
 
 These are the values that the database keeps; leases and a learner's progress
 live in memory only (`lipt.coordinator.dispatch.leases`), for a restart renews them.
@@ -13,9 +13,10 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.learner_task import ImageFormat, LearnerTask
-from lipt.common.run_config import RunConfig
-from lipt.common.seeding import derive_seed
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.seeding import derive_seed
+from lipt.common.images.formats import ImageFormat
 from lipt.common.states import LearnerState, RunState
 
 

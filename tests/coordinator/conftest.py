@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import LearnersConfig, RunConfig
+from lipt.common.config.run_config import LearnersConfig, RunConfig
+from lipt.common.images.formats import ImageFormat
 from lipt.common.states import RunState
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from tests.clock import Clock

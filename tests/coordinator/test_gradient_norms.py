@@ -7,8 +7,8 @@ from torch.nn import functional
 
 from lipt.common.data.dataset import MemoryDataset
 from lipt.common.errors import SignalsError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.coordinator.gradient_norms import default_chunk_size, full_gradient_norms
 
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lipt.common.data.dataset import MemoryDataset
 from lipt.common.errors import SignalsError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.dynamics import Dynamics
 from lipt.coordinator.learner_dynamics import States, compute_dynamics, margins_of

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from lipt.common.data.dataset import MemoryDataset
 from lipt.common.errors import ConfigError, SignalsError, StateError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.coordinator.selection.el2n import el2n
 from lipt.coordinator.selection.grand import grand, last_layer_norms
 from lipt.coordinator.signals import (

@@ -8,7 +8,7 @@ import pytest
 import trustme
 
 from lipt.common.errors import ConfigError, UnreachableError
-from lipt.common.rpc.tls import TlsFiles
+from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
 from lipt.trainer import Client
 from tests.end_to_end.cluster import Cluster

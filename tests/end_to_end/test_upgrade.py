@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import RunState
 from tests.end_to_end.cluster import Cluster
 

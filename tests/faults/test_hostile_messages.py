@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from lipt.common.blobs.messages import blob_from_proto
+from lipt.common.config.messages import run_config_from_proto, task_from_proto
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import LiptError
-from lipt.common.rpc.wire import blob_from_proto, run_config_from_proto, task_from_proto
-from lipt.common.run_config import RunConfig
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import InfoView, RunView, StrategyView
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lipt.common.subset_digest import subset_digest
+from lipt.common.subsets.digest import subset_digest
 from lipt.trainer.subsets.subset import Subset
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lipt.common.config.messages import overrides_to_proto
 from lipt.common.errors import RunFailedError
-from lipt.common.rpc.tls import TlsFiles
-from lipt.common.rpc.wire import overrides_to_proto
+from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
+from lipt.common.weights.header import require_safetensors
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.features_file import Features, features_content
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
@@ -21,7 +22,6 @@ from lipt.trainer.connection.connection import CREATE_SECONDS, Connection
 from lipt.trainer.connection.patience import Patience
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import BlobView, InfoView, ProgressView, RunView, StrategyView, WeightsKind
-from lipt.trainer.weights_file import require_safetensors
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"

@@ -28,8 +28,9 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lipt.common.rpc.wire import enum_value, run_config_from_proto
-from lipt.common.run_config import RunConfig
+from lipt.common.config.messages import run_config_from_proto
+from lipt.common.config.run_config import RunConfig
+from lipt.common.rpc.messages import enum_value
 from lipt.common.states import LearnerState, RunState
 
 ViewT = TypeVar("ViewT")

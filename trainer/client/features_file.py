@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lipt.common.errors import FeaturesError, WeightsError
-from lipt.trainer.weights_file import require_safetensors
+from lipt.common.weights.header import require_safetensors
 
 if TYPE_CHECKING:  # torch takes seconds, and a file needs none of it
     from torch import Tensor
@@ -41,7 +41,7 @@ def features_content(features: Features) -> Path | bytes:
         require_safetensors(source)
     except WeightsError as error:
         # What else it says is about a model's weights.
-        raise FeaturesError(f"{error.message.partition('. ')[0]}. {_HOW}") from error
+        raise FeaturesError(f"{error.problem}. {_HOW}") from error
     return source
 
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 import numpy as np
 
 from lipt.common.errors import InvalidRequestError, SubsetError, UnreachableError
-from lipt.common.subset_difference import Difference, Examples, apply_difference
+from lipt.common.subsets.difference import Difference, Examples, apply_difference
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
 from lipt.trainer.connection.patience import Patience

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lipt.common.config.validation import merge
 from lipt.common.data import Dataset
-from lipt.common.devices import resolve_device
 from lipt.common.errors import BudgetError, ConfigError, SubsetError
+from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
-from lipt.common.validation import merge
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import BASELINES, LATE, Trial, TrialFile, levelled_off
 from lipt.trainer.main_training import Recipe, Schedule, fit

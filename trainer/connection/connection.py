@@ -15,9 +15,9 @@ from lipt.common.errors import (
     NotACoordinatorError,
     UnreachableError,
 )
+from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
-from lipt.common.rpc.tls import TlsFiles
 from lipt.trainer.connection.forking import ForkAwareChannel
 from lipt.trainer.connection.idle import IdleLimit
 from lipt.v1 import blob_pb2_grpc, info_pb2_grpc, run_pb2_grpc, subset_pb2_grpc

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.common.extras import import_extra
+from lipt.common.imports.extras import import_extra
 from lipt.trainer.reselection.reselection import ReselectionWarning
 from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
 from lipt.trainer.writing.files import write_atomically

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lipt.common.extras import import_extra
+from lipt.common.imports.extras import import_extra
 from lipt.trainer.reselection.samplers import ReselectingSampler
 
 _Callback: Any = import_extra(

@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from lipt.common.run_config import Precision
+from lipt.common.config.run_config import Precision
 
 PositiveInt = Annotated[int, Field(ge=1)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import resources
 
-from lipt.common.extras import import_extra
+from lipt.common.imports.extras import import_extra
 from lipt.trainer.comparison import table
 from lipt.trainer.comparison.verdict import Outcome
 from lipt.trainer.report.gathering import NUM_THUMBNAILS, Report

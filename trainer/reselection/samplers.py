@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils.data import Sampler
 
+from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError
-from lipt.common.seeding import derive_generator
 from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
 from lipt.trainer.subsets.subset import Subset
 

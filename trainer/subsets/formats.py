@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.errors import SubsetError
-from lipt.common.extras import import_extra
+from lipt.common.imports.extras import import_extra
 
 FORMAT = "lipt-subset"
 FORMAT_VERSION = 1

@@ -123,8 +123,8 @@ def _candidates(dataset: Any) -> Iterator[Callable[[], str]]:
 
 
 def _of_pairs(dataset: Any) -> str:
-    from lipt.common.data.factory import FactoryRows  # noqa: PLC0415 - torch
     from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.factory import FactoryRows  # noqa: PLC0415 - torch
 
     rows = FactoryRows("reading it", dataset)
     if (rows.labels_N < 0).any():  # there are no `targets`: labels come as rows are read
@@ -152,7 +152,7 @@ def _of_files(dataset: Any) -> str:
 
 def _of_table(table: Any) -> str:
     """Of a `datasets.Dataset`; its storage is read, not what its own format decodes."""
-    from lipt.common.data.parquet import IMAGE_COLUMNS, LABEL_COLUMNS  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.parquet import IMAGE_COLUMNS, LABEL_COLUMNS  # noqa: PLC0415 - torch
 
     features = table.features
     images = [name for name in IMAGE_COLUMNS if name in features]
@@ -177,7 +177,7 @@ def _fingerprint(labels: Any, names: Any, raw: Callable[[int], bytes]) -> str:
     import torch  # noqa: PLC0415 - not before it is needed
 
     from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
-    from lipt.common.data.rows import numbered_classes  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.rows import numbered_classes  # noqa: PLC0415 - torch
 
     labels_N = torch.from_numpy(np.array(labels, dtype=np.int64))
     classes = names or numbered_classes(labels_N, "reading it")

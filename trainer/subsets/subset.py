@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lipt.common.subset_digest import subset_digest
+from lipt.common.subsets.digest import subset_digest
 from lipt.trainer.subsets.formats import (
     FORMAT,
     FORMAT_VERSION,

@@ -1,9 +1,8 @@
-"""The pipeline's stages as jobs: each takes the previous one's value and returns a frozen one.
+"""Pre-training jobs: each takes the previous one's value and returns a frozen one.
 
 DescribeData                          at start-up
 InitializeWeights -> CutShards        theta*, one shard and density per learner
 MakeSoup                              committed learners -> theta_p
-SelectSubset (in `selecting`)         theta_p -> indices and weights
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from dataclasses import dataclass
 import torch
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig, SoupMethod
 from lipt.common.data import normalization, pack_shard
-from lipt.common.determinism import pinned_kernels
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import RunConfig, SoupMethod
-from lipt.common.seeding import derive_seed
+from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.encodings import EncodedWeights, open_weights
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import specs_of

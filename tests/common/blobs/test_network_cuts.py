@@ -10,8 +10,8 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.retry import RetryPolicy
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, upload
-from lipt.common.protocol import CHUNK_BYTES
 from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 
 DATA = random.Random(0).randbytes(20 * CHUNK_BYTES + 5)

@@ -19,8 +19,8 @@ from lipt.common.errors import (
     UnknownBlobError,
     UnreachableError,
 )
-from lipt.common.protocol import CHUNK_BYTES
 from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 
 DATA = random.Random(0).randbytes(10 * CHUNK_BYTES + 5)

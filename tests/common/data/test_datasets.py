@@ -18,7 +18,7 @@ from lipt.common.data import Dataset, decode_image, normalization, open_dataset
 from lipt.common.data.dataset import MemoryDataset, RowDataset
 from lipt.common.data.loading import load
 from lipt.common.data.parallel import map_rows, threads_for
-from lipt.common.data.rows import ArrayRows
+from lipt.common.data.sources.rows import ArrayRows
 
 Encode = Callable[..., bytes]
 

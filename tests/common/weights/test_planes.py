@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 
+from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.run_config import WeightEncoding
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import decode_weights, encode_weights
 from lipt.common.weights.planes import METADATA_KEY, encode_planes

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.errors import CorruptBlobError
-from lipt.common.learner_task import ImageFormat
+from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model
-from lipt.common.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import BudgetError, ComputeError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.compute.settings import ComputeSettings

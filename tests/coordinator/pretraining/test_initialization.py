@@ -5,11 +5,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data.dataset import MemoryDataset
 from lipt.common.errors import RunFailedError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
-from lipt.common.run_config import InitializationConfig
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.initialization import initialize, num_initialization_steps
 

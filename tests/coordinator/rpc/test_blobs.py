@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.chunks import MAX_CHUNK_BYTES, fill_chunk
+from lipt.common.blobs.messages import MAX_CHUNK_BYTES, blob_to_proto, fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
@@ -25,9 +25,8 @@ from lipt.common.errors import (
     UploadInProgressError,
     WrongOffsetError,
 )
-from lipt.common.protocol import CHUNK_BYTES
+from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
-from lipt.common.rpc.wire import blob_to_proto
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 

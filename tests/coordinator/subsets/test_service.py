@@ -12,11 +12,11 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import SignalsError
 from lipt.common.states import RunState
-from lipt.common.subset_difference import Examples
+from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.runs.store import Activity, RunBook
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
@@ -68,10 +68,7 @@ class World:
             options={},
             weights=None,
         )
-        parts = [part async for part in self.subsets.get(replace(wanted, **query))]
-        assert all(isinstance(part, Activity) for part in parts[:-1])
-        assert isinstance(parts[-1], Answer)
-        return parts[-1]
+        return await self.subsets.get(replace(wanted, **query), lambda *_: None)
 
     def upload(self, content: bytes) -> BlobName:
         return self.blobs.put_bytes(content)
@@ -88,11 +85,11 @@ async def world(tmp_path: Path, make_run: MakeRun) -> AsyncIterator[World]:
     run = make_run(state=RunState.READY).changed(
         fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(THETA_P)
     )
-    book = RunBook(database)
-    await book.add(run)
+    store = RunStore(database)
+    await store.add(run)
     compute = FakeCompute(blobs)
     # The compute process is used for nothing but its `run`.
-    subsets = Subsets(book, database, blobs, compute, DATA, wall_clock=lambda: 1.0)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    subsets = Subsets(store, database, blobs, compute, DATA, wall_clock=lambda: 1.0)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     yield World(subsets, compute, database, blobs)
     await subsets.stop()
     await database.close()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data import Dataset, open_dataset
-from lipt.common.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli import main
 from lipt.trainer.views import IngredientView, LearnerView, RunView, SoupView

@@ -1,63 +1,23 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import pickle
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from lipt.common.errors import (
     InvalidRequestError,
     NotACoordinatorError,
     UnreachableError,
-    WeightsError,
 )
 from lipt.trainer.client.client import Client
-from lipt.trainer.weights_file import require_safetensors
 from lipt.v1 import run_pb2
 
 # A header of 640 bytes makes the first two bytes those of a pickle.
 AMBIGUOUS = struct.pack("<Q", 640) + b"{}".ljust(640)
-
-
-def torch_save() -> bytes:
-    buffer = io.BytesIO()
-    torch.save({"w": torch.zeros(2)}, buffer)
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize("content", [struct.pack("<Q", 2) + b"{}", AMBIGUOUS])
-def test_safetensors_pass(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "w.safetensors"
-    path.write_bytes(content)
-    require_safetensors(content)
-    require_safetensors(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (pickle.dumps({"w": 1}), "pickle"),
-        (torch_save(), "torch.save"),
-        (b"", "not a safetensors file"),
-        (b"hello, these are weights", "not a safetensors file"),
-        (struct.pack("<Q", 100) + b"{}", "truncated"),
-    ],
-)
-def test_other_files_are_refused_with_how_to_convert_them(
-    content: bytes, complaint: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "weights.pt"
-    path.write_bytes(content)
-    with pytest.raises(WeightsError, match=complaint) as caught:
-        require_safetensors(path)
-    assert str(path) in str(caught.value)
-    assert "save_file" in str(caught.value)
 
 
 def test_uploaded_weights_can_start_a_run(fake: Any, client: Client, tmp_path: Path) -> None:

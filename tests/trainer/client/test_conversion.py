@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lipt.common.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import (

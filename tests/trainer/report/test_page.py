@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.common.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
-from lipt.common.subset_digest import subset_digest
+from lipt.common.subsets.digest import subset_digest
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.report.gathering import Report, gather
 from lipt.trainer.report.page import render

@@ -13,10 +13,10 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder, VisionDataset
 
 from lipt.common.data import open_dataset
-from lipt.common.data.factory import FactoryRows
 from lipt.common.data.loading import load
+from lipt.common.data.sources.factory import FactoryRows
 from lipt.common.errors import SubsetError
-from lipt.common.subset_digest import subset_digest
+from lipt.common.subsets.digest import subset_digest
 from lipt.trainer.subsets.subset import Subset
 
 NUM_ROWS = 70  # more than the rows that a fingerprint samples

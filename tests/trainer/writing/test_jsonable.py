@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lipt.common.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig
 from lipt.common.states import RunState
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import BlobView, RunView, StrategyOptionView

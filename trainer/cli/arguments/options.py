@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from lipt.common.rpc.tls import TlsFiles
+    from lipt.common.network.tls import TlsFiles
     from lipt.trainer.client.client import Client
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -66,7 +66,7 @@ class Coordinator:
         Raises:
             ConfigError: a file is missing, or one that belongs to it.
         """
-        from lipt.common.rpc.tls import TlsFiles
+        from lipt.common.network.tls import TlsFiles
 
         return TlsFiles.from_options(self.tls_cert, self.tls_key, self.tls_ca)
 

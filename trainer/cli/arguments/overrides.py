@@ -15,9 +15,9 @@ from typing import Any
 
 import typer
 
+from lipt.common.config.settings import read_toml
+from lipt.common.config.validation import merge
 from lipt.common.errors import ConfigError, LiptError
-from lipt.common.settings import read_toml
-from lipt.common.validation import merge
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

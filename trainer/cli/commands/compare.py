@@ -44,12 +44,12 @@ def compare(
     coordinator: Coordinator,
 ) -> None:
     """Compare strategies with both kinds of random, by main training at equal steps."""
-    from lipt.common.threads import wait_passively
+    from lipt.common.process.threads import wait_passively
 
     wait_passively()
+    from lipt.common.config.validation import validate
     from lipt.common.data import open_dataset
-    from lipt.common.extras import import_extra
-    from lipt.common.validation import validate
+    from lipt.common.imports.extras import import_extra
     from lipt.trainer.cli.arguments.overrides import (
         collect_overrides,
         parse_names,

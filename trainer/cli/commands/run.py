@@ -64,8 +64,8 @@ def start(
 
     What is not given here or in --config is the coordinator's default.
     """
+    from lipt.common.weights.header import require_safetensors
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
-    from lipt.trainer.weights_file import require_safetensors
 
     with refusing_as_usage():
         overrides = collect_overrides(

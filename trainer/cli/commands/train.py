@@ -88,7 +88,7 @@ def train(
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
     if init not in _INITS:
         raise typer.BadParameter(f"{init!r} is none of {', '.join(_INITS)}.", param_hint="--init")
-    from lipt.common.threads import wait_passively
+    from lipt.common.process.threads import wait_passively
 
     wait_passively()
     from lipt.common.data import open_dataset
@@ -149,7 +149,7 @@ def train(
 
 
 def _recipe(epochs: int | None, steps: int | None, settings: list[str]) -> Recipe:
-    from lipt.common.validation import validate
+    from lipt.common.config.validation import validate
     from lipt.trainer.cli.arguments.overrides import collect_overrides
     from lipt.trainer.main_training import Recipe
 

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from lipt.common.config.validation import merge
 from lipt.common.data import Dataset, open_dataset
-from lipt.common.validation import merge
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.compare import Plan, compare
 from lipt.trainer.comparison.trial import read_trials

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lipt.common.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig
 from lipt.trainer.cli.display.progress import LEARNER_COLUMNS, learner_cells, state_line
 from lipt.trainer.views import CostsView, RunView
 from lipt.trainer.writing.formatting import format_bytes, table_lines

@@ -7,9 +7,9 @@ import platform
 from collections.abc import Iterator, Mapping
 
 from lipt.common.errors import LiptError
-from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.rpc.channel import split_address
-from lipt.common.rpc.tls import TlsFiles
+from lipt.common.network.address import split_address
+from lipt.common.network.tls import TlsFiles
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.trainer.cli.doctor.checks import Check, coordinator_checks
 from lipt.trainer.cli.doctor.probe import probe, speaks_tls
 from lipt.trainer.client.client import Client

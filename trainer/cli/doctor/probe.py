@@ -11,7 +11,7 @@ import ssl
 import time
 from pathlib import Path
 
-from lipt.common.rpc.tls import TlsFiles
+from lipt.common.network.tls import TlsFiles
 from lipt.trainer.cli.doctor.checks import Check
 
 _CONNECT_SECONDS = 5.0

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig
+from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import CorruptBlobError, FeaturesError, SignalsError, UnknownBlobError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import RunConfig
-from lipt.common.subset_digest import subset_digest
+from lipt.common.images.formats import ImageFormat
+from lipt.common.subsets.digest import subset_digest
 from lipt.common.weights.files import serialize_weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import selecting

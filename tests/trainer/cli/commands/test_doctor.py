@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from lipt.common.rpc.tls import TlsFiles
-from lipt.common.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig
+from lipt.common.network.tls import TlsFiles
 from lipt.trainer.cli.doctor.checks import (
     Check,
     check_line,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lipt.common.run_config import LearnersConfig, RunConfig
+from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.trainer.cli.display.show import run_lines
 from lipt.trainer.views import RunView
 
