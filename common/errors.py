@@ -123,6 +123,13 @@ class LearnerRejectedError(LiptError):
     reason = "LEARNER_REJECTED"
 
 
+class TrainingDivergedError(LiptError):
+    """Main training's loss is no longer finite; its weights are worth nothing."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "TRAINING_DIVERGED"
+
+
 class CorruptChunkError(LiptError):
     """A chunk's bytes differ from their CRC."""
 

@@ -72,8 +72,8 @@ def fit(
     Raises:
         SubsetError: the subset is empty, or belongs to other data.
         DataError: the test set has other images or classes than `train`.
-        ConfigError: the checkpoint is another training's, the device does not exist, or
-            the loss is no longer finite.
+        ConfigError: the checkpoint is another training's, or the device does not exist.
+        TrainingDivergedError: the loss is no longer finite.
         WeightsError: `initial` is another model's.
     """
     recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)
