@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 from typing import Protocol, Self
 
 
@@ -40,12 +39,7 @@ class IdleLimit:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._changed:
             self._over = True
             self._changed.notify()

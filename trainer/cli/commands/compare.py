@@ -10,6 +10,8 @@ import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json
+from lipt.trainer.cli.arguments.paths import require_replaceable
+from lipt.trainer.cli.display.output import print_json, print_table
 
 
 @grouped
@@ -55,8 +57,6 @@ def compare(
         parse_names,
         refusing_as_usage,
     )
-    from lipt.trainer.cli.arguments.paths import require_replaceable
-    from lipt.trainer.cli.display.output import print_json, print_table
     from lipt.trainer.cli.display.training_progress import TrainingProgress
     from lipt.trainer.comparison import table
     from lipt.trainer.comparison.compare import Plan

@@ -10,6 +10,8 @@ import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, RunArgument
+from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
+from lipt.trainer.cli.display.waiting import run_talking
 
 if TYPE_CHECKING:
     from lipt.trainer.report.gathering import Report
@@ -38,8 +40,6 @@ def report(
     """Write a run's report: verdict, costs, the soup's story, what was chosen."""
     from lipt.common.data import open_dataset
     from lipt.trainer.cli.arguments.overrides import parse_names, refusing_as_usage
-    from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
-    from lipt.trainer.cli.display.waiting import run_talking
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.report.gathering import gather
     from lipt.trainer.report.page import render

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,9 @@ import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
+from lipt.trainer.cli.display.output import print_json, print_table
+from lipt.trainer.cli.display.waiting import run_counting
+from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
@@ -86,13 +88,16 @@ def start(
         require_safetensors(initial_weights)
     with coordinator.connect() as client:
         if initial_weights is not None:
-            blob = _upload(client, initial_weights)
-            overrides.setdefault("initialization", {})["weights_sha256"] = blob
+            blob = run_counting(
+                f"uploading {initial_weights}",
+                lambda on_bytes: client.upload_weights(initial_weights, on_bytes=on_bytes),
+            )
+            overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
         if watch:
             _follow(client, run, as_json=json)
         elif json:
-            _print_run_json(run)
+            print_json(run)
         else:
             typer.echo(f"run {run.label} ({run.run_id}) has started.")
             typer.echo(f"Follow it with: lipt run watch {run.label}")
@@ -102,9 +107,6 @@ def start(
 @grouped
 def list_runs(*, json: Json = False, coordinator: Coordinator) -> None:
     """List the coordinator's runs, newest first."""
-    from lipt.trainer.cli.display.output import print_json, print_table
-    from lipt.trainer.writing.formatting import format_percent
-
     with coordinator.connect() as client:
         runs = client.runs()
     if json:
@@ -138,7 +140,7 @@ def show(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordi
     with coordinator.connect() as client:
         view = client.run(run)
     if json:
-        _print_run_json(view)
+        print_json(view)
         return
     for line in run_lines(view):
         typer.echo(line)
@@ -159,20 +161,9 @@ def cancel(run: RunArgument, *, json: Json = False, coordinator: Coordinator) ->
     with coordinator.connect() as client:
         view = client.cancel(run)
     if json:
-        _print_run_json(view)
+        print_json(view)
     else:
         typer.echo(f"run {view.label} is {view.state}.")
-
-
-def _upload(client: Client, weights: Path) -> str:
-    from lipt.trainer.cli.display.output import counting_bytes
-    from lipt.trainer.cli.display.waiting import run_talking
-
-    def work(report: Callable[[str], None]) -> str:
-        on_bytes = counting_bytes(report, f"uploading {weights}")
-        return client.upload_weights(weights, on_bytes=on_bytes).sha256
-
-    return run_talking(work)
 
 
 def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
@@ -181,9 +172,3 @@ def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
     latest = follow(client.watch(run.run_id), make_display(as_json=as_json)) or run
     if latest.state != "ready":
         raise typer.Exit(1)
-
-
-def _print_run_json(run: RunView) -> None:
-    from lipt.trainer.cli.display.output import print_json
-
-    print_json(run)

@@ -10,6 +10,9 @@ import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Budget, Coordinator, Json, Options, Run
+from lipt.trainer.cli.arguments.paths import require_replaceable
+from lipt.trainer.cli.display.output import print_json
+from lipt.trainer.cli.display.waiting import run_talking
 
 if TYPE_CHECKING:
     from lipt.trainer.subsets.subset import Subset
@@ -64,9 +67,6 @@ def get(
             "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
         )
     from lipt.trainer.cli.arguments.overrides import parse_options, refusing_as_usage
-    from lipt.trainer.cli.arguments.paths import require_replaceable
-    from lipt.trainer.cli.display.output import print_json
-    from lipt.trainer.cli.display.waiting import run_talking
     from lipt.trainer.subsets.formats import require_known_suffix
 
     with refusing_as_usage():

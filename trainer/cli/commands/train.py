@@ -13,6 +13,9 @@ import typer
 from lipt.trainer.cli.arguments.choice import Choice
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Run
+from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
+from lipt.trainer.cli.display.output import print_json
+from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
     from lipt.common.weights.specs import Weights
@@ -94,7 +97,6 @@ def train(
     from lipt.common.data import open_dataset
     from lipt.common.weights.files import serialize_weights
     from lipt.trainer.cli.arguments.overrides import refusing_as_usage
-    from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.cli.display.training_progress import TrainingProgress
     from lipt.trainer.main_training import Schedule, fit
@@ -167,8 +169,6 @@ def _weights(client: Client, run: str, kind: str) -> Weights:
 def _report(
     trained: Trained, out: Path | None, reselecting: Reselecting | None, *, json: bool
 ) -> None:
-    from lipt.trainer.cli.display.output import print_json
-    from lipt.trainer.writing.formatting import format_percent
 
     if json:
         print_json(

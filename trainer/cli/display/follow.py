@@ -16,7 +16,7 @@ import typer
 
 from lipt.trainer.cli.display.output import print_json
 from lipt.trainer.cli.display.progress import change_lines, heartbeat_line
-from lipt.trainer.cli.display.waiting import SILENCE_SECONDS, Background, Quiet
+from lipt.trainer.cli.display.waiting import SILENCE_SECONDS, in_background
 from lipt.trainer.views import RunView
 
 
@@ -106,9 +106,9 @@ def follow(
     """
     latest: RunView | None = None
     with closing(display):
-        for item in Background(changes):
+        for item in in_background(changes):
             now = time.monotonic()
-            if isinstance(item, Quiet):
+            if item is None:
                 display.tick(now)
             else:
                 latest = item

@@ -10,7 +10,7 @@ from rich.console import Console
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.follow import LineDisplay, follow
 from lipt.trainer.cli.display.live import LiveDisplay, render, shown_learners
-from lipt.trainer.cli.display.waiting import Background, Quiet, run_talking
+from lipt.trainer.cli.display.waiting import in_background, run_talking
 
 
 def test_lines_come_at_changes_and_at_least_every_ten_seconds(make_run: Any) -> None:
@@ -92,12 +92,12 @@ def test_quiet_comes_while_nothing_does() -> None:
         yield 2
 
     seen: list[Any] = []
-    for item in Background(items(), tick_seconds=0.001):
+    for item in in_background(items(), tick_seconds=0.001):
         seen.append(item)
-        if isinstance(item, Quiet):
+        if item is None:
             hold.set()
-    assert [item for item in seen if not isinstance(item, Quiet)] == [1, 2]
-    assert Quiet() in seen
+    assert [item for item in seen if item is not None] == [1, 2]
+    assert None in seen
 
 
 def test_an_error_of_the_work_is_raised_here() -> None:
