@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import grpc
 
-from lipt.common.errors import (
-    ForkedError,
-    LiptError,
-    NotACoordinatorError,
-    UnreachableError,
-)
+from lipt.common.errors import ForkedError, LiptError, NotACoordinatorError, UnreachableError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
@@ -33,30 +27,15 @@ ResponseT = TypeVar("ResponseT")
 ResultT = TypeVar("ResultT")
 
 
-@dataclass(frozen=True)
 class Stubs:
-    """A channel, and the services on it."""
+    """A channel's services; `close` ends the channel with all calls on it."""
 
-    channel: grpc.Channel
-    runs: run_pb2_grpc.RunServiceStub
-    subsets: subset_pb2_grpc.SubsetServiceStub
-    blobs: blob_pb2_grpc.BlobServiceStub
-    info: info_pb2_grpc.InfoServiceStub
-
-    @classmethod
-    def of(cls, channel: grpc.Channel) -> Self:
-        """All services."""
-        return cls(
-            channel,
-            runs=run_pb2_grpc.RunServiceStub(channel),
-            subsets=subset_pb2_grpc.SubsetServiceStub(channel),
-            blobs=blob_pb2_grpc.BlobServiceStub(channel),
-            info=info_pb2_grpc.InfoServiceStub(channel),
-        )
-
-    def close(self) -> None:
-        """End the channel with all calls on it."""
-        self.channel.close()
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.runs = run_pb2_grpc.RunServiceStub(channel)
+        self.subsets = subset_pb2_grpc.SubsetServiceStub(channel)
+        self.blobs = blob_pb2_grpc.BlobServiceStub(channel)
+        self.info = info_pb2_grpc.InfoServiceStub(channel)
+        self.close = channel.close
 
 
 class Connection:
@@ -73,7 +52,7 @@ class Connection:
     def __init__(self, address: str, tls: TlsFiles | None) -> None:
         self.address = address
         self._tls = tls
-        self._channel = ForkAwareChannel(lambda: Stubs.of(open_channel(address, tls)))
+        self._channel = ForkAwareChannel(lambda: Stubs(open_channel(address, tls)))
 
     def close(self) -> None:
         """End the channel and every call on it; a later call opens another."""

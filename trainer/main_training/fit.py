@@ -15,11 +15,7 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.specs import check_specs, specs_of
 from lipt.trainer.main_training.checkpoints import load_checkpoint, require_same
-from lipt.trainer.main_training.examples import (
-    MakeSubsetSource,
-    SubsetSource,
-    require_comparable,
-)
+from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource, require_comparable
 from lipt.trainer.main_training.forward import place_model
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import OnEpoch, OnStep, Trained

@@ -36,12 +36,7 @@ class TrainingImages:
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        ids_N: Tensor,
-        device: torch.device,
-        *,
-        resident: bool | None = None,
+        self, dataset: Dataset, ids_N: Tensor, device: torch.device, *, resident: bool | None = None
     ) -> None:
         self._dataset = dataset
         self._ids_N = ids_N

@@ -80,10 +80,7 @@ def compare(
     modules = allow_module or []
     opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
     train_data, test_data = opened(data), opened(test)
-    with (
-        coordinator.connect() as client,
-        TrainingProgress() as progress,
-    ):
+    with coordinator.connect() as client, TrainingProgress() as progress:
         trials = run_comparison(
             client,
             plan,

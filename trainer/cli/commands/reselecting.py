@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lipt.common.errors import ConfigError
 from lipt.trainer.cli.display.waiting import run_talking
-from lipt.trainer.reselection.reselection import (
-    Reselection,
-    SelectionOptions,
-    require_reselectable,
-)
+from lipt.trainer.reselection.reselection import Reselection, SelectionOptions, require_reselectable
 
 if TYPE_CHECKING:
     from torch import nn

@@ -18,13 +18,13 @@ from lipt.trainer.cli.demo.processes import Children, ending_in_order
 from lipt.trainer.cli.display.follow import Display, follow
 from lipt.trainer.cli.display.waiting import run_talking
 from lipt.trainer.client.client import Client
+from lipt.trainer.comparison.verdict import Outcome, verdict
 from lipt.trainer.views import DatasetView, RunView
 from lipt.trainer.writing.files import write_atomically
 from lipt.trainer.writing.jsonable import to_jsonable
 
 if TYPE_CHECKING:
     from lipt.trainer.cli.demo.trying import SubsetResult, Trying
-    from lipt.trainer.comparison.verdict import Outcome
 
 DATA, TEST = "digits-train", "digits-test"
 MODEL = "resnet8"
@@ -74,7 +74,9 @@ def run_demo(
         OSError: `directory` cannot be written to.
     """
     started = time.monotonic()
-    logs = directory / "logs"
+    logs, trials, report = (
+        directory / name for name in ("logs", "comparison.jsonl", "report.html")
+    )
     logs.mkdir(parents=True, exist_ok=True)
     with (
         ending_in_order(),
@@ -93,12 +95,12 @@ def run_demo(
 
             try:
                 cluster.wait_for_workers(client, num_workers, children, say)
-                run = pretrain(trying.seeds[0])
+                run = pretrain(trying.plan.seeds[0])
                 subsets = trying.save_subsets(client, run, directory, say)
-                compared = trying.compare(client, run, pretrain, directory, say)
+                rows = trying.compare(client, run, pretrain, trials, say)
                 weights = directory / "theta_p.safetensors"
                 client.save_weights(weights, run.run_id, "pretrained")
-                report = trying.write_report(client, run, directory)
+                trying.write_report(client, run, trials, report)
                 dataset = client.info().dataset
             except UnreachableError:
                 children.check()  # a dead process is the better explanation
@@ -113,9 +115,9 @@ def run_demo(
         dataset=dataset,
         run=run,
         subsets=subsets,
-        outcomes=compared.outcomes,
-        verdict=compared.verdict,
-        files=(*files, compared.file, logs),
+        outcomes=tuple(rows),
+        verdict=verdict(rows),
+        files=(*files, trials, logs),
         report=report,
         seconds=time.monotonic() - started,
     )
@@ -139,7 +141,7 @@ def _pretrain(
     children: Children,
     make_display: Callable[[], Display],
 ) -> RunView:
-    run = client.start_run(trying.overrides(seed), name=f"demo-{seed}")
+    run = client.start_run(trying.plan.overrides(seed), name=f"demo-{seed}")
     changes = client.watch(run.run_id)
     final = follow(changes, make_display(), check=children.check) or run
     if final.state is not RunState.READY:

@@ -6,16 +6,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.trainer.views import LearnerView, RunView
 from lipt.trainer.writing.formatting import format_percent
 
-LEARNER_COLUMNS = (
-    "learner",
-    "worker",
-    "device",
-    "step",
-    "loss",
-    "validation",
-    "density",
-    "status",
-)
+LEARNER_COLUMNS = ("learner", "worker", "device", "step", "loss", "validation", "density", "status")
 
 # A line per this long, and news older than this is called old.
 STALE_SECONDS = 10.0
