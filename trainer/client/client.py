@@ -1,4 +1,4 @@
-"""The coordinator, from a training script or a notebook: plain calls, frozen values."""
+"""Client of a coordinator, for a training script or a notebook: plain calls, frozen values."""
 
 from __future__ import annotations
 

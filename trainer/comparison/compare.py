@@ -1,4 +1,4 @@
-"""Runs a comparison: a pipeline per seed, its subsets, and a training of each."""
+"""Comparison run: a pipeline per seed, its subsets, and a training of each."""
 
 from __future__ import annotations
 

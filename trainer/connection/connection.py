@@ -1,4 +1,4 @@
-"""The calls of one channel: deadlines, idle limits, and errors that name the address."""
+"""Connection: calls with deadlines and idle limits, and errors that name the address."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Connection:
                     call.cancel()
 
     def transfer(self, act: Callable[[blob_pb2_grpc.BlobServiceStub], ResultT]) -> ResultT:
-        """What a transfer of blobs comes to; adds the address to what it says of a lost connection.
+        """Transfer blobs; an error about a lost connection gets the address.
 
         Raises:
             LiptError: what `act` raises.
@@ -140,7 +140,7 @@ class Connection:
             raise UnreachableError(f"{self.address}: {error}") from None
 
     def _whole(self, act: Callable[[Stubs], ResultT]) -> ResultT:
-        """What comes of calls that this process has not cut: they are made again until then."""
+        """Make calls, again when a fork of this process has cut them."""
         while True:
             try:
                 with self.stubs() as stubs:

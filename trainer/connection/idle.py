@@ -1,4 +1,4 @@
-"""Ends a stream that has gone quiet: gRPC's deadlines count from a call's start.
+"""Idle limit: ends a stream that has gone quiet, which a deadline cannot tell from a long one.
 
 A run is watched for hours, so a deadline cannot tell a long stream from a
 coordinator that hangs; the time since its last message can.
@@ -46,11 +46,11 @@ class IdleLimit:
         self._thread.join()
 
     def waiting(self) -> None:
-        """The wait for the next message begins."""
+        """Begin to wait for the next message."""
         self._set(time.monotonic() + self._seconds)
 
     def heard(self) -> None:
-        """The message is there."""
+        """End the wait: the message is there."""
         self._set(None)
 
     def _set(self, deadline: float | None) -> None:

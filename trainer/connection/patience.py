@@ -1,4 +1,4 @@
-"""How long a stream that broke is opened again, and after which pauses."""
+"""Retry of broken streams: how long they are opened again, and after which pauses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Patience:
         self._since = None
 
     def hearing(self, messages: Iterable[MessageT]) -> Iterator[MessageT]:
-        """`messages`, each noted as heard."""
+        """The messages, with `heard` called for each."""
         for message in messages:
             self.heard()
             yield message

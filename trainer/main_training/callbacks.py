@@ -1,4 +1,4 @@
-"""Records of main training for the loggers that people have: each is an `on_epoch`.
+"""Logger callbacks: TensorBoard, wandb and MLflow, each an `on_epoch` of `fit`.
 
     fit(..., on_epoch=[tensorboard("runs/grand")])
 

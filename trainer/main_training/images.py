@@ -1,4 +1,4 @@
-"""A subset's images on the training device: resident where they fit, else decoded ahead.
+"""Training images: resident on the device where they fit, else decoded ahead.
 
 Resident, the pixels travel once, as bytes, and every epoch after that costs an index.
 Otherwise a thread decodes the next batch while the present one is trained on.

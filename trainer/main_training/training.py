@@ -1,4 +1,4 @@
-"""The loop: one epoch after another, and what it carries from one to the next.
+"""Training loop: one epoch after another, and what it carries from one to the next.
 
 Everything random comes from the recipe's seed and the number of the epoch or step, so
 training that was killed goes on as if it had not been.

@@ -1,4 +1,4 @@
-"""Everything that a report shows, gathered into one frozen value before a page is made of it."""
+"""Contents of a report: gathered into one frozen value before a page is made of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class SubsetStory:
-    """One subset: whose, how large, of which classes, and examples of both ends.
+    """One subset: its classes, and the examples that its strategy wants most and least.
 
     most_wanted: the strategy's choice where it may keep only these.
     least_wanted: what it leaves out where it may keep all but these.

@@ -1,4 +1,4 @@
-"""The subset that main training uses: which examples, with which weights, of which data."""
+"""Subset: which examples, with which weights, of which data."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from lipt.trainer.cli.display.output import print_json
 
 @grouped
 def examine(*, json: Json = False, coordinator: Coordinator) -> None:
-    """Examine this installation and its way to the coordinator.
+    """Examine this installation, and whether the coordinator can be used from here.
 
     The status is 1 when something is broken; every complaint has its remedy.
     """

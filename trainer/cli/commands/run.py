@@ -26,11 +26,13 @@ app = typer.Typer(
 @grouped
 def start(
     *,
-    name: Annotated[str, typer.Option("--name", help="To find it again.")] = "",
+    name: Annotated[str, typer.Option("--name", help="A name to find the run by.")] = "",
     model: Annotated[str | None, typer.Option("--model", help="resnet18, resnet8, ...")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Everything random.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="The seed of everything random.")
+    ] = None,
     num_learners: Annotated[
-        int | None, typer.Option("--num-learners", help="n: models trained in pieces.")
+        int | None, typer.Option("--num-learners", help="n: how many learners are trained.")
     ] = None,
     num_minibatches: Annotated[
         int | None, typer.Option("--num-minibatches", help="M: minibatches per learner.")
@@ -42,7 +44,8 @@ def start(
         int | None, typer.Option("--batch-size", help="B: examples per minibatch.")
     ] = None,
     min_learners: Annotated[
-        int | None, typer.Option("--min-learners", help="Enough to go on after the deadline.")
+        int | None,
+        typer.Option("--min-learners", help="How many learners suffice after the deadline."),
     ] = None,
     deadline_seconds: Annotated[
         float | None, typer.Option("--deadline-seconds", help="How long to wait for all learners.")
@@ -58,7 +61,7 @@ def start(
         Path | None,
         typer.Option("--initial-weights", help="A safetensors file to start theta* from."),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the run to its end.")] = False,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
@@ -135,7 +138,7 @@ def list_runs(*, json: Json = False, coordinator: Coordinator) -> None:
 @grouped
 def show(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordinator) -> None:
     """Show a run: its state, learners, soup and costs."""
-    from lipt.trainer.cli.display.show import run_lines
+    from lipt.trainer.cli.display.run_summary import run_lines
 
     with coordinator.connect() as client:
         view = client.run(run)

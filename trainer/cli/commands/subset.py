@@ -35,10 +35,11 @@ def get(
     ],
     run: Run = "latest",
     strategy: Annotated[
-        str, typer.Option("--strategy", "-s", help="One of 'lipt strategies'.")
+        str, typer.Option("--strategy", "-s", help="A name from 'lipt strategies'.")
     ] = "facility_location",
     fraction: Annotated[
-        float | None, typer.Option("--fraction", "-f", help="Of the data set, in (0, 1].")
+        float | None,
+        typer.Option("--fraction", "-f", help="Share of the data set to keep, in (0, 1]."),
     ] = None,
     budget: Budget = None,
     balanced: Annotated[
@@ -48,7 +49,9 @@ def get(
     options: Options = None,
     weights: Annotated[
         Path | None,
-        typer.Option("--weights", help="Select on this safetensors file, not on theta_p."),
+        typer.Option(
+            "--weights", help="A safetensors file of weights to select on, in place of theta_p."
+        ),
     ] = None,
     features: Annotated[
         Path | None,

@@ -63,24 +63,34 @@ def train(
     ] = None,
     image_size: ImageSize = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the subset (200).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps, in place of epochs.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps, in place of --epochs.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Of the recipe, e.g. learning_rate=0.05."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the recipe, e.g. learning_rate=0.05."
+        ),
     ] = None,
     init: Annotated[
-        str, typer.Option(help="scratch, or a run's weights: initial (theta*), pretrained.")
+        str,
+        typer.Option(help="scratch, or a run's weights: initial (theta*) or pretrained (theta_p)."),
     ] = "scratch",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The final weights, as safetensors.")
+        Path | None,
+        typer.Option("--out", "-o", help="A .safetensors file to write the final weights to."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Written as training goes; goes on from it where it exists.")
+        Path | None,
+        typer.Option(help="A file to save progress in; training goes on from it where it exists."),
     ] = None,
     checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="Time between checkpoints; 0: after every epoch.")
+        float,
+        typer.Option(min=0, help="Seconds between checkpoints; 0 writes one after every epoch."),
     ] = 60.0,
-    log: Annotated[Path, typer.Option(help="A line of JSON per epoch.")] = Path("train.jsonl"),
+    log: Annotated[Path, typer.Option(help="A file that gets a line of JSON per epoch.")] = Path(
+        "train.jsonl"
+    ),
     loggers: Loggers,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     allow_module: AllowModule = None,

@@ -35,7 +35,7 @@ def get(
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
-    """Get a run's weights: a dense safetensors file."""
+    """Write a run's weights to a safetensors file."""
     require_replaceable(out)
     with coordinator.connect() as client:
         blob = run_counting(

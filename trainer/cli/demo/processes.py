@@ -1,4 +1,4 @@
-"""Child processes that never outlive the demo, and whose last words are heard."""
+"""Child processes: they never outlive their parent, and what they said last is shown."""
 
 from __future__ import annotations
 

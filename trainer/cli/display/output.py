@@ -1,4 +1,4 @@
-"""What commands print: JSON for scripts, tables for people."""
+"""Output of commands: JSON for scripts, tables for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Main training on a terminal: a bar with its measures; without one, a line now and then."""
+"""Progress of main training: a bar with its measures; without a terminal, a line now and then."""
 
 from __future__ import annotations
 

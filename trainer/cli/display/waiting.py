@@ -1,4 +1,4 @@
-"""Waiting for slow work without going silent: it runs in a thread, the main thread talks.
+"""Waiting for slow work: it runs in a thread, so that the main thread can say how it goes.
 
 The main thread stays free for Ctrl-C, and a line appears at least every
 `SILENCE_SECONDS` whatever the coordinator does.

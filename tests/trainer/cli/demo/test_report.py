@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from lipt.trainer.cli.demo.experiment import SubsetResult
 from lipt.trainer.cli.demo.pipeline import DemoResult
 from lipt.trainer.cli.demo.report import report_lines, spread
-from lipt.trainer.cli.demo.trying import SubsetResult
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.comparison.verdict import Difference, Outcome
 from lipt.trainer.views import DatasetView, RunView

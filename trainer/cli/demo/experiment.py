@@ -1,4 +1,4 @@
-"""What the demo does with its runs: subsets, main training on each, the verdict, the report."""
+"""The demo's experiment: subsets of a run, main training on each, and a report about both."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class SubsetResult:
 
 
 @dataclass(frozen=True)
-class Trying:
-    """The data, and the plan of what is trained on it."""
+class Experiment:
+    """The demo's data sets, and the plan of what is compared on them."""
 
     train: Dataset
     test: Dataset

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.trainer.cli.display.show import run_lines
+from lipt.trainer.cli.display.run_summary import run_lines
 from lipt.trainer.views import RunView
 
 
