@@ -15,6 +15,7 @@ import torch
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     IncompatibleProtocolError,
+    LearnerStoppedError,
     LiptError,
     StaleLeaseError,
     UnknownRunError,
@@ -27,7 +28,6 @@ from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.coordinator import Assignment, Coordinator
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.settings import WorkerSettings
-from lipt.worker.training import LearnerStoppedError
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Blobs on the wire: a reference, and the chunks, each with its place and its checksum."""
+"""Blob messages: a reference, and the chunks, each with its place and its checksum."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def blob_from_proto(message: blob_pb2.BlobRef) -> BlobName:
     Raises:
         InvalidBlobNameError: not a digest and a size.
     """
-    return BlobName.parse(message.sha256, message.size_bytes)
+    return BlobName(message.sha256, message.size_bytes)
 
 
 def fill_chunk(chunk: blob_pb2.Chunk, offset_bytes: int, data: bytes) -> None:

@@ -1,10 +1,18 @@
-"""What one learner needs to know, besides its bytes: the frozen form of the wire's task."""
+"""Learner task: how to train one learner on its shard; the wire's `LearnerTask` has its fields."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
+from pydantic import Field
+
+from lipt.common.config.run_config import (
+    AugmentationConfig,
+    Density,
+    LearnersConfig,
+    PruningMethod,
+)
 from lipt.common.images.formats import ImageFormat
 
 
@@ -13,10 +21,10 @@ class LearnerTask:
     """How to train one learner on its shard."""
 
     model: str
-    num_classes: int
+    num_classes: Annotated[int, Field(ge=1)]
     image: ImageFormat
     learners: LearnersConfig
     augmentation: AugmentationConfig
     pruning_method: PruningMethod
-    density: float
+    density: Density
     seed: int

@@ -1,4 +1,4 @@
-"""Where a process's settings come from: a TOML file, then LIPT_* variables, then flags.
+"""Settings of a process: from a TOML file, then LIPT_* variables, then flags.
 
 Later ones win. A nested key is `LIPT_RUN__LEARNERS__NUM_STEPS` in the environment.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -22,6 +22,20 @@ from lipt.common.config.validation import explain
 from lipt.common.errors import ConfigError
 
 SettingsT = TypeVar("SettingsT", bound="LayeredSettings")
+
+# Settings that both services have.
+LogLevel = Annotated[
+    Literal["DEBUG", "INFO", "WARNING", "ERROR"],
+    Field(description="Messages of this level and above are logged."),
+]
+MetricsAddress = Annotated[
+    str | None,
+    Field(
+        description="Address of Prometheus metrics, at /metrics; https where there are TLS files. "
+        "Needs the package's extra `metrics`. Default: none are served."
+    ),
+]
+TlsKey = Annotated[Path | None, Field(description="PEM file of the certificate's key.")]
 
 
 class LayeredSettings(BaseSettings):
@@ -90,7 +104,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(
             f"--config {path} cannot be read: {error.strerror}. "
-            "deploy/run.example.toml is one to start from."
+            "Start from deploy/run.example.toml, or deploy/worker.example.toml for a worker."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path} is not TOML: {error}") from None

@@ -1,27 +1,37 @@
-"""Pydantic's complaints as sentences: which field, which value, what is allowed."""
+"""Validation: nested values to models, and pydantic's complaints as sentences.
+
+A sentence says which field, which value, and what is allowed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lipt.common.errors import ConfigError
 
-ModelT = TypeVar("ModelT", bound=BaseModel)
+ValueT = TypeVar("ValueT")
 
 
-def validate(model: type[ModelT], values: Mapping[str, Any]) -> ModelT:
-    """A pydantic model of `values`; its complaints become one sentence.
+def validate(kind: type[ValueT], values: Mapping[str, Any]) -> ValueT:
+    """A pydantic model, or a dataclass, of `values`; complaints become one sentence.
 
     Raises:
         ConfigError: values are missing, unknown or out of range.
     """
     try:
-        return model.model_validate(dict(values))
+        return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
+        model = kind if issubclass(kind, BaseModel) else None
         raise ConfigError(explain(error, model)) from None
+
+
+def dump(value: Any) -> dict[str, Any]:
+    """The nested values that `validate` makes a model or dataclass of."""
+    values: dict[str, Any] = TypeAdapter(type(value)).dump_python(value)
+    return values
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:

@@ -1,4 +1,4 @@
-"""A labelled image set: a map from a row number, which is the example's id, to its bytes.
+"""Data set: labelled images by row number, which is the example's id.
 
 Two storages: small sets lie in memory as pixels, the others are read row by row.
 
@@ -15,26 +15,11 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.parallel import map_rows
-from lipt.common.data.sources.rows import Rows
+from lipt.common.data.sources.rows import Labelled, Rows
 
 
-class Dataset(Protocol):
+class Dataset(Labelled, Protocol):
     """Labelled images, the same ones in the same order every time they are opened."""
-
-    @property
-    def source(self) -> str:
-        """The name under which it was opened."""
-        ...
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """A name for every label; their number is the number of classes."""
-        ...
-
-    @property
-    def labels_N(self) -> Tensor:
-        """The labels, int64, on the CPU."""
-        ...
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -45,13 +30,6 @@ class Dataset(Protocol):
     def fingerprint(self) -> str:
         """See `lipt.common.data.fingerprinting`."""
         ...
-
-    @property
-    def encoded(self) -> bool:
-        """Whether examples are image files rather than pixels."""
-        ...
-
-    def __len__(self) -> int: ...
 
     def __getitem__(self, row: int) -> dict[str, Tensor | bytes]:
         """One example: "image", uint8 C x H x W or an image file's bytes, and "label", int64.

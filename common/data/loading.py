@@ -1,4 +1,6 @@
-"""From a source's rows to a data set: what size, in memory or not, and every image checked.
+"""Loading: a source's rows made into a data set, with every image checked.
+
+Here it is decided at which size a model sees the images, and whether they stay in memory.
 
 Shapes: N images, C channels, H x W pixels.
 """

@@ -1,4 +1,4 @@
-"""The data sets by name: built in, and the user's own."""
+"""Registry of data sets: the built-in ones by name, and the user's own."""
 
 from __future__ import annotations
 

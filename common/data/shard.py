@@ -1,4 +1,4 @@
-"""A shard: the few examples that one learner trains on, as one safetensors file.
+"""Shard: the few examples that one learner trains on, as one safetensors file.
 
 A set in memory travels as pixels, at the size that the model sees:
 

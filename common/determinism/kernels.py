@@ -1,4 +1,4 @@
-"""Pins what a result depends on besides its inputs, and gives it back afterwards.
+"""Kernels: what a result depends on besides its inputs, pinned for the time of a block.
 
 Measured: with contiguous activations a convolution's forward pass gives the same bits
 with any number of threads, its backward pass does not, nor does a batch norm over

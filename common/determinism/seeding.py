@@ -1,4 +1,4 @@
-"""Where randomness comes from: the run's seed, a purpose, and an index.
+"""Seeds: every random draw comes from the run's seed, a purpose, and an index.
 
 Nothing draws from a global generator, so a retried or moved assignment gives
 the same learner and one seed gives one subset, whatever happened between.

@@ -1,4 +1,4 @@
-"""The mild augmentation: a random crop out of a padded image, and a flip.
+"""Crop and flip: the mild augmentation, a random crop out of a padded image, and a flip.
 
 Every image draws its own crop and flip; all of them are one gather.
 

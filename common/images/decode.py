@@ -1,4 +1,4 @@
-"""Image files to pixels, with everything that can be wrong with a file turned into one error.
+"""Decoding: image files to pixels; whatever is wrong with a file becomes a `DataError`.
 
 Pillow decodes, on the coordinator and on the workers, so that both see the same
 pixels. Orientation tags are not applied, as in torchvision's data sets.

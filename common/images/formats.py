@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from lipt.common.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -16,13 +21,26 @@ class Header:
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """What a model sees: C x H x W, scaled to [0, 1], then normalized per channel."""
+    """What a model sees: C x H x W, scaled to [0, 1], then normalized per channel.
 
-    channels: int
-    height: int
-    width: int
+    Raises:
+        ConfigError: not one mean and one positive deviation for each channel.
+    """
+
+    channels: Annotated[int, Field(ge=1)]
+    height: Annotated[int, Field(ge=1)]
+    width: Annotated[int, Field(ge=1)]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a normalization that no image of these channels can take."""
+        positive = all(deviation > 0 for deviation in self.std)
+        if not len(self.mean) == len(self.std) == self.channels or not positive:
+            raise ConfigError(
+                f"normalization mean {list(self.mean)}, std {list(self.std)} does not fit "
+                f"{self.channels} channels."
+            )
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
-"""The one way from stored pixels to a model's input, for the coordinator and the worker.
+"""Model input: the one way from stored pixels to what a model computes on.
 
-Were the two to differ in a rounding, a learner would be evaluated on other
-inputs than it was trained on.
+Were the coordinator and a worker to differ in a rounding, a learner would be evaluated on
+other inputs than it was trained on.
 
 Shapes: B images, C channels, H x W pixels.
 """

@@ -1,4 +1,4 @@
-"""Fitting an image to what the model sees: channels, then size.
+"""Pixels: an image fitted to what the model sees, first its channels, then its size.
 
 The shorter side is scaled and the longer one cropped at the centre, in one
 resampling by Pillow, whose integer arithmetic is the same on every machine.

@@ -1,4 +1,4 @@
-"""Optional packages, imported when they are first needed and named when they are missing."""
+"""Extras: optional packages, imported when first needed, and named when they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import of a user's own `package.module:factory`, shared by models and data sets.
+"""Factory import: a user's own `package.module:factory`, for models and data sets alike.
 
 The spec may have come over the wire, so nothing is imported unless this
 process's own flags allow the module: importing is running its code.

@@ -1,4 +1,4 @@
-"""Evaluation mode for the time of a block, whatever mode each layer was in before."""
+"""Evaluation mode: for the time of a block, whatever mode each layer was in before."""
 
 from __future__ import annotations
 

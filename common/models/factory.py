@@ -1,4 +1,4 @@
-"""A user's own model, from a function `package.module:factory`."""
+"""Model factory: a user's own model, from a function `package.module:factory`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates from files, the same three flags on all three sides.
+"""TLS files: certificates by the same three flags on all three sides.
 
 A server with `ca` asks its peers for a certificate of that authority (mTLS); a
 client with `ca` alone checks the server, with `cert` and `key` it also proves

@@ -1,4 +1,4 @@
-"""What an operator wants to know of and count: one structured log line and one counter each.
+"""Events: what an operator wants to know and count, as log lines and counters.
 
 A line is `event=KIND` and `name=value` pairs, in quotes with JSON's escapes where a
 value holds anything but a plain word: a peer's text cannot begin a line of its own.

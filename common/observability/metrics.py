@@ -1,4 +1,4 @@
-"""Counters and gauges over HTTP at `/metrics`, in Prometheus' text format."""
+"""Metrics: counters and gauges over HTTP at `/metrics`, in Prometheus' text format."""
 
 from __future__ import annotations
 

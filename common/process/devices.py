@@ -1,4 +1,4 @@
-"""Which device to compute on, and the versions that a result depends on."""
+"""Devices: the one to compute on, and the versions that a result depends on."""
 
 from __future__ import annotations
 

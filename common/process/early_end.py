@@ -1,4 +1,4 @@
-"""A process that is told to end while it is still starting.
+"""Early end: a process that is told to stop while it is still starting.
 
 The imports of a service take seconds. A service manager that changes its mind meanwhile
 would see a process that died of a signal, or a KeyboardInterrupt's traceback. Imports

@@ -1,4 +1,4 @@
-"""How the two services log: one line per event, to standard error."""
+"""Log: one line per event, to standard error, the same for both services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How OpenMP's threads wait for each other; to be decided before torch is loaded."""
+"""Threads of OpenMP: how they wait for each other, decided before torch is loaded."""
 
 from __future__ import annotations
 

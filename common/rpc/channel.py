@@ -1,4 +1,4 @@
-"""Channels to the coordinator, with the retries that are safe for every plain call.
+"""Channel to the coordinator, with the retries that are safe for every plain call.
 
 Every request of the contract may be repeated, so UNAVAILABLE is retried by
 gRPC itself for some seconds; longer absences are the caller's decision.

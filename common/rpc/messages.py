@@ -31,7 +31,7 @@ def message_to_dict(message: Message) -> dict[str, Any]:
     return values
 
 
-def fill_message(message: MessageT, values: Mapping[str, Any], *, path: str) -> MessageT:
+def fill_message(message: MessageT, values: Mapping[str, Any], *, path: str = "") -> MessageT:
     """Set the fields of `message` from a nested mapping of the same names.
 
     Raises:
@@ -62,8 +62,11 @@ def _set_scalar(message: Message, field: Any, value: Any, name: str) -> None:
     if field.enum_type is not None:
         value = enum_number(field.enum_type, str(value), name)
     try:
-        setattr(message, field.name, value)
-    except (TypeError, ValueError) as error:
+        if isinstance(value, tuple):
+            getattr(message, field.name).extend(value)
+        else:
+            setattr(message, field.name, value)
+    except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{name} = {value!r}: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""Numbers both ends of the wire have to agree on."""
+"""Protocol numbers: what both ends of the wire have to agree on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A subset as what differs from another one, where that is less to send.
+"""Subset difference: what makes one subset of another, where that is less to send.
 
-Between two subsets, indices go, come, or stay with another weight. A difference holds the
-indices that go, and those that come or change with their new weights; all else stays. The
-receiver applies it to the subset that it has and checks the result's digest, so that a
+It holds the indices that go, and those that come or change, with their new weights; all else
+stays. The receiver applies it to the subset that it has and checks the result's digest, so that a
 difference can be refused but never give another subset.
 
 Sizes are those of the contract's messages: a packed varint per index, 4 bytes per weight.

@@ -1,4 +1,4 @@
-"""A subset's digest, the same at the coordinator and at the trainer.
+"""Subset digest: the same at the coordinator and at the trainer.
 
 SHA-256 of all indices as little-endian int64, ascending, followed by their
 weights as little-endian float32: 12 bytes per example, nothing between.

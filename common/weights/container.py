@@ -1,4 +1,4 @@
-"""The safetensors container: written the same way every time, read without trust.
+"""Safetensors container: written the same way every time, read without trust.
 
 The library writes a header's metadata in random order, and checks a file only
 while it allocates. Here one set of tensors is one byte string, so that it has

@@ -1,4 +1,4 @@
-"""How a learner's weights travel: the run names the encoding, a file says which one it is in."""
+"""Encodings of a learner's weights: the run names one, and a file says which one it is in."""
 
 from __future__ import annotations
 

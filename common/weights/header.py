@@ -1,4 +1,4 @@
-"""The beginning of a safetensors file: where its values start, or what the file is instead.
+"""Safetensors header: where a file's values begin, or what the file is instead.
 
 People offer other formats by mistake: each is named, with how to convert it. None of them is
 ever opened: unpickling runs what the file says. Nothing here imports torch, so that a command
@@ -13,7 +13,7 @@ from lipt.common.errors import WeightsError
 
 LENGTH_BYTES = 8
 
-_PICKLE = "a pickle, which can run any code when it is opened, so it is not. "
+_PICKLE = "a pickle, which is never opened here, for it could run any code. "
 _CONVERT = (
     "Convert it where you trust it: safetensors.torch.save_file("
     "torch.load(PATH, weights_only=True), 'weights.safetensors')."

@@ -101,10 +101,18 @@ class LearnerIntake:
             )
 
     def _check_blob(self, name: BlobName, theta: Reference, density: float | None) -> None:
-        # A blob that the disk has changed since it came is removed, and can be stored again.
-        self._blobs.keep_if_whole(name)
+        # Compared with its digest as it arrived, or now: it may lie here since an earlier run.
+        # One that the disk has changed is removed, and can be stored again.
+        if not self._blobs.take_arrival(name):
+            self._blobs.keep_if_whole(name)
         path = self._blobs.path(name)
-        check_learner(path, theta.specs, initial_norm=theta.norm, density=density)
+        try:
+            check_learner(path, theta.specs, initial_norm=theta.norm, density=density)
+        except LearnerRejectedError:
+            # The worker's fault only if the disk has not changed it since.
+            if not self._blobs.keep_if_whole(name):
+                self._blobs.path(name)
+            raise
 
     def _read_reference(self, name: BlobName) -> Reference:
         path = self._blobs.path(name)

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from lipt.common.backoff import Backoff
 from lipt.common.errors import StateError
 from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.runs.store import Activity, RunStore
 
 ResultT = TypeVar("ResultT")
 
-_FIRST_PAUSE_SECONDS = 1.0
-_MAX_PAUSE_SECONDS = 30.0
+_BACKOFF = Backoff(first_seconds=1.0, max_seconds=30.0)
 
 
 class DiskRetry:
@@ -36,11 +36,13 @@ class DiskRetry:
             action: called again after every `StateError`; what else it raises is raised.
             stage: which kind of action, for the counter of retries.
         """
-        pause = _FIRST_PAUSE_SECONDS
+        num_failures = 0
         while True:
             try:
                 return await action()
             except StateError as error:
+                num_failures += 1
+                pause = _BACKOFF.pause_seconds(num_failures)
                 self._events.record(
                     EventKind.RETRIED,
                     detail=stage,
@@ -51,4 +53,3 @@ class DiskRetry:
                 )
                 self._store.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
                 await self._sleep(pause)
-                pause = min(2 * pause, _MAX_PAUSE_SECONDS)

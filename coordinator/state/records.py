@@ -24,7 +24,7 @@ def _blob_from_state(value: Any) -> BlobName:
     if isinstance(value, BlobName):
         return value
     sha256, size_bytes = value  # as written below
-    return BlobName.parse(str(sha256), int(size_bytes))
+    return BlobName(str(sha256), int(size_bytes))
 
 
 Blob = Annotated[

@@ -26,8 +26,8 @@ from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.runs.requests import require_ready
 from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.selection.budget import resolve_budget
 from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.select import resolve_budget
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord

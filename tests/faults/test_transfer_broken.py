@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs import transfer
 from lipt.common.blobs.messages import blob_to_proto, chunk_data
 from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.retry import RetryPolicy
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import CorruptChunkError
 from lipt.common.rpc.channel import open_channel

@@ -81,11 +81,11 @@ def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
 ) -> None:
     fake, coordinator = served
     fake.assignment.task.pruning_method = 99  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match="pruning method '99'"):
+    with pytest.raises(ConfigError, match="pruning_method = '99'"):
         coordinator.acquire("w")
     (released,) = fake.released
     assert (released.assignment_id, released.epoch) == ("r/0", 7)
-    assert "pruning method '99'" in released.error
+    assert "pruning_method = '99'" in released.error
 
 
 def test_interrupted_worker_asks_no_more(served: tuple[Fake, Coordinator]) -> None:

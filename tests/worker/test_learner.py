@@ -16,12 +16,18 @@ from lipt.common.config.run_config import (
     PruningMethod,
 )
 from lipt.common.data import Shard, open_dataset
-from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError, WeightsError
+from lipt.common.errors import (
+    ConfigError,
+    DataError,
+    FactoryNotAllowedError,
+    LearnerDivergedError,
+    LearnerStoppedError,
+    WeightsError,
+)
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.worker.learner import LearnerResult, train_learner
-from lipt.worker.training import LearnerDivergedError, LearnerStoppedError
 
 CPU = torch.device("cpu")
 OWN_MODELS = """

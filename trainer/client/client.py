@@ -18,7 +18,7 @@ from lipt.trainer.client.subset_stream import fetch_subset, subset_request
 from lipt.trainer.client.transfers import OnBytes, find_weights, read_blob, save_blob, upload_blob
 from lipt.trainer.client.watching import get_run, watch_run
 from lipt.trainer.connection.connection import CREATE_SECONDS, Connection
-from lipt.trainer.connection.patience import Patience
+from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import BlobView, InfoView, ProgressView, RunView, StrategyView, WeightsKind
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2
@@ -131,8 +131,8 @@ class Client:
             UnknownRunError: there is none of that name.
             UnreachableError: the coordinator stayed away too long.
         """
-        patience = Patience(self._reconnect_seconds)
-        yield from watch_run(self._connection, run_id, after_revision, patience=patience)
+        reconnection = Reconnection(self._reconnect_seconds)
+        yield from watch_run(self._connection, run_id, after_revision, reconnection=reconnection)
 
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.
@@ -209,7 +209,7 @@ class Client:
             request,
             on_progress,
             previous=previous,
-            patience=Patience(self._reconnect_seconds),
+            reconnection=Reconnection(self._reconnect_seconds),
         )
 
     def strategies(self) -> list[StrategyView]:

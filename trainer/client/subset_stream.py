@@ -13,7 +13,7 @@ from lipt.common.errors import InvalidRequestError, SubsetError, UnreachableErro
 from lipt.common.subsets.difference import Difference, Examples, apply_difference
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
-from lipt.trainer.connection.patience import Patience
+from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import ProgressView
 from lipt.v1 import subset_pb2
@@ -63,7 +63,7 @@ def fetch_subset(
     on_progress: Callable[[ProgressView], None] | None,
     *,
     previous: Subset | str | None,
-    patience: Patience,
+    reconnection: Reconnection,
 ) -> Subset:
     """Ask until the whole answer has come; see `Client.subset`.
 
@@ -78,9 +78,9 @@ def fetch_subset(
         try:
             # Closed here: the stream holds the channel until it has ended.
             with closing(responses):
-                return receive_subset(patience.hearing(responses), on_progress, previous=previous)
+                return receive_subset(reconnection.heard(responses), on_progress, previous=previous)
         except UnreachableError as error:
-            patience.pause(error)
+            reconnection.pause(error)
 
 
 def receive_subset(

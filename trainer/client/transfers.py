@@ -55,7 +55,7 @@ def read_blob(connection: Connection, blob: BlobView) -> bytes:
     Raises:
         LiptError: as `lipt.common.blobs.transfer.download_bytes`, with the address.
     """
-    name = BlobName.parse(blob.sha256, blob.size_bytes)
+    name = BlobName(blob.sha256, blob.size_bytes)
     return connection.transfer(lambda blobs: download_bytes(blobs, name, max_bytes=MAX_BYTES))
 
 
@@ -68,7 +68,7 @@ def save_blob(
         LiptError: as `lipt.common.blobs.transfer.download`, with the address.
         OSError: the directory is missing or cannot be written to.
     """
-    name = BlobName.parse(blob.sha256, blob.size_bytes)
+    name = BlobName(blob.sha256, blob.size_bytes)
     # Beside the file, so that the last step is a rename.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lipt-") as folder:
         store = BlobStore(Path(folder), max_blob_bytes=MAX_BYTES)

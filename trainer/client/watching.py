@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lipt.common.errors import UnreachableError
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
-from lipt.trainer.connection.patience import Patience
+from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.views import RunView
 from lipt.v1 import run_pb2
 
@@ -26,14 +26,13 @@ def get_run(connection: Connection, run_id: str) -> RunView:
 
 
 def watch_run(
-    connection: Connection, run_id: str, after_revision: int, *, patience: Patience
+    connection: Connection, run_id: str, after_revision: int, *, reconnection: Reconnection
 ) -> Iterator[RunView]:
     """See `Client.watch`."""
     revision = after_revision
     while True:
         try:
-            for view in _watch_once(connection, run_id, revision):
-                patience.heard()
+            for view in reconnection.heard(_watch_once(connection, run_id, revision)):
                 run_id = view.run_id
                 # Not `>`: a restart after the clock was set back starts lower.
                 if view.revision != revision:
@@ -42,10 +41,12 @@ def watch_run(
                 if view.ended:
                     return
         except UnreachableError as error:
-            patience.pause(error)
+            reconnection.pause(error)
         else:
             # A coordinator that shuts down ends its streams in order.
-            patience.pause(UnreachableError(f"{connection.address} ends the stream of {run_id}."))
+            reconnection.pause(
+                UnreachableError(f"{connection.address} ends the stream of {run_id}.")
+            )
 
 
 def _watch_once(connection: Connection, run_id: str, revision: int) -> Iterator[RunView]:

@@ -11,9 +11,9 @@ import grpc
 from lipt.common.errors import ForkedError, LiptError, NotACoordinatorError, UnreachableError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.idle import IdleWatchdog
 from lipt.common.rpc.status import from_rpc_error
 from lipt.trainer.connection.forking import ForkAwareChannel
-from lipt.trainer.connection.idle import IdleLimit
 from lipt.v1 import blob_pb2_grpc, info_pb2_grpc, run_pb2_grpc, subset_pb2_grpc
 
 # A coordinator answers within milliseconds; this is for one that is swapping.
@@ -109,24 +109,17 @@ class Connection:
         """
         with self.stubs() as stubs:
             call = method(stubs)(request)
-            with IdleLimit(call, idle_seconds) as limit:
-                try:
-                    while True:
-                        limit.waiting()
-                        response = next(call, None)
-                        limit.heard()
-                        if response is None:
-                            return
-                        yield response
-                except grpc.RpcError as error:
-                    if limit.expired:
-                        raise UnreachableError(
-                            f"the coordinator at {self.address} has sent nothing for "
-                            f"{idle_seconds:g} s. See its log, and the network in between."
-                        ) from None
-                    raise self.explain(error) from None
-                finally:
-                    call.cancel()
+            watchdog = IdleWatchdog(idle_seconds)
+            try:
+                with watchdog.over(call):
+                    yield from watchdog.messages(call)
+            except grpc.RpcError as error:
+                if watchdog.expired:
+                    raise UnreachableError(
+                        f"the coordinator at {self.address} has sent nothing for "
+                        f"{idle_seconds:g} s. See its log, and the network in between."
+                    ) from None
+                raise self.explain(error) from None
 
     def transfer(self, act: Callable[[blob_pb2_grpc.BlobServiceStub], ResultT]) -> ResultT:
         """Transfer blobs; an error about a lost connection gets the address.

@@ -17,7 +17,6 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import grpc
 import torch
 from torch import distributed, nn
 
@@ -27,18 +26,6 @@ from lipt.trainer.subsets.subset import Subset
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
-
-
-# The coordinator is away, in trouble, or something else answers in its place for a while.
-_PASSING = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.DATA_LOSS,
-        grpc.StatusCode.ABORTED,
-    }
-)
 
 
 class ReselectionWarning(UserWarning):
@@ -215,7 +202,7 @@ class Reselection:
             else:
                 chosen = self._on_rank_0(asked.result)
         except (LiptError, OSError) as error:
-            if not _passes_by_itself(error):
+            if isinstance(error, LiptError) and not error.retryable:
                 raise
             self._warn(epoch, error)
             return
@@ -270,11 +257,6 @@ def require_reselectable(client: Client, strategy: str) -> None:
             "model in training give it nothing to choose by again. Train on its one subset "
             "(client.subset, or 'lipt subset get'), or take another strategy."
         )
-
-
-def _passes_by_itself(error: LiptError | OSError) -> bool:
-    """Whether the same question may be answered next time."""
-    return isinstance(error, OSError) or error.code in _PASSING
 
 
 def _several_ranks() -> bool:

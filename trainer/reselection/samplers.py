@@ -112,10 +112,8 @@ class ReselectingSampler(SubsetSampler):
             sampler.set_epoch(epoch)
             for images, labels in loader: ...
 
-    Args:
-        client, model, strategy: as in `Reselection`, and so are all other keywords, such as
-            `fraction`, `every` and `prefetch`.
-        shuffle, seed, rank, num_ranks, uneven: as in `SubsetSampler`.
+    `client`, `model`, `strategy` and all keywords that are not listed, such as `fraction`,
+    `every` and `prefetch`, are those of `Reselection`; the others are those of `SubsetSampler`.
 
     Attributes:
         reselection: what was selected when, and how long training waited for it.

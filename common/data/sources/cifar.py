@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as their authors distribute them, through torchvision's reader.
+"""CIFAR-10 and CIFAR-100: read as their authors distribute them, by torchvision's reader.
 
 torchvision compares every file's digest before it unpickles it.
 """

@@ -1,4 +1,4 @@
-"""The data set that needs no network: 1,797 handwritten digits inside scikit-learn.
+"""Digits: 1,797 handwritten digits inside scikit-learn, which need no network.
 
 Its file is read without importing it: with scipy and pandas that takes a second, in every
 process of a demo or a test.
@@ -60,7 +60,7 @@ def _file() -> Path:
 def _rows_of(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
     if source == "digits":
         return np.arange(len(labels_N))
-    places_N = np.empty_like(labels_N)  # the how-manieth of its class each row is
+    places_N = np.empty_like(labels_N)  # each row's place among those of its class
     for label in np.unique(labels_N):
         of_class = labels_N == label
         places_N[of_class] = np.arange(of_class.sum())

@@ -1,4 +1,4 @@
-"""Rows that are image files, on a disk or inside another file."""
+"""Encoded rows: image files, on a disk or inside another file, decoded when they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own data set, from a function `package.module:factory`.
+"""Data factory: a user's own data set, from a function `package.module:factory`.
 
 Any map-style data set will do, torchvision's and lists included: `len()`, and
 `data[row]` giving a pair of image and label. Its `targets` and `classes`, where
@@ -138,7 +138,7 @@ def _labels(source: str, targets: Any, num_rows: int) -> Tensor:
         labels_N = torch.as_tensor(targets)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
-            f"{source}: its targets are no list of class numbers ({error}). Let `targets` be a "
+            f"{source}: its targets are not a list of class numbers ({error}). Let `targets` be a "
             "list of one integer per row, or leave it out."
         ) from error
     if labels_N.shape != (num_rows,) or labels_N.is_floating_point() or labels_N.is_complex():

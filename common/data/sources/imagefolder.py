@@ -1,4 +1,4 @@
-"""A directory with one directory of images per class, numbered as torchvision numbers it.
+"""Image folder: a directory of images for each class, numbered as torchvision numbers them.
 
 torchvision's `ImageFolder` lists the files, so that the ids of a subset mean the
 same images in a training script that uses it.

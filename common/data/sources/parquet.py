@@ -98,7 +98,7 @@ def _open(parquet: Any, path: Path) -> Any:
         return parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path} is no Parquet file that can be read: {error}. Fetch it again, or name another."
+            f"{path} cannot be read as a Parquet file: {error}. Fetch it again, or name another."
         ) from error
 
 

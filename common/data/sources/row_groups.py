@@ -1,4 +1,4 @@
-"""Random access to a binary column of Parquet files, a row group at a time.
+"""Row groups: random access to a binary column of Parquet files.
 
 A row group is the least that Parquet can read. The last ones used stay in
 memory, up to a budget that holds all of a small set, so that a pass in order

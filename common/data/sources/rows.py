@@ -1,4 +1,4 @@
-"""What a source of images gives to `load`: its rows, by number, before anything is resized.
+"""Rows: what a source of images gives to `load`, by number, before anything is resized.
 
 Pixels are NumPy arrays here, because Pillow's are; data sets hand out tensors.
 
@@ -23,11 +23,8 @@ from lipt.common.images.pixels import fit_pixels
 _MAX_CLASSES = 100_000
 
 
-class Rows(Protocol):
-    """Labelled images by row number.
-
-    `labels_N` and `class_names` are complete once every row was checked or read.
-    """
+class Labelled(Protocol):
+    """What is known of labelled images without a look at them."""
 
     @property
     def source(self) -> str:
@@ -41,20 +38,27 @@ class Rows(Protocol):
 
     @property
     def labels_N(self) -> Tensor:
-        """The labels, int64."""
+        """The labels, int64, on the CPU."""
         ...
 
     @property
     def encoded(self) -> bool:
-        """Whether `raw` is an image file rather than pixels."""
+        """Whether examples are image files rather than pixels."""
         ...
+
+    def __len__(self) -> int: ...
+
+
+class Rows(Labelled, Protocol):
+    """Labelled images by row number.
+
+    `labels_N` and `class_names` are complete once every row was checked or read.
+    """
 
     @property
     def concurrent(self) -> bool:
         """Whether rows may be read from several threads."""
         ...
-
-    def __len__(self) -> int: ...
 
     def raw(self, row: int) -> bytes:
         """The row as the source has it: an image file, or uint8 pixels in C x H x W order."""

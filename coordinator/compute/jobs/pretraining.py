@@ -169,22 +169,17 @@ class MakeSoup:
 
     def run(self, context: Context) -> SoupResult | DamagedLearners:
         """Evaluate every learner, merge, and store theta_p."""
-        damaged = self._damaged(context)
-        if not damaged:
-            try:
-                with pinned_kernels(self.config.evaluation_threads):
-                    return self._merge(context)
-            except (CorruptBlobError, UnknownBlobError):
-                # The disk may do that while they are read, too.
-                damaged = self._damaged(context)
-                if not damaged:
-                    raise
-        return DamagedLearners(damaged)
-
-    def _damaged(self, context: Context) -> tuple[int, ...]:
-        return tuple(
-            index for index, name in self.learners if not context.blobs.keep_if_whole(name)
-        )
+        try:
+            with pinned_kernels(self.config.evaluation_threads):
+                return self._merge(context)
+        except (CorruptBlobError, UnknownBlobError):
+            # All of them, so that they are trained again together.
+            damaged = tuple(
+                index for index, name in self.learners if not context.blobs.keep_if_whole(name)
+            )
+            if not damaged:
+                raise
+            return DamagedLearners(damaged)
 
     def _merge(self, context: Context) -> SoupResult:
         soup = self.config.soup
@@ -194,6 +189,7 @@ class MakeSoup:
         specs = specs_of(evaluator.model.state_dict())
 
         def opener(name: BlobName) -> Callable[[], EncodedWeights]:
+            # Each time: the disk may change it between two openings.
             return lambda: open_weights(context.blobs.verified_path(name), like=specs)
 
         learners = [opener(name) for _, name in self.learners]

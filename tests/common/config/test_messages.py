@@ -88,6 +88,7 @@ def test_zero_is_a_value_and_not_absence() -> None:
         ({"pruning": {"method": "axe"}}, "choose one of magnitude, snip, random, none"),
         ({"seed": "seven"}, "seed = 'seven'"),
         ({"seed": -1}, "seed = -1"),
+        ({"seed": (1, 2)}, r"seed = \(1, 2\)"),
     ],
 )
 def test_bad_override_names_the_setting(overrides: dict[str, Any], words: str) -> None:
@@ -127,16 +128,24 @@ def test_task_survives_the_wire() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("density", 0.0, r"density 0\.0 is outside"),
-        ("density", float("nan"), "is outside"),
-        ("num_classes", 0, "0 classes"),
-        ("pruning_method", 99, "pruning method '99'"),
+        ("density", 0.0, r"density = 0\.0: input should be greater than 0"),
+        ("density", float("nan"), "density = nan: "),
+        ("num_classes", 0, "num_classes = 0: input should be greater than or equal to 1"),
+        ("pruning_method", 99, "pruning_method = '99': input should be 'magnitude', 'snip'"),
     ],
 )
 def test_task_that_cannot_be_done_is_refused(field: str, value: Any, words: str) -> None:
     message = task_to_proto(TASK)
     setattr(message, field, value)
     with pytest.raises(ConfigError, match=words):
+        task_from_proto(message)
+
+
+@pytest.mark.parametrize("side", ["channels", "height", "width"])
+def test_image_without_pixels_cannot_be_trained_on(side: str) -> None:
+    message = task_to_proto(TASK)
+    setattr(message.image, side, -1)
+    with pytest.raises(ConfigError, match=rf"image\.{side} = -1: input should be greater"):
         task_from_proto(message)
 
 

@@ -9,8 +9,6 @@ from lipt.common.errors import ConfigError
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.worker.settings import WorkerSettings
 
-EXAMPLE = Path(__file__).parents[3] / "deploy" / "run.example.toml"
-
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
@@ -64,7 +62,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(
         ("[run.learners]\ndeadline_seconds = -1", r"deadline_seconds = -1: .*equal to 0"),
         ("[run.learners]\nmin_learners = 11", "min_learners 11 is more than num_learners 10"),
         ("drain_seconds = -1", "drain_seconds = -1: .*greater than or equal to 0"),
-        ("log_level = 'LOUD'", r"log_level = 'LOUD': .*DEBUG\|INFO\|WARNING\|ERROR"),
+        ("log_level = 'LOUD'", "log_level = 'LOUD': .*'DEBUG', 'INFO', 'WARNING' or 'ERROR'"),
         ("drain_seconds = inf", "drain_seconds = inf: .*finite"),
         ("[run.pruning]\nmethod = 'axe'", r"run\.pruning\.method = 'axe': .*'magnitude'"),
         ("[run.learners]\nnum_steps = 0", r"run\.learners\.num_steps = 0"),
@@ -127,24 +125,3 @@ def test_own_factories_are_allowed_and_others_are_not() -> None:
     }
     settings = load_settings(CoordinatorSettings, config=None, flags=flags)
     assert with_own_modules(settings).allow_modules == ("also", "mine.data")
-
-
-def test_example_file_is_valid_and_has_every_knob() -> None:
-    commented = EXAMPLE.read_text()
-    settings = load_settings(CoordinatorSettings, config=EXAMPLE, flags={})
-    missing = [key for key in knobs(settings.model_dump()) if f"{key} = " not in commented]
-    assert missing == []
-
-
-def test_example_file_shows_the_defaults() -> None:
-    flags = {"dataset": {"source": "digits"}}
-    defaults = load_settings(CoordinatorSettings, config=None, flags=flags)
-    shown = load_settings(CoordinatorSettings, config=EXAMPLE, flags=flags)
-    assert shown == defaults
-
-
-def knobs(values: dict[str, object]) -> list[str]:
-    names: list[str] = []
-    for key, value in values.items():
-        names += knobs(value) if isinstance(value, dict) else [key]
-    return names

@@ -13,21 +13,13 @@ from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, MakeSoup, SoupResult
-from lipt.coordinator.compute.settings import ComputeSettings
 from tests.blob_files import flip_a_bit
+from tests.digits import digits_context
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    settings = ComputeSettings(
-        state_dir=tmp_path,
-        data_source="digits",
-        image_size=None,
-        allowed_modules=(),
-        device="cpu",
-        max_blob_bytes=2**30,
-    )
-    return Context(settings, report=lambda _text, _done, _total: None)
+    return digits_context(tmp_path)
 
 
 def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
@@ -66,18 +58,15 @@ def test_learner_that_is_not_whole_any_more_is_named_and_can_come_again(
     assert job.run(context) == made
 
 
-def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(context: Context) -> None:
     job, _, learner = make(context)
-    damage(context.blobs.path(learner))
-    # The learners are looked at before the soup is begun, and when it could not be made.
-    looks, keep_if_whole = iter([True, True]), context.blobs.keep_if_whole
-    monkeypatch.setattr(
-        context.blobs, "keep_if_whole", lambda name: next(looks, False) or keep_if_whole(name)
-    )
-    assert job.run(context) == DamagedLearners((0, 1))
-    assert next(looks, None) is None
+
+    def after_the_learners_are_scored(text: str, done: int, _total: int) -> None:
+        if text == "merging learners" and done == len(job.learners):
+            damage(context.blobs.path(learner))
+
+    disturbed = Context(context.settings, report=after_the_learners_are_scored)
+    assert job.run(disturbed) == DamagedLearners((0, 1))
 
 
 def test_initial_weights_that_flipped_on_the_disk_never_get_into_the_soup(context: Context) -> None:

@@ -26,9 +26,10 @@ from lipt.common.errors import (
     WrongOffsetError,
 )
 from lipt.common.rpc.protocol import CHUNK_BYTES
-from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
+from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.v1 import blob_pb2, blob_pb2_grpc
+from tests.serving import serving
 
 DATA = random.Random(0).randbytes(3 * CHUNK_BYTES + 5)
 NAME = BlobName.of(DATA)
@@ -44,15 +45,12 @@ def store(tmp_path: Path) -> BlobStore:
 async def stub(
     store: BlobStore, request: pytest.FixtureRequest
 ) -> AsyncIterator[blob_pb2_grpc.BlobServiceAsyncStub]:
-    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
-    idle_seconds = getattr(request, "param", 20.0)
-    service = BlobService(store, idle_seconds=idle_seconds)
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    service = BlobService(store, idle_seconds=getattr(request, "param", 20.0))
+    async with (
+        serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, service)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
         yield blob_pb2_grpc.BlobServiceStub(channel)
-    await server.stop(None)
 
 
 def message(name: BlobName | None, offset_bytes: int, data: bytes) -> blob_pb2.WriteBlobRequest:
@@ -73,7 +71,7 @@ async def write(stub: Any, requests: Iterable[blob_pb2.WriteBlobRequest]) -> Blo
         response = await stub.WriteBlob(iter(requests))
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
-    return BlobName.parse(response.blob.sha256, response.blob.size_bytes)
+    return BlobName(response.blob.sha256, response.blob.size_bytes)
 
 
 async def read(stub: Any, name: BlobName, offset_bytes: int = 0) -> bytes:

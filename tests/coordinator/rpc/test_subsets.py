@@ -20,6 +20,7 @@ from lipt.coordinator.subsets.sending import Sending
 from lipt.coordinator.subsets.service import Answer, SubsetQuery
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
+from tests.serving import serving
 
 RECORD = SubsetRecord(
     key="k",
@@ -76,14 +77,12 @@ def subsets() -> FakeSubsets:
 
 @pytest.fixture
 async def stub(subsets: FakeSubsets) -> AsyncIterator[Any]:
-    server = grpc.aio.server()
     service = SubsetService(subsets)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    subset_pb2_grpc.add_SubsetServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with (
+        serving((subset_pb2_grpc.add_SubsetServiceServicer_to_server, service)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
         yield subset_pb2_grpc.SubsetServiceStub(channel)
-    await server.stop(None)
 
 
 async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:

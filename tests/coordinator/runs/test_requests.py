@@ -51,6 +51,6 @@ def test_a_users_own_weights_that_are_not_finite_are_called_that(blobs: BlobStor
         check(blobs, blobs.put_bytes(serialize_weights(weights)).sha256)
     sentence = str(refused.value)
     assert "weights that the run is to start from" in sentence
-    assert f"{name!r} holds {tensor.numel()} values of {tensor.numel()}" in sentence
+    assert f"{name!r} has NaN or infinite values ({tensor.numel()} of {tensor.numel()})" in sentence
     assert "Give weights from before they diverged" in sentence
     assert "learner" not in sentence

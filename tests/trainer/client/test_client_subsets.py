@@ -210,7 +210,7 @@ def test_features_may_be_tensors_arrays_or_lists(fake: Any, client: Client) -> N
 @pytest.mark.parametrize(
     ("features", "words"),
     [
-        (b"\x80\x02}q\x00.", r"the content is a pickle, .* so it is not\. Give \{'features'"),
+        (b"\x80\x02}q\x00.", r"the content is a pickle, .* any code\. Give \{'features'"),
         (b"nothing of the kind", r"not a safetensors file.*'features': N x d"),
         ({"features": [[1.0], [2.0, 3.0]]}, r"are no tensors \(.*'features': N x d"),
         ({"features": "many"}, "are no tensors"),

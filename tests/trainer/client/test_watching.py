@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -9,8 +8,6 @@ from lipt.common.errors import UnreachableError
 from lipt.common.states import RunState
 from lipt.trainer.client import watching
 from lipt.trainer.client.client import Client
-from lipt.trainer.connection.idle import IdleLimit
-from lipt.trainer.connection.patience import Patience, pause_seconds
 from lipt.v1 import run_pb2
 
 
@@ -87,42 +84,3 @@ def test_closing_a_watch_ends_its_call(fake: Any, client: Client, silence: Any) 
     assert not fake.watch_ended.is_set()
     changes.close()  # type: ignore[attr-defined]
     assert fake.watch_ended.wait(60)
-
-
-class _Call:
-    def __init__(self) -> None:
-        self.cancelled = threading.Event()
-
-    def cancel(self) -> None:
-        self.cancelled.set()
-
-
-def test_only_waiting_counts_towards_the_idle_limit() -> None:
-    call = _Call()
-    with IdleLimit(call, 0.01) as limit:
-        limit.heard()
-        assert not call.cancelled.wait(0.05)
-        limit.waiting()
-        assert call.cancelled.wait(60)
-    assert limit.expired
-
-
-def test_pauses_double_up_to_five_seconds() -> None:
-    assert [pause_seconds(attempts) for attempts in (0, 1, 2, 4, 5, 1000)] == [
-        0.2,
-        0.4,
-        0.8,
-        3.2,
-        5.0,
-        5.0,
-    ]
-
-
-def test_patience_needs_one_answer_first() -> None:
-    error = UnreachableError("away.")
-    with pytest.raises(UnreachableError):
-        Patience(300.0).pause(error)
-    patience = Patience(0.0)
-    patience.heard()
-    with pytest.raises(UnreachableError):
-        patience.pause(error)

@@ -17,6 +17,7 @@ from lipt.common.errors import (
     SubsetError,
     UnreachableError,
     WeightsError,
+    WrongOffsetError,
 )
 from lipt.common.weights.files import serialize_weights
 from lipt.trainer.reselection.reselection import Reselection, ReselectionWarning
@@ -137,6 +138,7 @@ def test_the_same_epoch_again_asks_nothing_and_changes_nothing(
         NotACoordinatorError("a proxy answers."),
         ComputeError("the compute process ended."),
         SubsetError("damaged on the way."),
+        WrongOffsetError("out of step ten times in a row."),
         OSError("no such file."),
     ],
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lipt.common.config.knobs import option_help
+from lipt.common.config.run_config import RunConfig
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
 from lipt.trainer.cli.display.output import print_json, print_table
@@ -22,34 +24,24 @@ app = typer.Typer(
 )
 
 
+def _knob(name: str) -> Any:
+    # What is not given is the coordinator's own default, which need not be this version's.
+    return typer.Option(help=option_help(RunConfig, name, show_default=False))
+
+
 @app.command()
 @grouped
 def start(
     *,
     name: Annotated[str, typer.Option("--name", help="A name to find the run by.")] = "",
-    model: Annotated[str | None, typer.Option("--model", help="resnet18, resnet8, ...")] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="The seed of everything random.")
-    ] = None,
-    num_learners: Annotated[
-        int | None, typer.Option("--num-learners", help="n: how many learners are trained.")
-    ] = None,
-    num_minibatches: Annotated[
-        int | None, typer.Option("--num-minibatches", help="M: minibatches per learner.")
-    ] = None,
-    num_steps: Annotated[
-        int | None, typer.Option("--num-steps", help="K: passes over the minibatches.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help="B: examples per minibatch.")
-    ] = None,
-    min_learners: Annotated[
-        int | None,
-        typer.Option("--min-learners", help="How many learners suffice after the deadline."),
-    ] = None,
-    deadline_seconds: Annotated[
-        float | None, typer.Option("--deadline-seconds", help="How long to wait for all learners.")
-    ] = None,
+    model: Annotated[str | None, _knob("model")] = None,
+    seed: Annotated[int | None, _knob("seed")] = None,
+    num_learners: Annotated[int | None, _knob("learners.num_learners")] = None,
+    num_minibatches: Annotated[int | None, _knob("learners.num_minibatches")] = None,
+    num_steps: Annotated[int | None, _knob("learners.num_steps")] = None,
+    batch_size: Annotated[int | None, _knob("learners.batch_size")] = None,
+    min_learners: Annotated[int | None, _knob("learners.min_learners")] = None,
+    deadline_seconds: Annotated[float | None, _knob("learners.deadline_seconds")] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any setting, e.g. pruning.method=snip."),

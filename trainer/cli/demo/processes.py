@@ -13,21 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import ClassVar, Self
+from typing import Self
 
-import grpc
-
-from lipt.common.errors import LiptError
+from lipt.common.errors import ProcessEndedError
 
 _STOP_SECONDS = 10.0
 _TAIL_LINES = 15
-
-
-class ProcessEndedError(LiptError):
-    """A process that the demo needs has ended; the message has the end of its log."""
-
-    code = grpc.StatusCode.INTERNAL
-    reason: ClassVar[str] = "PROCESS_ENDED"
 
 
 @dataclass(frozen=True)

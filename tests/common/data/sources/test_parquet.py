@@ -195,7 +195,7 @@ def test_missing_empty_and_broken_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is no \*\.parquet below .*\. Name where they are"):
         open_dataset(f"parquet:{tmp_path}")
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no parquet")
-    with pytest.raises(DataError, match=r"x\.parquet is no Parquet file .*Fetch it again"):
+    with pytest.raises(DataError, match=r"x\.parquet cannot be read as .*Fetch it again"):
         open_dataset(f"parquet:{tmp_path}")
     write(tmp_path / "x.parquet", table([], []))
     with pytest.raises(DataError, match="has no rows"):

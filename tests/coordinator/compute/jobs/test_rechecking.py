@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset, sample_ids
-from lipt.coordinator.compute.settings import ComputeSettings
+from tests.digits import digits_context
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -21,15 +20,7 @@ IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    settings = ComputeSettings(
-        state_dir=Path(tmp_path_factory.mktemp("state")),
-        data_source="digits",
-        image_size=None,
-        allowed_modules=(),
-        device="cpu",
-        max_blob_bytes=2**30,
-    )
-    return Context(settings, report=lambda *_: None)
+    return digits_context(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="module")

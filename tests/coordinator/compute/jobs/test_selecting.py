@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,11 @@ from lipt.common.weights.files import serialize_weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import selecting
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.coordinator.signals import Signals
 from tests.blob_files import flip_a_bit
+from tests.digits import digits_context
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -57,15 +56,7 @@ class Probe:
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    settings = ComputeSettings(
-        state_dir=Path(tmp_path_factory.mktemp("state")),
-        data_source="digits",
-        image_size=None,
-        allowed_modules=(),
-        device="cpu",
-        max_blob_bytes=2**30,
-    )
-    return Context(settings, report=lambda *_: None)
+    return digits_context(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +196,7 @@ def test_uploaded_weights_that_are_not_finite_are_called_that(
     with pytest.raises(WeightsError) as refused:
         select(Probe(SIGNALS), weights=diverged)
     sentence = str(refused.value)
-    assert f"weights {diverged.sha256[:12]} cannot be selected on: {name!r} holds" in sentence
+    assert f"weights {diverged.sha256[:12]} cannot be selected on: {name!r} has NaN or" in sentence
     assert "Go back to a checkpoint from before it diverged" in sentence
     assert "learner" not in sentence
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lipt.trainer.cli.demo.processes import Children, ProcessEndedError, ending_in_order, log_tail
+from lipt.common.errors import ProcessEndedError
+from lipt.trainer.cli.demo.processes import Children, ending_in_order, log_tail
 
 SLEEP = "import signal; signal.pause()"
 # Opening a FIFO for writing waits for its reader: the test knows that the child is ready.

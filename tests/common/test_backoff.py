@@ -1,21 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 import pytest
 
-from lipt.common.blobs.retry import RetryPolicy, is_retryable, retry
-from lipt.common.errors import (
-    BlobTooLargeError,
-    CorruptBlobError,
-    CorruptChunkError,
-    LiptError,
-    StateError,
-    UnknownBlobError,
-    UnreachableError,
-    UploadInProgressError,
-    WrongOffsetError,
-)
+from lipt.common.backoff import Backoff, RetryPolicy, retry
+from lipt.common.errors import CorruptBlobError, LiptError, UnknownBlobError, UnreachableError
+
+AGAIN = (UnreachableError, CorruptBlobError)
 
 
 class Transfer:
@@ -33,7 +26,7 @@ class Transfer:
         return "done"
 
 
-def run(transfer: Transfer, *, max_failures: int = 3) -> tuple[str, list[float]]:
+def run(transfer: Transfer, *, max_failures: float = 3) -> tuple[str, list[float]]:
     pauses: list[float] = []
     policy = RetryPolicy(
         max_failures=max_failures,
@@ -42,7 +35,9 @@ def run(transfer: Transfer, *, max_failures: int = 3) -> tuple[str, list[float]]
         sleep=pauses.append,
         jitter=lambda: 1.0,
     )
-    return retry(transfer.attempt, progress=lambda: transfer.offset, policy=policy), pauses
+    return retry(
+        transfer.attempt, on=AGAIN, policy=policy, progress=lambda: transfer.offset
+    ), pauses
 
 
 def test_pauses_double_up_to_the_longest() -> None:
@@ -50,8 +45,18 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 
 def test_a_pause_is_half_to_all_of_the_backoff() -> None:
-    assert RetryPolicy(first_seconds=1.0, jitter=lambda: 0.0).pause_seconds(2) == 1.0
-    assert RetryPolicy(first_seconds=1.0, jitter=lambda: 0.5).pause_seconds(2) == 1.5
+    for drawn, seconds in ((0.0, 1.0), (0.5, 1.5)):
+        assert Backoff(1.0, 8.0, jitter=lambda: drawn).pause_seconds(2) == seconds  # noqa: B023
+
+
+def test_without_jitter_the_pauses_double_however_often_it_fails() -> None:
+    backoff = Backoff(first_seconds=0.2, max_seconds=5.0)
+    pauses = [backoff.pause_seconds(failures) for failures in (1, 2, 3, 5, 6, 10_000)]
+    assert pauses == [0.2, 0.4, 0.8, 3.2, 5.0, 5.0]
+
+
+def test_without_a_limit_it_is_tried_until_it_succeeds() -> None:
+    assert run(Transfer(*[0] * 1000), max_failures=inf)[0] == "done"
 
 
 def test_every_failure_that_is_tried_again_is_told() -> None:
@@ -61,7 +66,7 @@ def test_every_failure_that_is_tried_again_is_told() -> None:
         RetryPolicy(max_failures=3, sleep=lambda _: None, on_retry=lambda e: told.append(e.reason)),
     )
     with pytest.raises(UnreachableError):
-        retry(transfer.attempt, progress=lambda: transfer.offset, policy=policy)
+        retry(transfer.attempt, on=AGAIN, policy=policy, progress=lambda: transfer.offset)
     assert told == ["UNREACHABLE"] * 2
 
 
@@ -83,22 +88,3 @@ def test_starting_over_after_damage_is_no_progress() -> None:
 def test_an_error_that_will_not_change_is_raised_at_once() -> None:
     with pytest.raises(UnknownBlobError):
         run(Transfer(0, error=UnknownBlobError))
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (UnreachableError, True),
-        (CorruptBlobError, True),
-        (CorruptChunkError, True),
-        (UploadInProgressError, True),
-        (WrongOffsetError, True),
-        (UnknownBlobError, False),
-        (BlobTooLargeError, False),
-        (StateError, False),
-    ],
-)
-def test_cuts_and_damage_are_retried_refusals_are_not(
-    error: type[LiptError], *, expected: bool
-) -> None:
-    assert is_retryable(error("sentence")) is expected
