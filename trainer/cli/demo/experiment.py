@@ -1,4 +1,4 @@
-"""What the demo does with its runs: subsets, main training on each, the verdict, the report."""
+"""The demo's experiment: subsets of a run, main training on each, and a report about both."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
-from lipt.common.config.validation import merge
 from lipt.common.data import Dataset, open_dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.compare import Plan, compare
 from lipt.trainer.comparison.trial import read_trials
-from lipt.trainer.comparison.verdict import Outcome, outcomes, verdict
+from lipt.trainer.comparison.verdict import Outcome, outcomes
 from lipt.trainer.main_training import Recipe
-from lipt.trainer.report.gathering import gather
+from lipt.trainer.report.gathering import gather, kept_per_class
 from lipt.trainer.report.page import render
 from lipt.trainer.views import RunView
 from lipt.trainer.writing.files import write_atomically
@@ -55,17 +52,8 @@ class SubsetResult:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Main training's outcomes, the sentence about them, and the file that they stand in."""
-
-    outcomes: tuple[Outcome, ...]
-    verdict: str
-    file: Path
-
-
-@dataclass(frozen=True)
-class Trying:
-    """The data, and the plan of what is trained on it."""
+class Experiment:
+    """The demo's data sets, and the plan of what is compared on them."""
 
     train: Dataset
     test: Dataset
@@ -84,30 +72,18 @@ class Trying:
         )
         return cls(open_dataset(data), open_dataset(test), plan)
 
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Of the whole pipeline."""
-        return self.plan.seeds
-
-    def overrides(self, seed: int) -> dict[str, Any]:
-        """The settings of a seed's run."""
-        return merge(self.plan.run_overrides, {"model": self.plan.model, "seed": seed})
-
     def save_subsets(
         self, client: Client, run: RunView, directory: Path, say: Callable[[str], None]
     ) -> tuple[SubsetResult, ...]:
         """Write every strategy's subset of a run."""
-        labels_N = self.train.labels_N.numpy()
         results = []
         for strategy in self.plan.all_strategies():
             subset = client.subset(run.run_id, strategy, fraction=FRACTION)
             files = tuple(
                 subset.save(directory / f"subset-{strategy}{suffix}") for suffix in (".npy", ".csv")
             )
-            counts = np.bincount(
-                labels_N[subset.indices], minlength=len(self.train.class_names)
-            ).tolist()
-            results.append(SubsetResult(strategy, len(subset), tuple(counts), subset.digest, files))
+            counts = kept_per_class(subset, self.train)
+            results.append(SubsetResult(strategy, len(subset), counts, subset.digest, files))
             say(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
         return tuple(results)
 
@@ -116,41 +92,33 @@ class Trying:
         client: Client,
         first: RunView,
         pretrain: Callable[[int], RunView],
-        directory: Path,
+        out: Path,
         say: Callable[[str], None],
-    ) -> Compared:
+    ) -> list[Outcome]:
         """Train on every subset of every seed.
 
         Args:
             client: connected to the coordinator.
             first: the first seed's run, which is there already.
             pretrain: gives another seed's run, ready.
-            directory: where the trials are written.
+            out: where the trials are written.
             say: prints a line.
         """
-        file = _trials_in(directory)
-        file.unlink(missing_ok=True)  # of an earlier demo; this one is not to go on with it
+        out.unlink(missing_ok=True)  # of an earlier demo; this one is not to go on with it
         trials = compare(
             client,
             self.plan,
             self.train,
             self.test,
-            out=file,
+            out=out,
             device="cpu",
             say=say,
-            pretrain=lambda seed: first if seed == self.seeds[0] else pretrain(seed),
+            pretrain=lambda seed: first if seed == self.plan.seeds[0] else pretrain(seed),
         )
-        rows = outcomes(trials)
-        return Compared(tuple(rows), verdict(rows), file)
+        return outcomes(trials)
 
-    def write_report(self, client: Client, run: RunView, directory: Path) -> Path:
+    def write_report(self, client: Client, run: RunView, trials: Path, page: Path) -> None:
         """Write the page about a run and the comparison."""
         stories = [(STRATEGIES[0], FRACTION)]
-        trials = read_trials(_trials_in(directory))
-        page = directory / "report.html"
-        write_atomically(page, render(gather(client, run, self.train, stories, trials)).encode())
-        return page
-
-
-def _trials_in(directory: Path) -> Path:
-    return directory / "comparison.jsonl"
+        report = gather(client, run, self.train, stories, read_trials(trials))
+        write_atomically(page, render(report).encode())
