@@ -75,12 +75,11 @@ def load(
     own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
     chosen = image_size or _DEFAULT_SIZE
     size = (first.height, first.width) if own_size else (chosen, chosen)
-    scanned_at = partial(_scan, rows, first, num_threads, memory_budget_bytes, progress)
-    scan = scanned_at(size)
+    look = partial(_scan, rows, first, num_threads, memory_budget_bytes, progress)
+    scan = look(size)
     if own_size and not scan.one_size:
         size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
-        scan = scanned_at(size)
-
+        scan = look(size)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
     channels = 1 if scan.grayscale else 3
