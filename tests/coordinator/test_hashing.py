@@ -13,7 +13,7 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, RunConfig, SoupConfig
 from lipt.common.errors import UnknownBlobError
 from lipt.common.models import build_model
@@ -70,7 +70,7 @@ class Bench:
     async def upload(self, content: bytes) -> BlobName:
         with open_channel(self.address) as channel:
             stub = blob_pb2_grpc.BlobServiceStub(channel)
-            return await asyncio.to_thread(upload, stub, content)
+            return await asyncio.to_thread(Transfers(stub).upload, content)
 
     async def commit(self, name: BlobName) -> None:
         worker = self.dispatcher.workers.register(

@@ -11,7 +11,7 @@ import grpc
 import torch
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import download, upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
@@ -42,7 +42,7 @@ class StubWorker:
 
     def initial_weights(self, assignment: Assignment) -> Weights:
         """theta*."""
-        path = download(self.coordinator.blobs, assignment.initial_weights, self._store)
+        path = Transfers(self.coordinator.blobs).download(assignment.initial_weights, self._store)
         return read_weights(path, like=read_specs(path), max_bytes=2**30)
 
     def learner(self, assignment: Assignment) -> Weights:
@@ -54,7 +54,7 @@ class StubWorker:
 
     def submit(self, assignment: Assignment, weights: Weights, report: Report = REPORT) -> None:
         """Upload and commit."""
-        name = upload(self.coordinator.blobs, encode_sparse(weights))
+        name = Transfers(self.coordinator.blobs).upload(encode_sparse(weights))
         self.coordinator.commit(self.worker_id, assignment, name, report)
 
 

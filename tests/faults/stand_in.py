@@ -8,7 +8,7 @@ import grpc
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import download, upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
@@ -36,9 +36,11 @@ class StandIn:
 
     def learner(self, assignment: Assignment, factor: float = 1.0) -> BlobName:
         """Upload theta*, pruned as the task says and scaled."""
-        path = download(self.coordinator.blobs, assignment.initial_weights, self._store)
+        path = Transfers(self.coordinator.blobs).download(assignment.initial_weights, self._store)
         weights = read_weights(path, like=read_specs(path), max_bytes=2**30)
-        return upload(self.coordinator.blobs, encode_sparse(pruned(weights, assignment, factor)))
+        return Transfers(self.coordinator.blobs).upload(
+            encode_sparse(pruned(weights, assignment, factor))
+        )
 
     def commit(self, assignment: Assignment, result: BlobName) -> None:
         """Hand in what is uploaded."""
