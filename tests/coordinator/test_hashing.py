@@ -19,7 +19,7 @@ from lipt.common.errors import UnknownBlobError
 from lipt.common.models import build_model
 from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
@@ -63,7 +63,7 @@ class Bench:
         theta = build_model(
             "resnet8", num_classes=10, image_shape=self.context.dataset.image_shape, seed=0
         ).state_dict()
-        initial = self.blobs.put_bytes(serialize_weights(theta))
+        initial = self.blobs.put_bytes(pack(theta))
         await self.runs.add(run.changed(config=CONFIG, initial_weights=initial))
         return theta
 

@@ -16,7 +16,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.errors import LearnerRejectedError, UnknownBlobError
 from lipt.common.states import LearnerState
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
@@ -48,7 +48,7 @@ class Bench:
 
     async def begin(self, run: RunRecord) -> None:
         learners = LearnersConfig(num_steps=10, num_snapshots=2, max_attempts=1)
-        initial = self.blobs.put_bytes(serialize_weights(THETA))
+        initial = self.blobs.put_bytes(pack(THETA))
         pruning = PruningConfig(method=PruningMethod.NONE)
         config = RunConfig(model="resnet8", learners=learners, pruning=pruning)
         await self.store.add(run.changed(config=config, initial_weights=initial))

@@ -9,7 +9,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig, RunConfig
 from lipt.common.errors import UnknownBlobError, WeightsError
 from lipt.common.models.registry import build_model
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.runs.requests import check_model
 
@@ -35,7 +35,7 @@ def blobs(tmp_path: Path) -> BlobStore:
 
 
 def test_the_models_own_weights_are_started_from(blobs: BlobStore) -> None:
-    check(blobs, blobs.put_bytes(serialize_weights(state_dict())).sha256)
+    check(blobs, blobs.put_bytes(pack(state_dict())).sha256)
 
 
 def test_weights_that_were_not_uploaded_are_refused(blobs: BlobStore) -> None:
@@ -48,7 +48,7 @@ def test_a_users_own_weights_that_are_not_finite_are_called_that(blobs: BlobStor
     name, tensor = next(iter(weights.items()))
     weights[name] = tensor.clone().fill_(float("nan"))
     with pytest.raises(WeightsError) as refused:
-        check(blobs, blobs.put_bytes(serialize_weights(weights)).sha256)
+        check(blobs, blobs.put_bytes(pack(weights)).sha256)
     sentence = str(refused.value)
     assert "weights that the run is to start from" in sentence
     assert f"{name!r} has NaN or infinite values ({tensor.numel()} of {tensor.numel()})" in sentence
