@@ -54,12 +54,14 @@ class SoupMethod(StrEnum):
     UNIFORM = "uniform"
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A group of settings."""
+
     # What is not finite has no JSON, so a run with it could not be read again.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ValidationConfig(_Section):
+class ValidationConfig(Section):
     """The split held out of the training set for the soup, stratified by class."""
 
     fraction: float = Field(
@@ -72,7 +74,7 @@ class ValidationConfig(_Section):
     )
 
 
-class InitializationConfig(_Section):
+class InitializationConfig(Section):
     """How theta*, the weights that every learner starts from, is made."""
 
     epochs: float = Field(
@@ -102,7 +104,7 @@ class InitializationConfig(_Section):
     )
 
 
-class LearnersConfig(_Section):
+class LearnersConfig(Section):
     """What every learner does with its shard: K passes over M minibatches of B examples."""
 
     num_learners: int = Field(
@@ -198,7 +200,7 @@ class LearnersConfig(_Section):
         return tuple((2 * self.num_steps * part + parts) // (2 * parts) for part in range(1, parts))
 
 
-class AugmentationConfig(_Section):
+class AugmentationConfig(Section):
     """Augmentation of the images that a learner trains on."""
 
     method: AugmentationMethod = Field(
@@ -214,7 +216,7 @@ class AugmentationConfig(_Section):
     )
 
 
-class PruningConfig(_Section):
+class PruningConfig(Section):
     """How a learner is pruned to its density, the share of weights that it KEEPS."""
 
     method: PruningMethod = Field(
@@ -239,7 +241,7 @@ class PruningConfig(_Section):
         return self
 
 
-class SoupConfig(_Section):
+class SoupConfig(Section):
     """How the learners are merged and their batch-norm statistics mended."""
 
     method: SoupMethod = Field(
@@ -266,7 +268,7 @@ class SoupConfig(_Section):
     )
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """Everything a run's result depends on, besides the data and the library versions."""
 
     model: str = Field(
