@@ -36,7 +36,7 @@ from lipt.coordinator.rpc import blobs
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2_grpc
-from lipt.worker.coordinator import Coordinator, Report
+from lipt.worker.client import CoordinatorClient, Report
 
 REPEATS = 5
 MAX_BLOB_BYTES = 2**40
@@ -183,16 +183,16 @@ def identity_round(address: str, cache: Path) -> tuple[float, float]:
     store = BlobStore(cache, max_blob_bytes=MAX_BLOB_BYTES)
     start = time.perf_counter()
     with open_channel(address) as channel:
-        coordinator = Coordinator(channel)
-        worker_id = coordinator.register(
+        client = CoordinatorClient(channel)
+        worker_id = client.register(
             cache.name, name="idle", device="cpu", versions={}, allowed_modules=()
         )
-        assignment = coordinator.acquire(worker_id)
+        assignment = client.acquire(worker_id)
         assert assignment is not None
-        path = transfer.download(coordinator.blobs, assignment.initial_weights, store)
+        path = transfer.download(client.blobs, assignment.initial_weights, store)
         weights = read_weights(path, like=read_specs(path), max_bytes=MAX_BLOB_BYTES)
-        result = transfer.upload(coordinator.blobs, encode_sparse(weights))
-        coordinator.commit(worker_id, assignment, result, Report(0.0, 0.0, 0.0, 0))
+        result = transfer.upload(client.blobs, encode_sparse(weights))
+        client.commit(worker_id, assignment, result, Report(0.0, 0.0, 0.0, 0))
         return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start
 
 

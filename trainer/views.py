@@ -133,11 +133,15 @@ class RunView:
 
 @dataclass(frozen=True)
 class StrategyOptionView:
-    """One option of a strategy; an empty `allowed_values` means any of the default's kind."""
+    """One option of a strategy; an empty `allowed_values` means any of the default's kind.
+
+    help: what it is, as a phrase; empty at an older coordinator.
+    """
 
     name: str
     default_value: str
     allowed_values: tuple[str, ...]
+    help: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The worker's own settings."""
+"""Worker settings: flags over LIPT_* variables over a TOML file."""
 
 from __future__ import annotations
 

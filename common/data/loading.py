@@ -8,12 +8,13 @@ Shapes: N images, C channels, H x W pixels.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lipt.common.data.dataset import Dataset, MemoryDataset, RowDataset
+from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.rows import Rows, require_labels
@@ -74,37 +75,27 @@ def load(
     own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
     chosen = image_size or _DEFAULT_SIZE
     size = (first.height, first.width) if own_size else (chosen, chosen)
-    scan = _scan(
-        rows, first, size, num_threads, memory_budget_bytes=memory_budget_bytes, progress=progress
-    )
+    look = partial(_scan, rows, first, num_threads, memory_budget_bytes, progress)
+    scan = look(size)
     if own_size and not scan.one_size:
         size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
-        scan = _scan(
-            rows,
-            first,
-            size,
-            num_threads,
-            memory_budget_bytes=memory_budget_bytes,
-            progress=progress,
-        )
-
+        scan = look(size)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
     channels = 1 if scan.grayscale else 3
     if scan.pixels is None:
-        return RowDataset(rows, digest, (channels, size[0], size[1]), num_threads)
+        return Dataset(rows, digest, (channels, size[0], size[1]), num_threads)
     images_NCHW = torch.from_numpy(np.ascontiguousarray(scan.pixels[:, :channels]))
-    return MemoryDataset(rows.source, rows.class_names, rows.labels_N, digest, images_NCHW)
+    return in_memory(rows.source, rows.class_names, rows.labels_N, digest, images_NCHW)
 
 
 def _scan(
     rows: Rows,
     first: Header,
-    size: tuple[int, int],
     num_threads: int,
-    *,
     memory_budget_bytes: int,
     progress: Progress | None,
+    size: tuple[int, int],
 ) -> _Scan:
     height, width = size
     fits = len(rows) * 3 * height * width <= memory_budget_bytes

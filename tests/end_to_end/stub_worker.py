@@ -17,7 +17,7 @@ from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
 from lipt.trainer.client.client import Client
-from lipt.worker.coordinator import Assignment, Coordinator, Report
+from lipt.worker.client import Assignment, CoordinatorClient, Report
 from lipt.worker.pruning.masks import masks_of_largest
 from tests.end_to_end.cluster import Cluster
 
@@ -28,7 +28,7 @@ class StubWorker:
     """Takes learners, and hands in what the test gives it."""
 
     def __init__(self, directory: Path, channel: grpc.Channel, name: str) -> None:
-        self.coordinator = Coordinator(channel)
+        self.coordinator = CoordinatorClient(channel)
         self.worker_id = self.coordinator.register(
             name, name=name, device="cpu", versions={}, allowed_modules=()
         )

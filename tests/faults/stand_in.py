@@ -12,7 +12,7 @@ from lipt.common.blobs.transfer import download, upload
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
-from lipt.worker.coordinator import Assignment, Coordinator, Report
+from lipt.worker.client import Assignment, CoordinatorClient, Report
 from lipt.worker.pruning.masks import masks_of_largest
 
 REPORT = Report(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0)
@@ -22,7 +22,7 @@ class StandIn:
     """Takes learners and hands them in when the test says so; sends no heartbeat unasked."""
 
     def __init__(self, directory: Path, channel: grpc.Channel, name: str) -> None:
-        self.coordinator = Coordinator(channel)
+        self.coordinator = CoordinatorClient(channel)
         self._store = BlobStore(directory / f"cache-{name}", max_blob_bytes=2**30)
         self.worker_id = self.coordinator.register(
             name, name=name, device="cpu", versions={}, allowed_modules=()

@@ -80,7 +80,7 @@ class Swarm:
             name=f"worker-{number}",
             protocol=worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
             device="cpu",
-            allowed_modules=["tests.faults.tiny"],
+            allowed_modules=["tests.tiny"],
         )
         registered = await self._timed("Register", workers.Register(request, timeout=_CALL_SECONDS))
         await self._all_registered.wait()

@@ -23,8 +23,11 @@ from lipt.common.images.pixels import fit_pixels
 _MAX_CLASSES = 100_000
 
 
-class Labelled(Protocol):
-    """What is known of labelled images without a look at them."""
+class Rows(Protocol):
+    """Labelled images by row number.
+
+    `labels_N` and `class_names` are complete once every row was checked or read.
+    """
 
     @property
     def source(self) -> str:
@@ -43,17 +46,10 @@ class Labelled(Protocol):
 
     @property
     def encoded(self) -> bool:
-        """Whether examples are image files rather than pixels."""
+        """Whether rows are image files rather than pixels."""
         ...
 
     def __len__(self) -> int: ...
-
-
-class Rows(Labelled, Protocol):
-    """Labelled images by row number.
-
-    `labels_N` and `class_names` are complete once every row was checked or read.
-    """
 
     @property
     def concurrent(self) -> bool:

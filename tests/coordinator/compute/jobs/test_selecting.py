@@ -24,7 +24,7 @@ from lipt.coordinator.compute.jobs import selecting
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need, Strategy
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context
 
@@ -51,7 +51,7 @@ class Probe:
         def probe(signals: Signals, budget: int) -> Selection:
             return self(signals, budget)
 
-        return Strategy("probe", probe, "keeps", "", cost="N", needs=lambda _: self.needs)
+        return Strategy(probe, "keeps", "", cost="N", needs=self.needs)
 
 
 @pytest.fixture(scope="module")

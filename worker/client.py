@@ -1,0 +1,210 @@
+"""Coordinator client: a worker's calls as plain functions that take and give frozen values.
+
+Stubs and messages end here; what goes wrong is raised as the `LiptError` that the
+coordinator raised.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.messages import task_from_proto
+from lipt.common.errors import LiptError
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.status import from_rpc_error
+from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+_CALL_SECONDS = 20.0
+# A commit is answered once the learner has been read and checked.
+_COMMIT_SECONDS = 300.0
+_POLL_SECONDS = 30.0
+# A worker that is asked to stop waits for the heartbeat that is under way.
+_HEARTBEAT_SECONDS = 10.0
+# A worker that is asked to stop does not wait long for a coordinator that is gone, too.
+_RELEASE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A learner that this worker has the lease of."""
+
+    assignment_id: str
+    run_id: str
+    learner_index: int
+    epoch: int
+    heartbeat_seconds: float
+    initial_weights: BlobName
+    shard: BlobName
+    task: LearnerTask
+
+
+@dataclass(frozen=True)
+class Report:
+    """What goes with a result, for the run's record."""
+
+    loss: float
+    train_seconds: float
+    total_seconds: float
+    bytes_received: int
+
+
+class CoordinatorClient:
+    """One worker's calls; safe to use from several threads."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._stub = worker_pb2_grpc.WorkerServiceStub(channel)
+        self.blobs = blob_pb2_grpc.BlobServiceStub(channel)
+        self._polling: grpc.Future[Any] | None = None
+        self._polling_lock = threading.Lock()
+        self._interrupted = False
+
+    def register(
+        self,
+        instance_id: str,
+        *,
+        name: str,
+        device: str,
+        versions: dict[str, str],
+        allowed_modules: tuple[str, ...],
+    ) -> str:
+        """This worker's id; the same instance has the same one."""
+        request = worker_pb2.RegisterRequest(
+            instance_id=instance_id,
+            name=name,
+            protocol=worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
+            device=device,
+            versions=versions,
+            allowed_modules=allowed_modules,
+        )
+        return str(_call(self._stub.Register, request, _CALL_SECONDS).worker_id)
+
+    def acquire(self, worker_id: str) -> Assignment | None:
+        """The next learner, or None when there was none for a while or `interrupt` was called.
+
+        Raises:
+            ConfigError: this version cannot train it; it was given back with that reason.
+        """
+        request = worker_pb2.AcquireAssignmentRequest(
+            worker_id=worker_id, wait_seconds=_POLL_SECONDS
+        )
+        with self._polling_lock:
+            if self._interrupted:
+                return None
+            polling = self._stub.AcquireAssignment.future(
+                request, timeout=_POLL_SECONDS + _CALL_SECONDS
+            )
+            self._polling = polling
+            # A signal may have come while the call was being made.
+            if self._interrupted:
+                polling.cancel()
+        try:
+            response = polling.result()
+        except grpc.FutureCancelledError:
+            return None
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+        finally:
+            self._polling = None
+        if not response.HasField("assignment"):
+            return None
+        message = response.assignment
+        try:
+            return _assignment(message)
+        except LiptError as error:
+            # A newer coordinator may ask for what this version does not know.
+            self._release(worker_id, message.assignment_id, message.lease.epoch, str(error))
+            raise
+
+    def interrupt(self) -> None:
+        """End a long poll now, and every later one; may be called in a signal handler."""
+        self._interrupted = True
+        polling = self._polling
+        if polling is not None:
+            polling.cancel()
+
+    def heartbeat(
+        self, worker_id: str, assignment: Assignment, progress: worker_pb2.LearnerProgress
+    ) -> bool:
+        """Keep the lease.
+
+        Returns:
+            Whether the coordinator no longer needs the learner.
+
+        Raises:
+            StaleLeaseError: the learner is somebody else's.
+        """
+        request = worker_pb2.HeartbeatRequest(
+            worker_id=worker_id,
+            assignment_id=assignment.assignment_id,
+            epoch=assignment.epoch,
+            progress=progress,
+        )
+        timeout_seconds = min(_HEARTBEAT_SECONDS, assignment.heartbeat_seconds)
+        return bool(_call(self._stub.Heartbeat, request, timeout_seconds).stop)
+
+    def commit(
+        self,
+        worker_id: str,
+        assignment: Assignment,
+        result: BlobName,
+        report: Report,
+        snapshots: Sequence[BlobName] = (),
+    ) -> None:
+        """Hand in a learner that is uploaded, and its snapshots in the order of training.
+
+        Raises:
+            StaleLeaseError: too late.
+            LearnerRejectedError: it is not the model's, or not finite.
+        """
+        request = worker_pb2.CommitResultRequest(
+            worker_id=worker_id,
+            assignment_id=assignment.assignment_id,
+            epoch=assignment.epoch,
+            result=blob_to_proto(result),
+            report=worker_pb2.LearnerReport(
+                loss=report.loss,
+                train_seconds=report.train_seconds,
+                total_seconds=report.total_seconds,
+                bytes_received=report.bytes_received,
+            ),
+            snapshots=map(blob_to_proto, snapshots),
+        )
+        _call(self._stub.CommitResult, request, _COMMIT_SECONDS)
+
+    def release(self, worker_id: str, assignment: Assignment, error: str = "") -> None:
+        """Give a learner back: undone without an error, failed with one."""
+        self._release(worker_id, assignment.assignment_id, assignment.epoch, error)
+
+    def _release(self, worker_id: str, assignment_id: str, epoch: int, error: str) -> None:
+        request = worker_pb2.ReleaseAssignmentRequest(
+            worker_id=worker_id, assignment_id=assignment_id, epoch=epoch, error=error
+        )
+        _call(self._stub.ReleaseAssignment, request, _RELEASE_SECONDS)
+
+
+def _call(method: Callable[..., Any], request: Any, timeout_seconds: float) -> Any:
+    try:
+        return method(request, timeout=timeout_seconds)
+    except grpc.RpcError as error:
+        raise from_rpc_error(error) from None
+
+
+def _assignment(message: worker_pb2.Assignment) -> Assignment:
+    return Assignment(
+        assignment_id=message.assignment_id,
+        run_id=message.run_id,
+        learner_index=message.learner_index,
+        epoch=message.lease.epoch,
+        heartbeat_seconds=max(0.05, message.lease.heartbeat_seconds),
+        initial_weights=blob_from_proto(message.initial_weights),
+        shard=blob_from_proto(message.shard),
+        task=task_from_proto(message.task),
+    )
