@@ -1,4 +1,4 @@
-"""What at least two of coordinator, worker and trainer share; imports none of the three.
+"""Common parts: what at least two of coordinator, worker and trainer share.
 
 Its rooms, from the top: `data`, `models`; `blobs`, `weights`; `config`; `rpc`; `observability`;
 `network`; `images`, `subsets`, `determinism`, `process`, `imports`, and the files `backoff` and

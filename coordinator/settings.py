@@ -1,4 +1,4 @@
-"""The coordinator's own settings; `[run]` holds what a run takes where its request is silent."""
+"""Coordinator settings; the section `[run]` holds what a run takes where its request is silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lipt-worker`: flags over LIPT_* variables over `--config FILE`, then work.
+"""Command line of `lipt-worker`: flags over LIPT_* variables over `--config FILE`, then work.
 
 Heavy imports wait until the flags are read, so that `--help` answers at once.
 """

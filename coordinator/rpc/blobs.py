@@ -1,4 +1,4 @@
-"""The coordinator's blobs over gRPC: streams from and to the store.
+"""Blob servicer: the coordinator's blobs over gRPC, streams from and to the store.
 
 Disk and hashing run in threads, so that the loop goes on answering heartbeats.
 A stream holds at most two chunks: the one on its way and the one after it. So

@@ -1,4 +1,4 @@
-"""How fine a matrix of all pairs may be, and when there can be none.
+"""Memory plan: how fine a matrix of all pairs may be, and when there can be none.
 
 Shapes: N examples.
 """
