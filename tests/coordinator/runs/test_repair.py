@@ -19,9 +19,17 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.runs.repair import restore_inputs, restore_pretrained_weights
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import RunRecord, SoupRecord
 
 THETA_P = b"theta_p"
+SOUP = SoupRecord(
+    initial_accuracy=0.1,
+    mean_learner_accuracy=0.4,
+    best_learner_accuracy=0.5,
+    soup_accuracy=0.5,
+    num_kept=1,
+    num_validation_examples=10,
+)
 
 
 class Kitchen:
@@ -36,7 +44,7 @@ class Kitchen:
         self.orders.append(job)
         answer = self._answers.pop(0)
         if isinstance(answer, bytes):
-            return SoupResult(self._blobs.put_bytes(answer), 0.1, 0.5, (), 10)
+            return SoupResult(self._blobs.put_bytes(answer), SOUP, {})
         return answer
 
 
