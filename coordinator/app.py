@@ -1,11 +1,11 @@
-"""The coordinator's parts, put together once: state, compute, runs, subsets, leases."""
+"""App: the coordinator's parts, put together once and taken apart in order."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic, time
@@ -48,8 +48,16 @@ class App:
 
 
 @asynccontextmanager
-async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
+async def open_app(
+    settings: CoordinatorSettings,
+    *,
+    make_compute: Callable[[ComputeSettings, Events], ComputeProcess] = ComputeProcess,
+) -> AsyncIterator[App]:
     """Open the state and the data, and go on with what an earlier process left.
+
+    Args:
+        settings: what the process was told.
+        make_compute: makes what jobs run in.
 
     Raises:
         StateError: the state directory is in use or cannot be written.
@@ -60,7 +68,7 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
     # Both count the same deadline.
     deadline_clock = steady_clock(time, monotonic)
     lock = StateLock(settings.state_dir)
-    compute = ComputeProcess(_child_settings(settings), events)
+    compute = make_compute(_child_settings(settings), events)
     database: Database | None = None
     driver: RunDriver | None = None
     expiry: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Requests about runs: what is refused at once, and what is started."""
+"""Run requests: what is refused at once, what is started, and how far a run is."""
 
 from __future__ import annotations
 
