@@ -9,6 +9,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from lipt.common.blobs.name import BlobName
@@ -28,6 +29,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     ShardDraw,
     SoupResult,
 )
+from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.dispatch.choosing import LearnerKey
 from lipt.coordinator.dispatch.learner_result import LearnerResult
@@ -94,7 +96,7 @@ class Hanging:
 
 
 def pretraining(state_dir: Path) -> FakeCompute:
-    """One that describes `DATA` and carries runs of `tests.tiny:linear` to their soup."""
+    """One that describes `DATA` and carries runs of `tests.tiny:linear` to soup and subsets."""
     blobs = BlobStore(state_dir, max_blob_bytes=2**20)
 
     def cut(job: CutShards) -> tuple[ShardDraw, ...]:
@@ -111,6 +113,11 @@ def pretraining(state_dir: Path) -> FakeCompute:
         theta_p = blobs.put_bytes(b"the soup of %d" % len(parts))
         return SoupResult(theta_p, 0.1, 0.5, parts, num_validation_examples=10)
 
+    def select(job: SelectSubset) -> Selected:
+        content = np.arange(job.budget, dtype="<i8").tobytes()
+        content += np.ones(job.budget, "<f4").tobytes()
+        return Selected(blobs.put_bytes(content), "cpu", job.budget, stopped_early="")
+
     return FakeCompute(
         {
             DescribeData: DATA,
@@ -119,6 +126,7 @@ def pretraining(state_dir: Path) -> FakeCompute:
             ),
             CutShards: cut,
             MakeSoup: merge,
+            SelectSubset: select,
         }
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
-from lipt.coordinator.subsets.service import SubsetQuery
+from lipt.coordinator.subsets.service import Answer, SubsetQuery
 from lipt.v1 import config_pb2
 from tests.coordinator.fakes import (
     DATA,
@@ -52,6 +53,16 @@ def has_ended(run: RunRecord) -> bool:
     return run.state.ended
 
 
+async def complete(app: App) -> None:
+    """A run "mine", until it is ready."""
+    run = await app.runs.create("q", "mine", NOTHING)
+    worker = FakeWorker(app)
+    for _ in range(2):
+        await worker.hand_in(await worker.take())
+    final = await until(app, run.run_id, has_ended)
+    assert final.state is RunState.READY, final.message
+
+
 async def test_app_of_a_new_state_directory_has_the_data_and_no_runs(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     async with opened(settings) as app:
@@ -65,12 +76,8 @@ async def test_run_goes_from_its_request_to_its_soup(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
-        run = await app.runs.create("q", "mine", NOTHING)
-        worker = FakeWorker(app)
-        for _ in range(2):
-            await worker.hand_in(await worker.take())
-        final = await until(app, run.run_id, has_ended)
-    assert final.state is RunState.READY, final.message
+        await complete(app)
+        final = app.book.find("mine")
     assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
     kinds = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
     assert compute.kinds == kinds
@@ -116,6 +123,25 @@ async def test_stage_that_was_under_way_is_left_as_it_is_and_begun_again(tmp_pat
     assert compute.kinds == ["DescribeData", "InitializeWeights", "CutShards"]
 
 
+QUERY = SubsetQuery(
+    run="mine",
+    strategy="grand",
+    fraction=0.1,
+    budget=None,
+    balanced=None,
+    options={},
+    weights=None,
+)
+
+
+async def ask(app: App) -> str:
+    """The digest of the run's subset."""
+    async for part in app.subsets.get(QUERY):
+        if isinstance(part, Answer):
+            return part.subset.digest
+    raise AssertionError("there was no answer")
+
+
 async def test_subset_that_is_being_computed_is_given_up_when_the_app_is_left(
     tmp_path: Path,
 ) -> None:
@@ -123,30 +149,34 @@ async def test_subset_that_is_being_computed_is_given_up_when_the_app_is_left(
     compute = pretraining(settings.state_dir)
     compute.answers[SelectSubset] = hanging = Hanging()
     async with opened(settings, compute) as app:
-        run = await app.runs.create("q", "mine", NOTHING)
-        worker = FakeWorker(app)
-        for _ in range(2):
-            await worker.hand_in(await worker.take())
-        await until(app, run.run_id, has_ended)
-        query = SubsetQuery(
-            run="mine",
-            strategy="grand",
-            fraction=0.1,
-            budget=None,
-            balanced=None,
-            options={},
-            weights=None,
-        )
-
-        async def ask() -> None:
-            async for _ in app.subsets.get(query):
-                pass
-
-        asking = asyncio.create_task(ask())
+        await complete(app)
+        asking = asyncio.create_task(ask(app))
         await hanging.begun.wait()
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert hanging.given_up
+
+
+async def test_subsets_of_a_run_are_refused_by_a_coordinator_of_other_data_and_kept_for_its_own(
+    tmp_path: Path,
+) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        await complete(app)
+        before = await ask(app)
+    assert compute.kinds[-1] == "SelectSubset"
+
+    compute = pretraining(settings.state_dir)
+    compute.answers[DescribeData] = replace(DATA, fingerprint="0" * 64)
+    async with opened(settings, compute) as app:
+        with pytest.raises(DataError, match="run's own data"):
+            await ask(app)
+
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        assert await ask(app) == before
+    assert compute.kinds == ["DescribeData"]
 
 
 @pytest.mark.parametrize("end", ["ready", "cancelled"])

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 from lipt.common.blobs.chunks import fill_chunk
 from lipt.common.blobs.name import BlobName
-from lipt.common.errors import ConfigError, DataError, IncompatibleProtocolError
+from lipt.common.errors import ConfigError, DataError, IncompatibleProtocolError, StateError
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.common.rpc.wire import blob_to_proto
@@ -115,6 +115,15 @@ async def test_address_that_is_in_use_is_refused_with_the_remedy(tmp_path: Path)
     async with served(tmp_path) as coordinator:
         with pytest.raises(ConfigError, match=rf"--listen {coordinator.address}: .* in use"):
             async with served(tmp_path / "other", listen=coordinator.address):
+                pytest.fail("it was served")
+
+
+async def test_state_that_is_served_is_refused_to_a_second_coordinator_with_the_address(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as coordinator:
+        with pytest.raises(StateError, match=rf"in use by .* serving {coordinator.address}"):
+            async with served(tmp_path):
                 pytest.fail("it was served")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 MAX_LINES = 25
@@ -42,7 +42,7 @@ def test_the_training_script_trains_with_reselection_against_a_live_coordinator(
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONPATH": path}
     coordinator = cluster.start_coordinator(
-        "--model", "mine:model", data="mine:data", environment=environment
+        "--model", "mine:model", "--data", "mine:data", environment=environment
     )
     cluster.start_worker("one", "--allow-module", "mine", environment=environment)
     with cluster.client() as client:

@@ -11,7 +11,7 @@ from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.rpc.tls import TlsFiles
 from lipt.trainer import Client
 from lipt.trainer.views import RunState
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 
 
 @dataclass(frozen=True)

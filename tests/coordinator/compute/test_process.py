@@ -13,7 +13,7 @@ from lipt.common.errors import BudgetError, ComputeError
 from lipt.common.events import EventKind, Events
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.process import ComputeProcess
-from lipt.coordinator.compute.settings import ComputeSettings
+from tests.coordinator.compute.conftest import compute_settings
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,7 @@ def events() -> Events:
 
 @pytest.fixture
 async def compute(tmp_path: Path, events: Events) -> AsyncIterator[ComputeProcess]:
-    settings = ComputeSettings(
-        state_dir=tmp_path,
-        data_source="digits",
-        image_size=None,
-        allowed_modules=(),
-        device="cpu",
-        max_blob_bytes=2**20,
-    )
-    process = ComputeProcess(settings, events)
+    process = ComputeProcess(compute_settings(tmp_path), events)
     yield process
     process.stop()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -59,8 +59,8 @@ class FakeDriver:
 class World:
     """The runs of a coordinator with 500 examples of 10 classes."""
 
-    def __init__(self, directory: Path) -> None:
-        self.database = Database.open(directory / "lipt.db")
+    def __init__(self, directory: Path, database: Database) -> None:
+        self.database = database
         self.book = RunBook(self.database)
         self.blobs = BlobStore(directory, max_blob_bytes=2**20)
         self.driver = FakeDriver()
@@ -98,10 +98,8 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
-    yield world
-    await world.database.close()
+def world(tmp_path: Path, database: Database) -> World:
+    return World(tmp_path, database)
 
 
 async def test_run_takes_what_is_asked_for_and_else_the_coordinator_s_defaults(

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -12,13 +11,6 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 
 MakeRun = Callable[..., RunRecord]
-
-
-@pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    database = Database.open(tmp_path / "lipt.db")
-    yield database
-    await database.close()
 
 
 async def test_change_is_durable_before_it_is_seen(database: Database, make_run: MakeRun) -> None:

@@ -62,8 +62,7 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, make_run: MakeRun) -> AsyncIterator[World]:
-    database = Database.open(tmp_path / "lipt.db")
+async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncIterator[World]:
     blobs = BlobStore(tmp_path, max_blob_bytes=2**20)
     run = make_run(state=RunState.READY).changed(
         fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(THETA_P)
@@ -76,7 +75,6 @@ async def world(tmp_path: Path, make_run: MakeRun) -> AsyncIterator[World]:
     compute.answers[SelectSubset] = world.select
     yield world
     await subsets.stop()
-    await database.close()
 
 
 async def test_a_subset_is_computed_once(world: World) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,23 +12,9 @@ from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset, sample_ids
-from lipt.coordinator.compute.settings import ComputeSettings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
-
-
-@pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    settings = ComputeSettings(
-        state_dir=Path(tmp_path_factory.mktemp("state")),
-        data_source="digits",
-        image_size=None,
-        allowed_modules=(),
-        device="cpu",
-        max_blob_bytes=2**30,
-    )
-    return Context(settings, report=lambda *_: None)
 
 
 @pytest.fixture(scope="module")

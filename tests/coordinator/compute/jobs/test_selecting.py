@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from lipt.common.weights.files import serialize_weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import selecting
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.coordinator.signals import Signals
@@ -47,19 +45,6 @@ class Probe:
             return self(signals, budget)
 
         return Strategy("probe", probe, "keeps", "", cost="N", needs=lambda _: self.needs)
-
-
-@pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    settings = ComputeSettings(
-        state_dir=Path(tmp_path_factory.mktemp("state")),
-        data_source="digits",
-        image_size=None,
-        allowed_modules=(),
-        device="cpu",
-        max_blob_bytes=2**30,
-    )
-    return Context(settings, report=lambda *_: None)
 
 
 @pytest.fixture(scope="module")
