@@ -5,14 +5,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := common coordinator worker trainer proto/lipt/v1
-PACKAGES := -p lipt.common -p lipt.coordinator -p lipt.worker -p lipt.trainer
+PACKAGES := -p lipt.common -p lipt.coordinator -p lipt.worker -p lipt.trainer -p docs.make
 PROTOS := $(wildcard proto/lipt/v1/*.proto)
 
 # A new or removed module changes its directory, and the editable install is then renewed.
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-faults lint format stubs bench bench-selection clean
+.PHONY: help env demo test test-faults lint format docs stubs generate bench bench-selection clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -50,10 +50,16 @@ format: env  ## Format the sources and mend what can be mended.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: env  ## Build the documentation into site/, strictly.
+	$(BIN)/python -m docs.make
+
 stubs: env  ## Generate the contract's stubs.
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
 	    --grpc_python_out=proto --mypy_grpc_out=quiet:proto \
 	    --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTOS)
+
+generate: env  ## Write the example files of deploy/ from the settings' descriptions.
+	$(BIN)/python -m deploy.generate
 
 bench: env  ## Measure, as ratios in one run.
 	$(BIN)/python -m benchmarks
@@ -63,4 +69,4 @@ bench-selection: env  ## Selection against the field's libraries. Takes hours; A
 	$(BIN)/python -m benchmarks.selection --deepcore '$(DEEPCORE)' --cords '$(CORDS)' $(ARGUMENTS)
 
 clean:  ## Remove the environment and everything generated.
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis lipt-demo
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache docs/generated site lipt-demo

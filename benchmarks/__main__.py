@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lipt.common.devices import versions
+from lipt.common.process.devices import versions
 
 BENCHMARKS = (
     "randaugment",

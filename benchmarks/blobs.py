@@ -27,14 +27,14 @@ import grpc.aio
 
 from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
-from lipt.common.protocol import CHUNK_BYTES
 from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.rpc import blobs
 from lipt.trainer import Client
-from lipt.trainer.demo.processes import Children
+from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2_grpc
 from lipt.worker.client import CoordinatorClient, Report
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lipt.trainer import Client
-from lipt.trainer.demo.processes import Children
+from lipt.trainer.cli.demo.processes import Children
 
 LIMIT_MS = 250.0
 INTERVAL_SECONDS = 0.02

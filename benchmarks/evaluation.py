@@ -14,10 +14,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from lipt.common.determinism import pinned_kernels
-from lipt.common.learner_task import ImageFormat
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
-from lipt.common.run_config import RunConfig
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.evaluation import Evaluator, batch_size_for
 

@@ -33,9 +33,9 @@ from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 
 from lipt.common.data import open_dataset
-from lipt.common.data.dataset import MemoryDataset
-from lipt.common.devices import resolve_device
+from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.models import build_model
+from lipt.common.process.devices import resolve_device
 from lipt.trainer.main_training import Recipe, Schedule, fit
 
 BATCH_SIZE = 256
@@ -124,7 +124,7 @@ def main() -> None:
     Console().print(table)
 
 
-def with_fit(dataset: MemoryDataset, model: str, steps: int, device: torch.device) -> float:
+def with_fit(dataset: Dataset, model: str, steps: int, device: torch.device) -> float:
     timer = Timer(device)
     fit(
         model,
@@ -179,7 +179,7 @@ def endlessly(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[tuple[Tensor, 
         yield from loader
 
 
-def images(count: int) -> tuple[MemoryDataset, list[bytes]]:
+def images(count: int) -> tuple[Dataset, list[bytes]]:
     """Pixels for `fit`, and the same images as files."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     path = Path(os.environ.get("LIPT_DATA", beside)) / "cifar10-jpeg" / "test.parquet"
@@ -195,7 +195,7 @@ def images(count: int) -> tuple[MemoryDataset, list[bytes]]:
         pixels_NCHW = torch.randint(256, shape, generator=generator).to(torch.uint8)
         files, labels_N, source = list(map(png, pixels_NCHW)), ids_N % 10, "made-up images"
     names = tuple(map(str, range(10)))
-    return MemoryDataset(source, names, labels_N, "benchmark", pixels_NCHW), files
+    return in_memory(source, names, labels_N, "benchmark", pixels_NCHW), files
 
 
 def png(pixels_CHW: Tensor) -> bytes:

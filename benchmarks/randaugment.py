@@ -21,7 +21,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandAugment
 from torchvision.transforms.autoaugment import _apply_op
 
-from lipt.common.determinism import pinned_kernels
+from lipt.common.determinism.kernels import pinned_kernels
 from lipt.worker.augmentation.operations import OPERATIONS
 from lipt.worker.augmentation.randaugment import randaugment
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from lipt.common.run_config import WeightEncoding
+from lipt.common.config.run_config import WeightEncoding
 from lipt.common.weights.encodings import decode_weights, encode_weights
 from lipt.common.weights.files import read_weights, serialize_weights
 from lipt.common.weights.specs import Weights, specs_of

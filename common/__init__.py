@@ -1,1 +1,6 @@
-"""What two of coordinator, worker and trainer share."""
+"""What at least two of coordinator, worker and trainer share; imports none of the three.
+
+Its rooms, from the top: `data`, `models`; `blobs`, `weights`; `config`; `rpc`; `observability`;
+`network`; `images`, `subsets`, `determinism`, `process`, `imports`, `backoff`; `errors`. Each
+imports only from rooms below it.
+"""

@@ -1,7 +1,17 @@
-"""Every refusal of the service: a sentence with the values and the remedy.
+"""Errors: every refusal of the service, a sentence with the values and the remedy.
 
-One class per reason. Each decides its gRPC status once; `reason` travels in
-`google.rpc.ErrorInfo` (domain "lipt"), so that the peer raises the same class.
+    LiptError              what nobody foresaw; the base of all others
+      RequestError         refused until the request, a flag or an installation is changed
+      InputError           data, weights, features or a learner that cannot be used
+      LifecycleError       a run, worker, lease or blob that is gone, over, or not there yet
+      TransferError        bytes that came damaged or out of order: sending them again helps
+      UnavailableError     who should answer is away, or has trouble of its own: waiting helps
+
+Families are for `except`, and are never raised themselves. Below them there is one class per
+reason: it decides its gRPC status once, and `reason` travels in `google.rpc.ErrorInfo` (domain
+"lipt"), so that the peer raises the same class. `retryable` says whether the same call, made
+again unchanged, may succeed; it is the one definition of "transient". A loop that repeats a call
+may do so after fewer errors than these, never after others.
 """
 
 from __future__ import annotations
@@ -14,14 +24,21 @@ DOMAIN = "lipt"
 
 
 class LiptError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of everything this package raises on purpose; itself what nobody foresaw."""
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
     reason: ClassVar[str] = "INTERNAL"
+    # An incident, a proxy's status, a newer peer's reason: nothing says that it would come again.
+    retryable: ClassVar[bool] = True
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    @property
+    def problem(self) -> str:
+        """The first sentence: what was wrong, without what to do."""
+        return self.message.partition(". ")[0].removesuffix(".")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A class may build its sentence from other arguments: between processes the sentence goes.
@@ -35,56 +52,65 @@ def revive(cls: type[LiptError], message: str) -> LiptError:
     return error
 
 
-class ConfigError(LiptError):
-    """A configuration value, alone or with the data, cannot be used."""
+class RequestError(LiptError):
+    """It is refused until something is changed: the request, a flag, an installation."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
+    # The answer follows from the request alone.
+    retryable = False
+
+
+class ConfigError(RequestError):
+    """A configuration value, alone or with the data, cannot be used."""
+
     reason = "INVALID_CONFIG"
 
 
-class BudgetError(LiptError):
+class BudgetError(RequestError):
     """The requested subset cannot be taken from the data set."""
 
-    code = grpc.StatusCode.INVALID_ARGUMENT
     reason = "INVALID_BUDGET"
 
 
-class UnknownNameError(LiptError):
+class UnknownNameError(RequestError):
     """A strategy, model or data set that does not exist; the message lists those that do."""
 
-    code = grpc.StatusCode.INVALID_ARGUMENT
     reason = "UNKNOWN_NAME"
 
 
-class StrategyOptionError(LiptError):
+class StrategyOptionError(RequestError):
     """A strategy's option does not exist or has a value that it does not take."""
 
-    code = grpc.StatusCode.INVALID_ARGUMENT
     reason = "INVALID_OPTION"
 
 
-class FactoryNotAllowedError(LiptError):
+class InvalidRequestError(RequestError):
+    """A request whose fields are missing or out of range."""
+
+    reason = "INVALID_REQUEST"
+
+
+class InvalidBlobNameError(RequestError):
+    """A blob reference that is not a SHA-256 digest and a size."""
+
+    reason = "INVALID_BLOB_NAME"
+
+
+class BlobTooLargeError(RequestError):
+    """A blob, message or tensor count over the limit, refused from what it declares."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "BLOB_TOO_LARGE"
+
+
+class FactoryNotAllowedError(RequestError):
     """A remote peer named a factory in a module that this process's flags do not allow."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
     reason = "FACTORY_NOT_ALLOWED"
 
 
-class DataError(LiptError):
-    """The data set is missing, empty, or holds an example that cannot be read."""
-
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "BAD_DATA"
-
-
-class SignalsError(LiptError):
-    """The model's outputs on the data are not finite, so nothing can be selected on them."""
-
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "BAD_SIGNALS"
-
-
-class MissingExtraError(LiptError):
+class MissingExtraError(RequestError):
     """An optional dependency is not installed; the message has the command that installs it."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
@@ -97,140 +123,170 @@ class MissingExtraError(LiptError):
         )
 
 
-class WeightsError(LiptError):
-    """Weights that are not those of the model, or a file that is not safetensors."""
-
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    reason = "INVALID_WEIGHTS"
-
-
-class FeaturesError(LiptError):
-    """A user's own features do not fit the data set, or are no such file."""
-
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    reason = "INVALID_FEATURES"
-
-
-class LearnerRejectedError(LiptError):
-    """A committed learner that the soup must not see."""
-
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    reason = "LEARNER_REJECTED"
-
-
-class CorruptChunkError(LiptError):
-    """A chunk's bytes differ from their CRC."""
-
-    code = grpc.StatusCode.DATA_LOSS
-    reason = "CORRUPT_CHUNK"
-
-
-class CorruptBlobError(LiptError):
-    """A blob's bytes differ from their SHA-256 digest."""
-
-    code = grpc.StatusCode.DATA_LOSS
-    reason = "CORRUPT_BLOB"
-
-
-class InvalidBlobNameError(LiptError):
-    """A blob reference that is not a SHA-256 digest and a size."""
-
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    reason = "INVALID_BLOB_NAME"
-
-
-class UnknownBlobError(LiptError):
-    """Nothing is stored under that digest."""
-
-    code = grpc.StatusCode.NOT_FOUND
-    reason = "UNKNOWN_BLOB"
-
-
-class BlobTooLargeError(LiptError):
-    """A blob, message or tensor count over the limit, refused from what it declares."""
-
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "BLOB_TOO_LARGE"
-
-
-class WrongOffsetError(LiptError):
-    """A chunk does not continue what is stored; ask for the status and resume there."""
-
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "WRONG_OFFSET"
-
-
-class UploadInProgressError(LiptError):
-    """Another peer is sending the same blob; try again, it may be complete by then."""
-
-    code = grpc.StatusCode.ABORTED
-    reason = "UPLOAD_IN_PROGRESS"
-
-
-class IncompatibleProtocolError(LiptError):
+class IncompatibleProtocolError(RequestError):
     """Two peers whose protocol majors differ."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "INCOMPATIBLE_PROTOCOL"
 
 
-class UnknownWorkerError(LiptError):
-    """The coordinator does not know the worker (it was restarted): register again."""
+class InputError(LiptError):
+    """What there is to work on cannot be used: data, weights, features, a learner."""
 
-    code = grpc.StatusCode.NOT_FOUND
-    reason = "UNKNOWN_WORKER"
+    code = grpc.StatusCode.INVALID_ARGUMENT
+    # The same bytes, and the same computation on them, are found wanting every time.
+    retryable = False
 
 
-class StaleLeaseError(LiptError):
-    """The assignment's lease is over; the result is not used."""
+class DataError(InputError):
+    """The data set is missing, empty, or holds an example that cannot be read."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "STALE_LEASE"
+    reason = "BAD_DATA"
 
 
-class UnknownRunError(LiptError):
+class SignalsError(InputError):
+    """The model's outputs on the data are not finite, so nothing can be selected on them."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "BAD_SIGNALS"
+
+
+class WeightsError(InputError):
+    """Weights that are not those of the model, or a file that is not safetensors."""
+
+    reason = "INVALID_WEIGHTS"
+
+
+class FeaturesError(InputError):
+    """A user's own features do not fit the data set, or are no such file."""
+
+    reason = "INVALID_FEATURES"
+
+
+class LearnerRejectedError(InputError):
+    """A committed learner that the soup must not see."""
+
+    reason = "LEARNER_REJECTED"
+
+
+class LearnerDivergedError(InputError):
+    """The learner's loss or weights are no longer finite; no soup can use them."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "LEARNER_DIVERGED"
+
+
+class LifecycleError(LiptError):
+    """What is asked for is gone, over, or not there yet: a run, a worker, a lease, a blob."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    # Something else has to happen first: another call, or the run's going on (`Client.wait`).
+    retryable = False
+
+
+class UnknownRunError(LifecycleError):
     """No run has that id or name."""
 
     code = grpc.StatusCode.NOT_FOUND
     reason = "UNKNOWN_RUN"
 
 
-class RunNotReadyError(LiptError):
+class RunNotReadyError(LifecycleError):
     """The run has not got as far as the request needs, or ended without it."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "RUN_NOT_READY"
 
 
-class RunFailedError(LiptError):
+class RunFailedError(LifecycleError):
     """The run cannot go on; the message is what its record says."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "RUN_FAILED"
 
 
-class InvalidRequestError(LiptError):
-    """A request whose fields are missing or out of range."""
+class UnknownWorkerError(LifecycleError):
+    """The coordinator does not know the worker (it was restarted): register again."""
 
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    reason = "INVALID_REQUEST"
+    code = grpc.StatusCode.NOT_FOUND
+    reason = "UNKNOWN_WORKER"
 
 
-class StateError(LiptError):
-    """The state directory cannot be used."""
+class StaleLeaseError(LifecycleError):
+    """The assignment's lease is over; the result is not used."""
+
+    reason = "STALE_LEASE"
+
+
+class LearnerStoppedError(LifecycleError):
+    """The learner was asked to stop, and its weights are worth nothing."""
+
+    code = grpc.StatusCode.CANCELLED
+    reason = "LEARNER_STOPPED"
+
+
+class UnknownBlobError(LifecycleError):
+    """Nothing is stored under that digest."""
+
+    code = grpc.StatusCode.NOT_FOUND
+    reason = "UNKNOWN_BLOB"
+
+
+class ProcessEndedError(LifecycleError):
+    """A process that the demo needs has ended; the message has the end of its log."""
 
     code = grpc.StatusCode.INTERNAL
-    reason = "BAD_STATE"
+    reason = "PROCESS_ENDED"
 
 
-class ComputeError(LiptError):
-    """The compute process ended without an answer."""
+class TransferError(LiptError):
+    """Bytes came damaged or out of order."""
 
-    code = grpc.StatusCode.INTERNAL
-    reason = "COMPUTE_FAILED"
+    code = grpc.StatusCode.DATA_LOSS
+    # They are whole where they come from, so they are sent again, from where the receiver is.
+    retryable = True
 
 
-class UnreachableError(LiptError):
+class CorruptChunkError(TransferError):
+    """A chunk's bytes differ from their CRC."""
+
+    reason = "CORRUPT_CHUNK"
+
+
+class CorruptBlobError(TransferError):
+    """A blob's bytes differ from their SHA-256 digest."""
+
+    reason = "CORRUPT_BLOB"
+
+
+class SubsetError(TransferError):
+    """A subset whose examples differ from its digest, or a file that does not hold one."""
+
+    # Of a coordinator it is asked for again; a file is nobody's to ask again.
+    reason = "BAD_SUBSET"
+
+
+class WrongOffsetError(TransferError):
+    """A chunk does not continue what is stored; ask for the status and resume there."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "WRONG_OFFSET"
+
+
+class UploadInProgressError(TransferError):
+    """Another peer is sending the same blob; try again, it may be complete by then."""
+
+    code = grpc.StatusCode.ABORTED
+    reason = "UPLOAD_IN_PROGRESS"
+
+
+class UnavailableError(LiptError):
+    """The other side cannot answer now: it is away, or its disk or child process failed."""
+
+    # A coordinator is restarted, a network mended, a disk emptied; the request is as good as ever.
+    retryable = True
+
+
+class UnreachableError(UnavailableError):
     """The coordinator does not answer."""
 
     code = grpc.StatusCode.UNAVAILABLE
@@ -243,24 +299,33 @@ class ForkedError(UnreachableError):
     reason = "FORKED"
 
 
-class NotACoordinatorError(LiptError):
+class NotACoordinatorError(UnavailableError):
     """What answers at the address is another kind of gRPC server."""
 
+    # A proxy may, for a coordinator that is being restarted.
     code = grpc.StatusCode.UNIMPLEMENTED
     reason = "NOT_A_COORDINATOR"
 
 
-class SubsetError(LiptError):
-    """A subset whose examples differ from its digest, or a file that does not hold one."""
+class StateError(UnavailableError):
+    """The state directory cannot be used."""
 
-    code = grpc.StatusCode.DATA_LOSS
-    reason = "BAD_SUBSET"
+    # A full disk, most of all: it passes when somebody has made room.
+    reason = "BAD_STATE"
 
 
-def _leaves(cls: type[LiptError]) -> list[type[LiptError]]:
-    return [cls, *(leaf for sub in cls.__subclasses__() for leaf in _leaves(sub))]
+class ComputeError(UnavailableError):
+    """The compute process ended without an answer."""
+
+    reason = "COMPUTE_FAILED"
+
+
+def error_classes(cls: type[LiptError] = LiptError) -> list[type[LiptError]]:
+    """A class and all below it."""
+    return [cls, *(below for sub in cls.__subclasses__() for below in error_classes(sub))]
 
 
 def error_class(reason: str) -> type[LiptError]:
     """The class whose `reason` this is; LiptError itself for one from a newer peer."""
-    return {cls.reason: cls for cls in _leaves(LiptError)}.get(reason, LiptError)
+    own = {cls.reason: cls for cls in error_classes() if "reason" in vars(cls)}
+    return own.get(reason, LiptError)

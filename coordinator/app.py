@@ -1,4 +1,4 @@
-"""App: the coordinator's parts, put together once and taken apart in order."""
+"""Application: the coordinator's parts, put together once and taken apart in order."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from time import monotonic, time
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.events import Events
+from lipt.common.observability.events import Events
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.compute.settings import ComputeSettings
-from lipt.coordinator.dispatch.clocks import steady_clock
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.intake import LearnerIntake
+from lipt.coordinator.dispatch.leases import steady_clock
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.repair import restore_inputs
-from lipt.coordinator.runs.requests import Runs
-from lipt.coordinator.runs.store import RunBook
+from lipt.coordinator.runs.requests import RunRequests
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.lock import StateLock
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 _REPORT_EVERY_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class App:
     """Everything that the servicers delegate to."""
 
@@ -40,10 +41,10 @@ class App:
     data: DataDescription
     lock: StateLock
     blobs: BlobStore
-    book: RunBook
+    store: RunStore
     dispatcher: Dispatcher
-    driver: RunDriver
-    runs: Runs
+    intake: LearnerIntake
+    requests: RunRequests
     subsets: Subsets
 
 
@@ -76,25 +77,25 @@ async def open_app(
         database = Database.open(settings.state_dir / "lipt.db")
         blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
         data = await compute.run(DescribeData(), _log_progress())
-        book = RunBook(database)
-        await book.load()
+        store = RunStore(database)
+        await store.load()
         dispatcher = Dispatcher(
-            book,
+            store,
             lease_seconds=settings.lease.duration_seconds,
             clock=monotonic,
             wall_clock=deadline_clock,
             events=events,
         )
         driver = RunDriver(
-            book,
+            store,
             compute,
             restore=lambda run, report: restore_inputs(run, blobs, compute, report),
             wall_clock=time,
             deadline_clock=deadline_clock,
             events=events,
         )
-        runs = Runs(
-            book,
+        requests = RunRequests(
+            store,
             driver,
             blobs,
             data,
@@ -102,12 +103,23 @@ async def open_app(
             allowed_modules=settings.allow_modules,
             wall_clock=time,
         )
-        await runs.check_model(settings.run)
-        subsets = Subsets(book, database, blobs, compute, data, wall_clock=time)
+        await requests.check_model(settings.run)
+        subsets = Subsets(store, database, blobs, compute, data, wall_clock=time)
         dispatcher.restore()
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
-        yield App(settings, events, data, lock, blobs, book, dispatcher, driver, runs, subsets)
+        yield App(
+            settings=settings,
+            events=events,
+            data=data,
+            lock=lock,
+            blobs=blobs,
+            store=store,
+            dispatcher=dispatcher,
+            intake=LearnerIntake(dispatcher, blobs),
+            requests=requests,
+            subsets=subsets,
+        )
         await subsets.stop()
     finally:
         if expiry is not None:

@@ -1,4 +1,4 @@
-"""`lipt-coordinator`: flags over LIPT_* variables over `--config FILE`, then serve.
+"""Command line of `lipt-coordinator`: flags over LIPT_* variables over `--config FILE`, then serve.
 
 Heavy imports wait until the flags are read, so that `--help` answers at once.
 """
@@ -10,62 +10,36 @@ from typing import Annotated, Any
 
 import typer
 
+from lipt.common.config.knobs import option_help
+from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def _knob(name: str, *flags: str, note: str = "") -> Any:
+    return typer.Option(*flags, help=option_help(CoordinatorSettings, name, note=note))
 
 
 @app.command()
 def coordinator(
     config: Annotated[
         Path | None,
-        typer.Option(help="TOML file with every setting; deploy/run.example.toml shows them."),
+        typer.Option(help="TOML file with any setting; deploy/run.example.toml shows all of them."),
     ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Data set: digits, cifar10:DIR, cifar100:DIR, imagefolder:DIR, parquet:PATH, "
-            "or package.module:factory."
-        ),
-    ] = None,
-    image_size: Annotated[
-        int | None, typer.Option(help="Resize images to this many pixels a side.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Model of a run that names none: resnet8, resnet18, wrn28_10, torchvision:NAME, "
-            "or package.module:factory."
-        ),
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(help="Address to serve on [default: 127.0.0.1:50051].")
-    ] = None,
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(help="Where runs survive restarts [default: the user's state directory]."),
-    ] = None,
-    metrics_listen: Annotated[
-        str | None, typer.Option(help="Address of Prometheus metrics, at /metrics.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu or cuda:N, for the soup and the signals.")
-    ] = None,
-    allow_module: Annotated[
-        list[str] | None,
-        typer.Option(help="Module that a run may name a model factory in; repeatable."),
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate of this server.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="PEM authority whose certificates peers must show (mTLS).")
-    ] = None,
-    insecure: Annotated[
-        bool | None,
-        typer.Option("--insecure", help="Listen beyond this machine without TLS."),
-    ] = None,
-    address_file: Annotated[
-        Path | None, typer.Option(help="Write the address here once it is served.")
-    ] = None,
-    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    data: Annotated[str | None, _knob("dataset.source")] = None,
+    image_size: Annotated[int | None, _knob("dataset.image_size")] = None,
+    model: Annotated[str | None, _knob("run.model", note="A run may name another.")] = None,
+    listen: Annotated[str | None, _knob("listen")] = None,
+    state_dir: Annotated[Path | None, _knob("state_dir")] = None,
+    metrics_listen: Annotated[str | None, _knob("metrics_listen")] = None,
+    device: Annotated[str | None, _knob("device")] = None,
+    allow_module: Annotated[list[str] | None, _knob("allow_modules", note="Repeatable.")] = None,
+    tls_cert: Annotated[Path | None, _knob("tls_cert")] = None,
+    tls_key: Annotated[Path | None, _knob("tls_key")] = None,
+    tls_ca: Annotated[Path | None, _knob("tls_ca")] = None,
+    insecure: Annotated[bool | None, _knob("insecure", "--insecure")] = None,
+    address_file: Annotated[Path | None, _knob("address_file")] = None,
+    log_level: Annotated[str | None, _knob("log_level")] = None,
 ) -> None:
     """Hold a data set, run the pipeline over workers, and serve subsets."""
     from lipt.common.errors import LiptError
@@ -97,10 +71,9 @@ def coordinator(
 def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     import asyncio
 
-    from lipt.common.logs import configure_logging
-    from lipt.common.settings import load_settings
-    from lipt.common.threads import wait_passively
-    from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
+    from lipt.common.config.settings import load_settings
+    from lipt.common.process.logs import configure_logging
+    from lipt.common.process.threads import wait_passively
 
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))
     configure_logging(settings.log_level)

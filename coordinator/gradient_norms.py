@@ -17,10 +17,10 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from lipt.common.data import Dataset
-from lipt.common.determinism import pinned_kernels
-from lipt.common.evaluation_mode import evaluation_mode
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
+from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.coordinator.signals import require_finite_rows
 
 # B copies of all gradients are in memory at once.

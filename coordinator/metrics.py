@@ -1,4 +1,4 @@
-"""What the coordinator shows at `/metrics` besides its events: how it stands now."""
+"""Gauges: how the coordinator stands now, shown at `/metrics` beside its event counters."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from lipt.common.metrics import Gauge
+from lipt.common.observability.metrics import Gauge
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.runs.store import RunBook
-from lipt.coordinator.state.records import LearnerState, RunState
+from lipt.coordinator.runs.store import RunStore
 
 # A scrape is given up where the service is too busy to answer.
 _PATIENCE_SECONDS = 5.0
@@ -27,9 +27,9 @@ def from_other_threads(
     return lambda: asyncio.run_coroutine_threadsafe(compute(), loop).result(_PATIENCE_SECONDS)
 
 
-def gauges(book: RunBook, dispatcher: Dispatcher) -> tuple[Gauge, ...]:
+def gauges(store: RunStore, dispatcher: Dispatcher) -> tuple[Gauge, ...]:
     """Runs, learners, workers and leases."""
-    runs = book.runs()
+    runs = store.runs()
     by_state = Counter(run.state for run in runs)
     learners: Counter[LearnerState] = Counter()
     for run in runs:
@@ -40,13 +40,17 @@ def gauges(book: RunBook, dispatcher: Dispatcher) -> tuple[Gauge, ...]:
             "lipt_runs",
             "Runs by state.",
             "state",
-            {state.value: by_state[state] for state in RunState},
+            {state.value: by_state[state] for state in RunState if state is not RunState.UNKNOWN},
         ),
         Gauge(
             "lipt_learners",
             "Learners of runs in training, by state.",
             "state",
-            {state.value: learners[state] for state in LearnerState},
+            {
+                state.value: learners[state]
+                for state in LearnerState
+                if state is not LearnerState.UNKNOWN
+            },
         ),
         Gauge("lipt_workers", "Workers that are there.", "", {"": len(dispatcher.alive())}),
         Gauge("lipt_leases", "Learners that a worker has now.", "", {"": len(dispatcher.leases)}),

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 
 Parameters = dict[str, Tensor]
 # The SUM of the losses of a part of the examples, of the parameters.

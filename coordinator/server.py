@@ -1,4 +1,4 @@
-"""Server: one `grpc.aio` server of the contract, health and reflection, with a graceful end."""
+"""gRPC server: the contract's services, health and reflection, and a graceful end."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.errors import ConfigError
-from lipt.common.exposure import describe_exposure, require_deliberate_exposure
-from lipt.common.metrics import serving_metrics
-from lipt.common.rpc.channel import split_address
+from lipt.common.network.address import (
+    describe_exposure,
+    require_deliberate_exposure,
+    split_address,
+)
+from lipt.common.network.tls import TlsFiles
+from lipt.common.observability.metrics import serving_metrics
+from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.rpc.status import ErrorInterceptor
-from lipt.common.rpc.tls import TlsFiles
 from lipt.coordinator.app import App, open_app
-from lipt.coordinator.dispatch.intake import WeightSpecs
 from lipt.coordinator.metrics import from_other_threads, gauges
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.info import InfoService
@@ -140,7 +143,7 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
     if listen is None:
         yield
         return
-    figures = from_other_threads(lambda: gauges(app.book, app.dispatcher))
+    figures = from_other_threads(lambda: gauges(app.store, app.dispatcher))
     with serving_metrics(listen, tls, app.events, figures) as address:
         logger.info("metrics on %s/metrics", address)
         yield
@@ -159,13 +162,20 @@ def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.a
     )
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(app.blobs), server)
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(
-        WorkerService(app.dispatcher, WeightSpecs(app.blobs), stopping), server
+    info = InfoService(
+        app.data,
+        app.dispatcher,
+        app.store,
+        default_run=app.settings.run,
+        device=device_name(resolve_device(app.settings.device)),
     )
-    run_pb2_grpc.add_RunServiceServicer_to_server(RunService(app.book, app.runs, stopping), server)
+    workers = WorkerService(app.dispatcher, app.intake, stopping)
+    runs = RunService(app.store, app.requests, stopping)
+    blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(app.blobs), server)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
+    run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
     subset_pb2_grpc.add_SubsetServiceServicer_to_server(SubsetService(app.subsets), server)
-    info_pb2_grpc.add_InfoServiceServicer_to_server(InfoService(app), server)
+    info_pb2_grpc.add_InfoServiceServicer_to_server(info, server)
     reflection.enable_server_reflection(
         (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
     )

@@ -60,7 +60,7 @@ def read_user_features(
         container = read_container(path, max_bytes=max_bytes, max_tensors=_MAX_TENSORS)
     except (WeightsError, BlobTooLargeError) as error:
         # What else these say is about a model's weights.
-        raise FeaturesError(f"{error.message.partition('. ')[0]}. {_HOW}") from error
+        raise FeaturesError(f"{error.problem}. {_HOW}") from error
     if FEATURES not in container.specs or container.specs.keys() - {FEATURES, PAIRED_FEATURES}:
         names = ", ".join(map(quoted, container.specs)) or "nothing"
         raise FeaturesError(f"the file of features holds {names}. {_HOW}")

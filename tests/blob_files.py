@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from lipt.common.blobs.store import BlobStore
 
 
 def blob_file(store: Path, sha256: str) -> Path:
@@ -15,3 +20,21 @@ def flip_a_bit(path: Path, byte: int, bit: int = 0) -> None:
     content = bytearray(path.read_bytes())
     content[byte] ^= 1 << bit
     path.write_bytes(content)
+
+
+def files_of(store: BlobStore) -> list[str]:
+    """All files of a store, by their paths in it."""
+    return sorted(
+        str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()
+    )
+
+
+@contextmanager
+def file_size_limit(num_bytes: int) -> Iterator[None]:
+    """Writes beyond it fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -15,13 +15,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lipt.trainer.client import Client
+    from lipt.common.states import RunState
+    from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
-    from lipt.trainer.reselection import Reselection
-    from lipt.trainer.samplers import ReselectingSampler, SubsetSampler
-    from lipt.trainer.subset import Subset
-    from lipt.trainer.views import InfoView, LearnerView, RunState, RunView, StrategyView
-    from lipt.trainer.weighted_loss import normalized_weights, weighted_cross_entropy
+    from lipt.trainer.reselection.reselection import Reselection
+    from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
+    from lipt.trainer.subsets.subset import Subset
+    from lipt.trainer.subsets.weighted_loss import normalized_weights, weighted_cross_entropy
+    from lipt.trainer.views import InfoView, LearnerView, RunView, StrategyView
 
 __all__ = [
     "Client",
@@ -43,17 +44,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Client": "lipt.trainer.client",
+    "Client": "lipt.trainer.client.client",
     "Recipe": "lipt.trainer.main_training",
-    "ReselectingSampler": "lipt.trainer.samplers",
-    "Reselection": "lipt.trainer.reselection",
+    "ReselectingSampler": "lipt.trainer.reselection.samplers",
+    "Reselection": "lipt.trainer.reselection.reselection",
+    "RunState": "lipt.common.states",
     "Schedule": "lipt.trainer.main_training",
-    "Subset": "lipt.trainer.subset",
-    "SubsetSampler": "lipt.trainer.samplers",
+    "Subset": "lipt.trainer.subsets.subset",
+    "SubsetSampler": "lipt.trainer.reselection.samplers",
     "Trained": "lipt.trainer.main_training",
     "fit": "lipt.trainer.main_training",
-    "normalized_weights": "lipt.trainer.weighted_loss",
-    "weighted_cross_entropy": "lipt.trainer.weighted_loss",
+    "normalized_weights": "lipt.trainer.subsets.weighted_loss",
+    "weighted_cross_entropy": "lipt.trainer.subsets.weighted_loss",
 }
 
 

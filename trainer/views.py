@@ -1,52 +1,23 @@
 """What a trainer sees of the coordinator: frozen values, never the wire's messages.
 
 Nothing here imports gRPC or torch, so that a notebook, a DataLoader's worker or
-a `--help` can import it for free.
+a `--help` can import it for free. Fields bear the names that the wire's messages have for
+them; where not, `of` in a field's metadata names the message's, "outer.inner" where nested,
+and several make a tuple. `lipt.trainer.client.conversion` reads them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lipt.common.states import LearnerState, RunState
 
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
-    from lipt.common.run_config import RunConfig
-
-
-class RunState(StrEnum):
-    """How far a run is; READY, FAILED and CANCELLED are its ends."""
-
-    UNKNOWN = "unknown"
-    PENDING = "pending"
-    INITIALIZING = "initializing"
-    SHARDING = "sharding"
-    TRAINING = "training"
-    MERGING = "merging"
-    READY = "ready"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing will change any more."""
-        return self in (RunState.READY, RunState.FAILED, RunState.CANCELLED)
-
-
-class LearnerState(StrEnum):
-    """How far one learner is; DONE, FAILED and DROPPED are its ends."""
-
-    UNKNOWN = "unknown"
-    QUEUED = "queued"
-    LEASED = "leased"
-    DONE = "done"
-    FAILED = "failed"
-    DROPPED = "dropped"
+    from lipt.common.config.run_config import RunConfig
 
 
 class WeightsKind(StrEnum):
@@ -92,7 +63,7 @@ class LearnerView:
     state: LearnerState
     density: float
     attempts: int
-    worker: str
+    worker: str = field(metadata={"of": ("worker_name",)})
     device: str
     step: int
     loss: float
@@ -194,7 +165,7 @@ class DatasetView:
     class_names: tuple[str, ...]
     class_counts: tuple[int, ...]
     fingerprint: str
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, int, int] = field(metadata={"of": ("channels", "height", "width")})
 
 
 @dataclass(frozen=True)
@@ -213,36 +184,9 @@ class WorkerView:
 class InfoView:
     """Who answers: protocol, versions, data, defaults and workers."""
 
-    protocol: tuple[int, int]
+    protocol: tuple[int, int] = field(metadata={"of": ("protocol.major", "protocol.minor")})
     versions: Mapping[str, str]
     device: str
     dataset: DatasetView | None
     default_run: RunConfig
     workers: tuple[WorkerView, ...]
-
-
-def to_jsonable(value: Any) -> Any:
-    """A view, or anything made of views, as values that `json.dumps` takes.
-
-    Field names are the keys; times are ISO 8601; a float that JSON has no
-    literal for (a diverged loss) is null.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: to_jsonable(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): to_jsonable(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [to_jsonable(item) for item in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    dump = getattr(value, "model_dump", None)
-    return to_jsonable(dump(mode="json")) if dump else value

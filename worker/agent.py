@@ -14,21 +14,21 @@ from typing import Protocol
 
 import torch
 
-from lipt.common.devices import device_name, versions
 from lipt.common.errors import (
     IncompatibleProtocolError,
     LearnerRejectedError,
+    LearnerStoppedError,
     LiptError,
     StaleLeaseError,
     UnknownRunError,
     UnknownWorkerError,
     UnreachableError,
 )
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
+from lipt.common.process.devices import device_name, versions
 from lipt.worker.client import Assignment, CoordinatorClient
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.settings import WorkerSettings
-from lipt.worker.training import LearnerStoppedError
 
 logger = logging.getLogger(__name__)
 

@@ -14,15 +14,21 @@ from typing import TypeVar
 
 import torch
 
+from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.retry import RetryPolicy
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
+from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data.shard import Shard, unpack_shard
-from lipt.common.errors import LiptError, StateError, UnknownBlobError, UnreachableError
-from lipt.common.events import EventKind, Events
+from lipt.common.errors import (
+    LearnerStoppedError,
+    LiptError,
+    StateError,
+    UnknownBlobError,
+    UnreachableError,
+)
 from lipt.common.models import build_model
-from lipt.common.run_config import WeightEncoding
+from lipt.common.observability.events import EventKind, Events
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
@@ -30,7 +36,6 @@ from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, Report
 from lipt.worker.learner import LearnerResult, train_learner
 from lipt.worker.lease import LeaseKeeper
-from lipt.worker.training import LearnerStoppedError
 
 logger = logging.getLogger(__name__)
 

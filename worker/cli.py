@@ -10,42 +10,34 @@ from typing import Annotated, Any
 
 import typer
 
+from lipt.common.config.knobs import option_help
+from lipt.worker.settings import WorkerSettings
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def _knob(name: str, *flags: str, note: str = "") -> Any:
+    return typer.Option(*flags, help=option_help(WorkerSettings, name, note=note))
 
 
 @app.command()
 def worker(
-    coordinator: Annotated[
-        str | None, typer.Option(help="host:port [default: 127.0.0.1:50051].")
+    coordinator: Annotated[str | None, _knob("coordinator")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with these settings; deploy/worker.example.toml shows all."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with these settings.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda:N.")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="How this worker is shown [default: the host's name].")
-    ] = None,
-    allow_module: Annotated[
-        list[str] | None,
-        typer.Option(help="Module to import model factories from when a run asks; repeatable."),
-    ] = None,
-    cache_dir: Annotated[
-        Path | None, typer.Option(help="Where initial weights are kept between learners.")
-    ] = None,
-    max_learners: Annotated[
-        int | None, typer.Option(help="Stop after so many learners [default: go on].")
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate of this worker.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="PEM authority that certified the coordinator.")
-    ] = None,
-    metrics_listen: Annotated[
-        str | None, typer.Option(help="Address of Prometheus metrics, at /metrics.")
-    ] = None,
-    insecure: Annotated[
-        bool | None,
-        typer.Option("--insecure", help="Show metrics beyond this machine without TLS."),
-    ] = None,
-    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    device: Annotated[str | None, _knob("device")] = None,
+    name: Annotated[str | None, _knob("name")] = None,
+    allow_module: Annotated[list[str] | None, _knob("allow_modules", note="Repeatable.")] = None,
+    cache_dir: Annotated[Path | None, _knob("cache_dir")] = None,
+    max_learners: Annotated[int | None, _knob("max_learners")] = None,
+    tls_cert: Annotated[Path | None, _knob("tls_cert")] = None,
+    tls_key: Annotated[Path | None, _knob("tls_key")] = None,
+    tls_ca: Annotated[Path | None, _knob("tls_ca")] = None,
+    metrics_listen: Annotated[str | None, _knob("metrics_listen")] = None,
+    insecure: Annotated[bool | None, _knob("insecure", "--insecure")] = None,
+    log_level: Annotated[str | None, _knob("log_level")] = None,
 ) -> None:
     """Train learners for a coordinator until told to stop."""
     from lipt.common.errors import LiptError
@@ -80,12 +72,11 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from contextlib import ExitStack
     from functools import partial
 
-    from lipt.common.exposure import require_deliberate_exposure
-    from lipt.common.logs import configure_logging
-    from lipt.common.rpc.tls import TlsFiles
-    from lipt.common.settings import load_settings
-    from lipt.common.threads import wait_passively
-    from lipt.worker.settings import WorkerSettings
+    from lipt.common.config.settings import load_settings
+    from lipt.common.network.address import require_deliberate_exposure
+    from lipt.common.network.tls import TlsFiles
+    from lipt.common.process.logs import configure_logging
+    from lipt.common.process.threads import wait_passively
 
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level)
@@ -96,9 +87,9 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
         )
     wait_passively()
     from lipt.common.blobs.store import BlobStore
-    from lipt.common.devices import resolve_device
-    from lipt.common.events import Events
-    from lipt.common.metrics import serving_metrics
+    from lipt.common.observability.events import Events
+    from lipt.common.observability.metrics import serving_metrics
+    from lipt.common.process.devices import resolve_device
     from lipt.common.rpc.channel import open_channel
     from lipt.worker.agent import Agent
     from lipt.worker.assignment import AssignmentRunner

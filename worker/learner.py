@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lipt.common.config.learner_task import LearnerTask
 from lipt.common.data.shard import Shard
-from lipt.common.determinism import pinned_kernels, seeded_generators
+from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
+from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import DataError, LearnerRejectedError
-from lipt.common.learner_task import LearnerTask
 from lipt.common.models import build_model, lay_out
-from lipt.common.seeding import derive_generator, derive_seed
 from lipt.common.weights.finite import require_finite
-from lipt.common.weights.specs import Weights, check_specs, specs_of
+from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
 from lipt.worker.pruning import PruningInputs, prunable_parameters, prune
 from lipt.worker.training import ComputeMode, compute_mode, diverged, train_on_shard
 
@@ -95,7 +95,7 @@ def train_learner(
     def after_step(step: int, loss: float) -> None:
         if step in task.learners.snapshot_steps:
             _require_finite(task, model.state_dict(), "weights", step)
-            snapshots.append(_copied_state(model))
+            snapshots.append(copy_to_cpu(model.state_dict()))
         on_step(step, loss)
 
     started = time.perf_counter()
@@ -159,14 +159,7 @@ def _pruned(
         # In the model, so that a tensor with two names in its state is pruned under both.
         for name, parameter in parameters.items():
             parameter.copy_(pruned[name])
-    return _copied_state(model)
-
-
-def _copied_state(model: nn.Module) -> Weights:
-    return {
-        name: tensor.detach().to("cpu", copy=True).contiguous()
-        for name, tensor in model.state_dict().items()
-    }
+    return copy_to_cpu(model.state_dict())
 
 
 def _gradients(

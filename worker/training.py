@@ -15,32 +15,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import grpc
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.errors import ConfigError, LiptError
-from lipt.common.learner_task import LearnerTask
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import Precision
+from lipt.common.determinism.seeding import derive_generator
+from lipt.common.errors import ConfigError, LearnerDivergedError, LearnerStoppedError
+from lipt.common.images.model_input import to_model_input
 from lipt.common.models import memory_format
-from lipt.common.preprocess import to_model_input
-from lipt.common.run_config import Precision
-from lipt.common.seeding import derive_generator
 from lipt.worker.augmentation import augment
-
-
-class LearnerStoppedError(LiptError):
-    """The learner was asked to stop, and its weights are worth nothing."""
-
-    code = grpc.StatusCode.CANCELLED
-    reason = "LEARNER_STOPPED"
-
-
-class LearnerDivergedError(LiptError):
-    """The learner's loss or weights are no longer finite; no soup can use them."""
-
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "LEARNER_DIVERGED"
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from benchmarks.selection.objectives import NUM_RANDOM
 from benchmarks.selection.runner import Limits, Outcome, RowSpec, measure_row, write_signals
 from benchmarks.selection.side import Checkouts, Side, Task, unweighted
 from benchmarks.selection.tables import Row, cost_table, group_table
-from lipt.common.devices import versions
+from lipt.common.process.devices import versions
 
 FRACTION = 0.1
 CLASS_SHAPE = {"num_examples": 1300, "num_classes": 1000, "num_features": 2048}

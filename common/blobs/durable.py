@@ -1,4 +1,4 @@
-"""What it takes for a file to survive a crash, and to be written by one process at a time."""
+"""Durable files: they survive a crash, and are written by one process at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name of a blob is what it contains, so equal values are stored and sent once."""
+"""Blob name: the digest and the size of a content, so that equal contents are stored once."""
 
 from __future__ import annotations
 
@@ -52,15 +52,6 @@ class BlobName:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
             return cls(digest.hexdigest(), file.tell())
-
-    @classmethod
-    def parse(cls, sha256: str, size_bytes: int) -> Self:
-        """The name that a peer or a record gave.
-
-        Raises:
-            InvalidBlobNameError: not a digest and a size.
-        """
-        return cls(sha256, size_bytes)
 
     def __str__(self) -> str:
         return f"{self.sha256[:12]} ({self.size_bytes} bytes)"

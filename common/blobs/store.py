@@ -1,4 +1,4 @@
-"""Blobs on disk, each in a file named by its digest, durable once they are there.
+"""Blob store: a directory of contents, each in a file named by its digest and durable.
 
     blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
     uploads/SHA256.part  the beginning of one that is being received
@@ -11,9 +11,7 @@ once, and a partial file has one writer, by a lock that dies with its process.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-from io import FileIO
+import threading
 from pathlib import Path
 
 from lipt.common.blobs.durable import (
@@ -29,7 +27,8 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.upload import Upload
 from lipt.common.errors import BlobTooLargeError, CorruptBlobError, UnknownBlobError
 
-_COPY_BYTES = 1024 * 1024
+# Most are asked for at once; what nobody ever asks for must not pile up.
+_MAX_ARRIVALS = 10_000
 
 
 class BlobStore:
@@ -48,6 +47,8 @@ class BlobStore:
         self.root = root
         self.max_blob_bytes = max_blob_bytes
         self._uploads = root / "uploads"
+        self._arrivals: dict[BlobName, bool] = {}
+        self._arriving = threading.Lock()
         with state_errors(root):
             make_directory(root / "blobs")
             make_directory(self._uploads)
@@ -153,27 +154,6 @@ class BlobStore:
             publish(file, path, self._target(name))
         return name
 
-    def put_file(self, source: Path) -> BlobName:
-        """Store a copy of a file, durably; a piece of it is in memory at a time.
-
-        Raises:
-            BlobTooLargeError: over the store's limit.
-            StateError: the file cannot be read, or the disk refuses.
-        """
-        with state_errors(source), FileIO(str(source)) as reader:
-            self._check_size(os.fstat(reader.fileno()).st_size, str(source))
-            with state_errors(self.root), temporary_file(self._uploads) as (file, path):
-                digest = hashlib.sha256()
-                # It may grow meanwhile.
-                while (piece := reader.read(_COPY_BYTES)) and file.tell() <= self.max_blob_bytes:
-                    digest.update(piece)
-                    write_all(file, piece)
-                self._check_size(file.tell(), str(source))
-                name = BlobName(digest.hexdigest(), file.tell())
-                if not self._is_durable(name):
-                    publish(file, path, self._target(name))
-        return name
-
     def trim(self, max_bytes: int, *, keep: BlobName) -> None:
         """Delete the blobs that were not used for longest until the rest fits: for caches only.
 
@@ -225,7 +205,27 @@ class BlobStore:
             StateError: the disk refuses.
         """
         self._check_size(name.size_bytes, str(name))
-        return Upload.open(name, offset_bytes, part=self._part(name), target=self._target(name))
+        return Upload.open(
+            name,
+            offset_bytes,
+            part=self._part(name),
+            target=self._target(name),
+            on_arrival=self._note_arrival,
+        )
+
+    def take_arrival(self, name: BlobName) -> bool:
+        """Whether a blob was compared with its digest as this process received it.
+
+        True for the first who asks only: a disk may change it later.
+        """
+        with self._arriving:
+            return self._arrivals.pop(name, False)
+
+    def _note_arrival(self, name: BlobName) -> None:
+        with self._arriving:
+            self._arrivals[name] = True
+            if len(self._arrivals) > _MAX_ARRIVALS:
+                del self._arrivals[next(iter(self._arrivals))]
 
     def _target(self, name: BlobName) -> Path:
         return self.root / "blobs" / name.sha256[:2] / name.sha256

@@ -1,7 +1,7 @@
-"""The client's side of a blob's way: cut anywhere, it goes on where it was.
+"""Blob transfer, the client's side: downloads and uploads that go on where they were cut.
 
-Every chunk is compared with its CRC and every blob with its digest; what does
-not agree is asked for again. Only the peer's silence is timed, never the whole.
+Every chunk is compared with its CRC and every blob with its digest; what does not agree is
+asked for again. A transfer may take as long as it needs: only the peer's silence is timed.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Protocol, cast
 
 import grpc
 
-from lipt.common.blobs.chunks import chunk_data, fill_chunk
+from lipt.common.backoff import RetryPolicy, retry
+from lipt.common.blobs.messages import blob_to_proto, chunk_data, fill_chunk
 from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.retry import RetryPolicy, retry
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.watchdog import IdleWatchdog
 from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
     LiptError,
+    TransferError,
     UnreachableError,
     WrongOffsetError,
 )
-from lipt.common.protocol import CHUNK_BYTES
+from lipt.common.rpc.idle import IdleWatchdog
+from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.common.rpc.status import from_rpc_error
-from lipt.common.rpc.wire import blob_to_proto
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 OnBytes = Callable[[int], object]
@@ -36,6 +36,8 @@ OnBytes = Callable[[int], object]
 IDLE_SECONDS = 30.0
 _STATUS_SECONDS = 10.0
 _DEFAULT_RETRY = RetryPolicy()
+# What sending again mends. A full disk, there or here, is said at once: its owner may know better.
+_MENDED = (UnreachableError, TransferError)
 
 
 def download(
@@ -56,7 +58,7 @@ def download(
         on_bytes: called with how many bytes just arrived; what it raises ends the
             download, and the part that is here stays for the next one.
         policy: how often a cut is mended.
-        idle_seconds: after this, and before twice this, without a byte the peer is given up.
+        idle_seconds: a call on which nothing moved for so long is cut, and tried again.
 
     Returns:
         The blob's file in the store.
@@ -75,7 +77,7 @@ def download(
                 upload.finish()
         return store.path(name)
 
-    return retry(attempt, progress=lambda: store.committed_offset(name), policy=policy)
+    return retry(attempt, on=_MENDED, policy=policy, progress=lambda: store.committed_offset(name))
 
 
 def download_bytes(
@@ -112,7 +114,7 @@ def download_bytes(
         _receive(stub, name, memory, on_bytes=on_bytes, idle_seconds=idle_seconds)
         return memory.finish()
 
-    return retry(attempt, progress=lambda: memory.offset_bytes, policy=policy)
+    return retry(attempt, on=_MENDED, policy=policy, progress=lambda: memory.offset_bytes)
 
 
 def upload(
@@ -152,7 +154,7 @@ def upload(
             _send(stub, name, data, committed, on_bytes=on_bytes, idle_seconds=idle_seconds)
         return name
 
-    return retry(attempt, progress=lambda: committed, policy=policy)
+    return retry(attempt, on=_MENDED, policy=policy, progress=lambda: committed)
 
 
 class _Sink(Protocol):
@@ -200,10 +202,9 @@ def _receive(
         return
     request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=sink.offset_bytes)
     call = stub.ReadBlob(request)
-    watchdog = IdleWatchdog(idle_seconds=idle_seconds)
+    watchdog = IdleWatchdog(idle_seconds)
     with _lipt_errors(watchdog), watchdog.over(call):
-        for response in call:
-            watchdog.touch()
+        for response in watchdog.messages(call):
             data = chunk_data(response.chunk, blob=name, offset_bytes=sink.offset_bytes)
             sink.write(data)
             if on_bytes:
@@ -220,14 +221,14 @@ def _send(
     idle_seconds: float,
 ) -> None:
     """One call's worth of a blob, from where the coordinator is."""
-    watchdog = IdleWatchdog(idle_seconds=idle_seconds)
+    watchdog = IdleWatchdog(idle_seconds)
     errors: list[Exception] = []
 
     def requests() -> Iterator[blob_pb2.WriteBlobRequest]:
         # gRPC would log what its thread's iterator raises, and tell the caller nothing.
         try:
             for offset, piece in pieces:
-                watchdog.touch()
+                watchdog.wait_begins()
                 ref = blob_to_proto(name) if offset == offset_bytes else None
                 request = blob_pb2.WriteBlobRequest(blob=ref)
                 fill_chunk(request.chunk, offset, piece)
@@ -266,7 +267,7 @@ def _lipt_errors(watchdog: IdleWatchdog | None = None) -> Iterator[None]:
     try:
         yield
     except (grpc.RpcError, grpc.FutureCancelledError) as error:
-        if watchdog and watchdog.fired:
+        if watchdog and watchdog.expired:
             raise UnreachableError(
                 "the coordinator stopped moving bytes. Check the network and its load."
             ) from error

@@ -1,13 +1,13 @@
-"""A blob that arrives piece by piece, and goes on where it was after any crash."""
+"""Upload: a blob that arrives piece by piece, and goes on where it was after any crash."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import threading
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from lipt.common.blobs.durable import publish, state_errors, try_lock, write_all
@@ -24,18 +24,35 @@ class Upload:
     for the write that is still running.
     """
 
-    def __init__(self, name: BlobName, *, file: FileIO, part: Path, target: Path) -> None:
+    def __init__(
+        self,
+        name: BlobName,
+        *,
+        file: FileIO,
+        part: Path,
+        target: Path,
+        on_arrival: Callable[[BlobName], object],
+    ) -> None:
         self.name = name
         self.offset_bytes = 0
         self._file = file
         self._part = part
         self._target = target
+        self._on_arrival = on_arrival
         self._digest = hashlib.sha256()
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, name: BlobName, offset_bytes: int, *, part: Path, target: Path) -> Self:
-        """Continue the partial file at its end.
+    def open(
+        cls,
+        name: BlobName,
+        offset_bytes: int,
+        *,
+        part: Path,
+        target: Path,
+        on_arrival: Callable[[BlobName], object],
+    ) -> Self:
+        """Continue the partial file at its end; `on_arrival` is told when all of it is durable.
 
         Raises:
             UploadInProgressError: someone else is writing it.
@@ -44,7 +61,7 @@ class Upload:
         """
         with state_errors(part):
             file = _open_locked(name, part)
-        upload = cls(name, file=file, part=part, target=target)
+        upload = cls(name, file=file, part=part, target=target, on_arrival=on_arrival)
         try:
             with state_errors(part):
                 upload._resume(offset_bytes)
@@ -109,6 +126,7 @@ class Upload:
                     "on the way or while it was read. Send it again from the start."
                 )
             publish(self._file, self._part, self._target)
+            self._on_arrival(self.name)
         return self.name
 
     def close(self) -> None:
@@ -121,12 +139,7 @@ class Upload:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -1,11 +1,15 @@
-"""Labelled image sets by name, and the shards cut from them."""
+"""Data: labelled image sets by name, their fingerprints, and the shards cut from them.
+
+Owns the ids of examples: row n is the same example in every process. For the coordinator, which
+opens and cuts, the worker, which reads shards, and the trainer, which trains on subsets.
+"""
 
 from lipt.common.data.channel_statistics import normalization
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.decode import decode_image
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.registry import known_sources, open_dataset
 from lipt.common.data.shard import Shard, pack_shard, unpack_shard
+from lipt.common.images.decode import decode_image
 
 __all__ = [
     "Dataset",

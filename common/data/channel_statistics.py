@@ -1,4 +1,6 @@
-"""Each channel's mean and deviation, which travel with the task so that all peers agree.
+"""Channel statistics: each channel's mean and deviation, by which a run's images are normalized.
+
+They travel with the task, so that all peers normalize alike.
 
 Shapes: B examples, C channels.
 """

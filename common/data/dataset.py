@@ -1,6 +1,6 @@
-"""A labelled image set: a map from a row number, which is the example's id, to its bytes.
+"""Data set: a map from a row number, which is the example's id, to a labelled image.
 
-Two storages: small sets lie in memory as pixels, the others are read row by row.
+Rows lie in memory as pixels where they fit, and are otherwise read and decoded when asked for.
 
 Shapes: N examples, B ids, C x H x W pixels as the model sees them.
 """
@@ -8,131 +8,30 @@ Shapes: N examples, B ids, C x H x W pixels as the model sees them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lipt.common.data.parallel import map_rows
-from lipt.common.data.rows import Rows
-
-
-class Dataset(Protocol):
-    """Labelled images, the same ones in the same order every time they are opened."""
-
-    @property
-    def source(self) -> str:
-        """The name under which it was opened."""
-        ...
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """A name for every label; their number is the number of classes."""
-        ...
-
-    @property
-    def labels_N(self) -> Tensor:
-        """The labels, int64, on the CPU."""
-        ...
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width as the model sees them."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """See `lipt.common.data.fingerprinting`."""
-        ...
-
-    @property
-    def encoded(self) -> bool:
-        """Whether examples are image files rather than pixels."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, row: int) -> dict[str, Tensor | bytes]:
-        """One example: "image", uint8 C x H x W or an image file's bytes, and "label", int64.
-
-        Raises:
-            IndexError: there is no such row.
-        """
-        ...
-
-    def images(self, ids: Tensor) -> Tensor:
-        """Decode examples to what the model sees.
-
-        Args:
-            ids: B row numbers, int64, in any order, repeats allowed.
-
-        Returns:
-            uint8, B x C x H x W.
-
-        Raises:
-            IndexError: a row number is outside 0..N-1.
-            DataError: an image can no longer be read.
-        """
-        ...
-
-    def raw_bytes(self, row: int) -> bytes:
-        """What is shipped of an example: an image file, or the bytes of its pixels.
-
-        Raises:
-            IndexError: there is no such row.
-        """
-        ...
+from lipt.common.data.sources.rows import ArrayRows, Rows
 
 
 @dataclass(frozen=True)
-class MemoryDataset:
-    """Pixels in memory, at the size that the model sees."""
+class Dataset:
+    """Labelled images, the same ones in the same order every time they are opened.
 
-    source: str
-    class_names: tuple[str, ...]
-    labels_N: Tensor
-    fingerprint: str
-    images_NCHW: Tensor
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width."""
-        _, channels, height, width = self.images_NCHW.shape
-        return channels, height, width
-
-    @property
-    def encoded(self) -> bool:
-        """False: the examples are pixels."""
-        return False
-
-    def __len__(self) -> int:
-        return len(self.labels_N)
-
-    def __getitem__(self, row: int) -> dict[str, Tensor | bytes]:
-        """One example, as pixels."""
-        _require_row(row, self)
-        return {"image": self.images_NCHW[row], "label": self.labels_N[row]}
-
-    def images(self, ids: Tensor) -> Tensor:
-        """The pixels of these rows, copied."""
-        _require_ids(ids, self)
-        return self.images_NCHW[ids]
-
-    def raw_bytes(self, row: int) -> bytes:
-        """The pixels' bytes in C x H x W order."""
-        _require_row(row, self)
-        return self.images_NCHW[row].numpy().tobytes()
-
-
-@dataclass(frozen=True)
-class RowDataset:
-    """A set too large for memory: rows are read and decoded when they are asked for."""
+    Attributes:
+        rows: where the examples are.
+        fingerprint: see `lipt.common.data.fingerprinting`.
+        image_shape: channels, height and width as the model sees them.
+        num_threads: how many threads decode; 1 decodes in the caller's.
+    """
 
     rows: Rows
     fingerprint: str
     image_shape: tuple[int, int, int]
-    num_threads: int
+    num_threads: int = 1
 
     @property
     def source(self) -> str:
@@ -146,29 +45,44 @@ class RowDataset:
 
     @property
     def labels_N(self) -> Tensor:
-        """The labels, int64."""
+        """The labels, int64, on the CPU."""
         return self.rows.labels_N
 
     @property
     def encoded(self) -> bool:
-        """Whether the rows are image files."""
+        """Whether examples are image files rather than pixels."""
         return self.rows.encoded
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, row: int) -> dict[str, Tensor | bytes]:
-        """One example: an image file where the rows are encoded, else pixels."""
-        _require_row(row, self)
-        label = self.labels_N[row]
-        if self.encoded:
-            return {"image": self.rows.raw(row), "label": label}
-        return {"image": self.images(torch.tensor([row]))[0], "label": label}
+        """One example: "image", uint8 C x H x W or an image file's bytes, and "label", int64.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        image = self.raw_bytes(row) if self.encoded else self.images(torch.tensor([row]))[0]
+        return {"image": image, "label": self.labels_N[row]}
 
     def images(self, ids: Tensor) -> Tensor:
-        """Decode these rows, in threads where that pays."""
-        _require_ids(ids, self)
+        """Decode examples to what the model sees, in threads where that pays.
+
+        Args:
+            ids: B row numbers, int64, in any order, repeats allowed.
+
+        Returns:
+            uint8, B x C x H x W.
+
+        Raises:
+            IndexError: a row number is outside 0..N-1.
+            DataError: an image can no longer be read.
+        """
+        for end in (ids.min(), ids.max()) if len(ids) else ():
+            self._require_row(int(end))
         channels, height, width = self.image_shape
+        if isinstance(self.rows, ArrayRows) and self.rows.images_NCHW.shape[1:] == self.image_shape:
+            return torch.from_numpy(self.rows.images_NCHW)[ids]
         images_BCHW = np.empty((len(ids), channels, height, width), np.uint8)
         # Neighbours may share a block of a file, which is then read once.
         places = ids.argsort(stable=True).tolist()
@@ -182,19 +96,29 @@ class RowDataset:
         return torch.from_numpy(images_BCHW)
 
     def raw_bytes(self, row: int) -> bytes:
-        """The image file, or the pixels' bytes where the rows are not encoded."""
-        _require_row(row, self)
+        """What is shipped of an example: an image file, or the bytes of its pixels.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        self._require_row(row)
         if self.encoded:
             return self.rows.raw(row)
-        return self.images(torch.tensor([row]))[0].numpy().tobytes()
+        return self.images(torch.tensor([row])).numpy().tobytes()
+
+    def _require_row(self, row: int) -> None:
+        if not 0 <= row < len(self):
+            raise IndexError(f"there is no row {row} in {self.source} with {len(self)} rows")
 
 
-def _require_row(row: int, dataset: Dataset) -> None:
-    if not 0 <= row < len(dataset):
-        raise IndexError(f"there is no row {row} in {dataset.source} with {len(dataset)} rows")
-
-
-def _require_ids(ids: Tensor, dataset: Dataset) -> None:
-    if len(ids):
-        _require_row(int(ids.min()), dataset)
-        _require_row(int(ids.max()), dataset)
+def in_memory(
+    source: str,
+    class_names: tuple[str, ...],
+    labels_N: Tensor,
+    fingerprint: str,
+    images_NCHW: Tensor,
+) -> Dataset:
+    """A data set of pixels at the size that the model sees, uint8."""
+    rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy())
+    _, channels, height, width = images_NCHW.shape
+    return Dataset(rows, fingerprint, (channels, height, width))

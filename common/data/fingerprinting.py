@@ -1,4 +1,4 @@
-"""What tells two data sets apart: a digest that travels with every subset.
+"""Fingerprint: a data set's digest, which travels with every subset.
 
 Indices mean nothing on other data, so whoever applies them compares fingerprints
 first. The fingerprint is the lower-case hexadecimal SHA-256 of these bytes:

@@ -1,4 +1,6 @@
-"""From a source's rows to a data set: what size, in memory or not, and every image checked.
+"""Loading: a source's rows made into a data set, with every image checked.
+
+Here it is decided at which size a model sees the images, and whether they stay in memory.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -11,11 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lipt.common.data.dataset import Dataset, MemoryDataset, RowDataset
+from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.rows import Header, Rows, require_labels
+from lipt.common.data.sources.rows import Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.images.formats import Header
 
 # Decoded pixels up to this size stay in memory.
 MEMORY_BUDGET_BYTES = 2 * 2**30
@@ -89,9 +92,9 @@ def load(
     digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
     channels = 1 if scan.grayscale else 3
     if scan.pixels is None:
-        return RowDataset(rows, digest, (channels, size[0], size[1]), num_threads)
+        return Dataset(rows, digest, (channels, size[0], size[1]), num_threads)
     images_NCHW = torch.from_numpy(np.ascontiguousarray(scan.pixels[:, :channels]))
-    return MemoryDataset(rows.source, rows.class_names, rows.labels_N, digest, images_NCHW)
+    return in_memory(rows.source, rows.class_names, rows.labels_N, digest, images_NCHW)
 
 
 def _scan(

@@ -1,4 +1,4 @@
-"""A function over many rows, in threads where that pays, with progress."""
+"""Parallel map: a function over many rows, in threads where that pays, with progress."""
 
 from __future__ import annotations
 

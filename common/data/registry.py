@@ -1,4 +1,4 @@
-"""The data sets by name: built in, and the user's own."""
+"""Registry of data sets: the built-in ones by name, and the user's own."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from lipt.common.data.cifar import cifar10_rows, cifar100_rows
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.digits import digits_rows
-from lipt.common.data.factory import factory_rows
-from lipt.common.data.imagefolder import imagefolder_rows
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES, load
 from lipt.common.data.parallel import Progress
-from lipt.common.data.parquet import parquet_rows
-from lipt.common.data.rows import Rows
+from lipt.common.data.sources.cifar import cifar10_rows, cifar100_rows
+from lipt.common.data.sources.digits import digits_rows
+from lipt.common.data.sources.factory import factory_rows
+from lipt.common.data.sources.imagefolder import imagefolder_rows
+from lipt.common.data.sources.parquet import parquet_rows
+from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import ConfigError, UnknownNameError
-from lipt.common.factory import is_factory_spec
+from lipt.common.imports.factory import is_factory_spec
 
 _WITHOUT_PATH: Mapping[str, Callable[[str], Rows]] = MappingProxyType(
     dict.fromkeys(("digits", "digits-train", "digits-test"), digits_rows)

@@ -1,4 +1,4 @@
-"""A shard: the few examples that one learner trains on, as one safetensors file.
+"""Shard: the few examples that one learner trains on, as one safetensors file.
 
 A set in memory travels as pixels, at the size that the model sees:
 
@@ -21,26 +21,25 @@ Shapes: n examples, C x H x W pixels as the model sees them.
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors.torch import save
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.decode import decode_image
 from lipt.common.data.parallel import map_rows, threads_for
-from lipt.common.errors import DataError
-from lipt.common.learner_task import ImageFormat
+from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
+from lipt.common.images.decode import decode_image
+from lipt.common.images.formats import ImageFormat
+from lipt.common.weights.container import Container, pack, read_container
+from lipt.common.weights.specs import TensorSpec, quoted
 
-# A header of three tensors takes about 250 bytes.
-_MAX_HEADER_BYTES = 4096
+# One more than a shard has, and the container's limit on the header goes with it.
+_MAX_TENSORS = 4
 _MAX_IMAGE_SIZE = 4096
 # What a shard's files may become when decoded: a small file can declare many pixels.
 _MAX_DECODED_BYTES = 8 * 2**30
+_REMEDY = "Fetch the shard again; if that does not help, the coordinator is at fault."
 
 
 @dataclass(frozen=True)
@@ -49,14 +48,6 @@ class Shard:
 
     images: Tensor
     labels_N: Tensor
-
-
-@dataclass(frozen=True)
-class _Entry:
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
 
 
 def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
@@ -82,7 +73,7 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
         tensors["offsets"] = torch.tensor(offsets, dtype=torch.int64)
     else:
         tensors["images"] = dataset.images(ids)
-    return save(tensors)
+    return pack(tensors, {})
 
 
 def unpack_shard(data: bytes, image: ImageFormat, *, num_examples: int, num_classes: int) -> Shard:
@@ -98,24 +89,25 @@ def unpack_shard(data: bytes, image: ImageFormat, *, num_examples: int, num_clas
         DataError: the bytes are not a shard of that many such examples.
     """
     _require_expected(image, num_examples)
-    entries = _read_header(data)
-    labels = _int64(data, entries, "labels", num_examples)
-    if labels.min() < 0 or labels.max() >= num_classes:
+    container = _open(data)
+    expected = {"labels": TensorSpec((num_examples,), torch.int64)}
+    if "images" in container.specs:
+        expected["images"] = TensorSpec((num_examples, *image.shape), torch.uint8)
+    else:
+        expected["offsets"] = TensorSpec((num_examples + 1,), torch.int64)
+        # How long the files are, the offsets will have to say as well.
+        encoded = container.specs.get("encoded")
+        expected["encoded"] = TensorSpec((encoded.num_bytes if encoded else 0,), torch.uint8)
+    _require_specs(container, expected)
+    labels_N = container.tensor("labels")
+    if labels_N.min() < 0 or labels_N.max() >= num_classes:
         raise DataError(
-            f"the shard has labels from {labels.min()} to {labels.max()}, outside "
+            f"the shard has labels from {int(labels_N.min())} to {int(labels_N.max())}, outside "
             f"0..{num_classes - 1}. {_REMEDY}"
         )
-    if "images" in entries:
-        _require_names(entries, {"images", "labels"})
-        pixels = _uint8(data, entries, "images", (num_examples, *image.shape))
-        images = torch.from_numpy(pixels.copy())
-    else:
-        _require_names(entries, {"encoded", "labels", "offsets"})
-        images = _decode(data, entries, image, num_examples)
-    return Shard(images, torch.from_numpy(labels))
-
-
-_REMEDY = "Fetch the shard again; if that does not help, the coordinator is at fault."
+    if "images" in expected:
+        return Shard(container.tensor("images"), labels_N)
+    return Shard(_decode(container, image, num_examples), labels_N)
 
 
 def _require_expected(image: ImageFormat, num_examples: int) -> None:
@@ -137,93 +129,38 @@ def _require_expected(image: ImageFormat, num_examples: int) -> None:
         )
 
 
-def _read_header(data: bytes) -> dict[str, _Entry]:
-    header_bytes = int.from_bytes(data[:8], "little")
-    body_begin = 8 + header_bytes
-    if header_bytes > _MAX_HEADER_BYTES or body_begin > len(data):
-        raise DataError(
-            f"{len(data)} bytes with a header of {header_bytes} are no shard; its header takes "
-            f"at most {_MAX_HEADER_BYTES}. {_REMEDY}"
-        )
+def _open(data: bytes) -> Container:
     try:
-        header = json.loads(data[8:body_begin])
-        entries = {name: _entry(declared, body_begin) for name, declared in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        container = read_container(data, max_bytes=len(data), max_tensors=_MAX_TENSORS)
+    except (WeightsError, BlobTooLargeError) as error:
+        # What else these say is about a model's weights.
+        raise DataError(f"the shard cannot be read: {error.problem}. {_REMEDY}") from error
+    if container.metadata:
+        raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
+    return container
+
+
+def _require_specs(container: Container, expected: dict[str, TensorSpec]) -> None:
+    if container.specs.keys() != expected.keys():
+        found = ", ".join(map(quoted, sorted(container.specs))) or "nothing"
         raise DataError(
-            f"the shard's header is not that of a safetensors file. {_REMEDY}"
-        ) from error
-    end = body_begin
-    for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
-        if entry.begin != end or entry.end < entry.begin:
-            raise DataError(f"the shard's tensors overlap or leave gaps. {_REMEDY}")
-        end = entry.end
-    if end != len(data):
-        raise DataError(f"the shard has {len(data)} bytes where its header says {end}. {_REMEDY}")
-    return entries
-
-
-def _entry(declared: dict[str, object], body_begin: int) -> _Entry:
-    dtype, shape, offsets = declared["dtype"], declared["shape"], declared["data_offsets"]
-    if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
-        raise TypeError("a header entry's fields have other types")
-    begin, end = offsets
-    numbers = [*shape, begin, end]
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise TypeError("a header entry's numbers are not counts")
-    return _Entry(dtype, tuple(shape), body_begin + begin, body_begin + end)
-
-
-def _require_names(entries: dict[str, _Entry], names: set[str]) -> None:
-    if entries.keys() != names:
-        raise DataError(
-            f"the shard holds {', '.join(sorted(entries))[:200]} instead of "
-            f"{', '.join(sorted(names))}. {_REMEDY}"
+            f"the shard holds {found} instead of {', '.join(map(quoted, sorted(expected)))}. "
+            f"{_REMEDY}"
         )
+    for name, spec in expected.items():
+        if container.specs[name] != spec:
+            raise DataError(
+                f"the shard's {name!r} is {container.specs[name]} instead of {spec}. {_REMEDY}"
+            )
 
 
-def _require_entry(
-    entries: dict[str, _Entry], name: str, dtype: str, item_bytes: int, shape: tuple[int, ...]
-) -> _Entry:
-    entry = entries.get(name)
-    if entry is None:
-        raise DataError(f"the shard holds no tensor {name!r}. {_REMEDY}")
-    if entry.dtype != dtype or entry.shape != shape:
-        raise DataError(
-            f"the shard's {name!r} is {entry.dtype[:20]} of shape {list(entry.shape)[:8]} instead "
-            f"of {dtype} of shape {list(shape)}. {_REMEDY}"
-        )
-    num_items = 1
-    for length in shape:
-        num_items *= length
-    if entry.end - entry.begin != num_items * item_bytes:
-        raise DataError(
-            f"the shard's {name!r} has {entry.end - entry.begin} bytes for {num_items} items of "
-            f"{item_bytes}. {_REMEDY}"
-        )
-    return entry
-
-
-def _int64(data: bytes, entries: dict[str, _Entry], name: str, length: int) -> NDArray[np.int64]:
-    entry = _require_entry(entries, name, "I64", 8, (length,))
-    return np.frombuffer(data, "<i8", length, entry.begin).astype(np.int64)
-
-
-def _uint8(
-    data: bytes, entries: dict[str, _Entry], name: str, shape: tuple[int, ...]
-) -> NDArray[np.uint8]:
-    entry = _require_entry(entries, name, "U8", 1, shape)
-    flat = np.frombuffer(data, np.uint8, entry.end - entry.begin, entry.begin)
-    return flat.reshape(shape)
-
-
-def _decode(
-    data: bytes, entries: dict[str, _Entry], image: ImageFormat, num_examples: int
-) -> Tensor:
-    offsets = _int64(data, entries, "offsets", num_examples + 1).tolist()
-    encoded = _uint8(data, entries, "encoded", (offsets[-1],))
+def _decode(container: Container, image: ImageFormat, num_examples: int) -> Tensor:
+    offsets = container.tensor("offsets").tolist()
+    encoded = container.values("encoded")
     # An empty file is no image, so every offset is larger than the one before.
-    if offsets[0] != 0 or any(a >= b for a, b in itertools.pairwise(offsets)):
-        raise DataError(f"the shard's offsets do not rise from 0. {_REMEDY}")
+    rise = all(before < after for before, after in itertools.pairwise(offsets))
+    if offsets[0] != 0 or offsets[-1] != encoded.size or not rise:
+        raise DataError(f"the shard's offsets do not rise from 0 to {encoded.size}. {_REMEDY}")
     images_NCHW = torch.empty((num_examples, *image.shape), dtype=torch.uint8)
 
     def decode(index: int) -> None:

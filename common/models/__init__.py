@@ -1,4 +1,7 @@
-"""Classifiers by name, and the last layer that the selection signals look at."""
+"""Models: classifiers by name, their layout in memory, and the last layer that signals look at.
+
+Owns how a name becomes a model, and what a user's own model must do. For all three processes.
+"""
 
 from lipt.common.models.head import find_head, forward_with_features
 from lipt.common.models.layout import lay_out, memory_format

@@ -1,4 +1,4 @@
-"""A user's own model, from a function `package.module:factory`."""
+"""Model factory: a user's own model, from a function `package.module:factory`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 from torch import nn
 
 from lipt.common.errors import ConfigError
-from lipt.common.factory import load_factory
+from lipt.common.imports.factory import load_factory
 
 
 def build_from_factory(

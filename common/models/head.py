@@ -1,4 +1,6 @@
-"""The last layer of a model, and what goes into it: all that last-layer gradients need.
+"""Head: the last layer of a model, and what goes into it.
+
+That is all that last-layer gradients need.
 
 Shapes: N images, C classes, D features.
 """

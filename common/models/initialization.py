@@ -1,4 +1,4 @@
-"""How the built-in networks start: He et al.'s initialization, by layer kind."""
+"""Initialization: the first weights of the built-in networks, after He et al., by layer kind."""
 
 from __future__ import annotations
 

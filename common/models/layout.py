@@ -1,4 +1,4 @@
-"""How a model lies in memory, decided in one place for training and evaluation.
+"""Layout: how a model lies in memory, decided in one place for training and evaluation.
 
 Measured on a CPU: channels-last training is 1.0 to 1.6 times as fast, evaluation of a
 small ResNet in batches of 64 2.5 times as fast as contiguous in batches of 128.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lipt.common.factory import is_factory_spec
+from lipt.common.imports.factory import is_factory_spec
 from lipt.common.models.torchvision_models import PREFIX as TORCHVISION
 
 

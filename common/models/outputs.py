@@ -1,4 +1,4 @@
-"""What a model that we did not write must do with a batch, tried before any training."""
+"""Output check: a model that we did not write is tried on a batch before any training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
+from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.models.head import require_head
 
 _BATCH_SIZE = 2
@@ -30,14 +31,12 @@ def require_logits(
     """
     channels, height, width = image_shape
     format_text = f"{channels}x{height}x{width}"
-    training = {module: module.training for module in model.modules()}
     images = torch.zeros(_BATCH_SIZE, *image_shape)
     try:
-        model.eval()
-        with torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             outputs = model(images)
-        _require_shape(outputs, spec, num_classes=num_classes, format_text=format_text)
-        require_head(model, images)
+            _require_shape(outputs, spec, num_classes=num_classes, format_text=format_text)
+            require_head(model, images)
     except ConfigError:
         raise
     except Exception as error:
@@ -46,9 +45,6 @@ def require_logits(
             f"{error}. Choose a model that takes this size, or give the data set's images "
             "the size that the model takes (--image-size)."
         ) from error
-    finally:
-        for module, was_training in training.items():
-            module.training = was_training
 
 
 def _require_shape(outputs: object, spec: str, *, num_classes: int, format_text: str) -> None:

@@ -1,4 +1,4 @@
-"""The models by name: built in, torchvision's, and the user's own."""
+"""Registry of models: the built-in ones by name, torchvision's, and the user's own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
+from lipt.common.determinism.kernels import seeded_generators
 from lipt.common.errors import UnknownNameError
-from lipt.common.factory import is_factory_spec
+from lipt.common.imports.factory import is_factory_spec
 from lipt.common.models.factory import build_from_factory
 from lipt.common.models.outputs import require_logits
 from lipt.common.models.resnet import resnet8, resnet18
@@ -56,9 +57,7 @@ def build_model(
         FactoryNotAllowedError: `spec` names a factory in a module that is not allowed.
         ConfigError: the model cannot be built, or does not take such images.
     """
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would seed the accelerators' generators, too.
-        torch.default_generator.manual_seed(seed)
+    with seeded_generators(seed, torch.device("cpu")):
         model = _build(spec, num_classes, image_shape, allowed_modules)
     return model.train()
 

@@ -1,4 +1,4 @@
-"""ResNets in their form for small images: a 3x3 stem with stride 1 and no max-pooling.
+"""ResNet for small images: a 3x3 stem with stride 1 and no max-pooling.
 
 Every stage after the first halves the image, and the global average takes
 whatever is left, so 8x8 digits work as well as 32x32 photographs.

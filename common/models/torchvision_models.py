@@ -1,4 +1,4 @@
-"""torchvision's classification models under the names `torchvision:NAME`."""
+"""Models of torchvision: its classifiers, under the names `torchvision:NAME`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,6 @@
-"""What both ends of a call need: channels, certificates, errors, and the wire's values."""
+"""RPC: channels, errors as statuses, protobuf messages as values, and the protocol's numbers.
+
+Owns what every call has in common, on both ends. What is particular to blobs or to configuration
+stands in `blobs/messages.py` and `config/messages.py`. Only servicers and clients import it:
+algorithms see no message.
+"""

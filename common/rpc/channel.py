@@ -1,4 +1,4 @@
-"""Channels to the coordinator, with the retries that are safe for every plain call.
+"""Channel to the coordinator, with the retries that are safe for every plain call.
 
 Every request of the contract may be repeated, so UNAVAILABLE is retried by
 gRPC itself for some seconds; longer absences are the caller's decision.
@@ -10,8 +10,8 @@ import json
 
 import grpc
 
-from lipt.common.errors import ConfigError
-from lipt.common.rpc.tls import TlsFiles
+from lipt.common.network.address import split_address
+from lipt.common.network.tls import TlsFiles
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 
 # Streams are left out: whoever reads one resumes it where it broke. With retries a stream was
@@ -66,15 +66,3 @@ def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.Channel:
     if tls is None:
         return grpc.insecure_channel(address, options=_OPTIONS)
     return grpc.secure_channel(address, tls.channel_credentials(), options=_OPTIONS)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` as a pair.
-
-    Raises:
-        ConfigError: the address has another form, or its port is out of range.
-    """
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"address {address!r} is not host:port. Example: 127.0.0.1:50051")
-    return host.strip("[]"), int(port)

@@ -1,4 +1,4 @@
-"""Errors on the wire: a `google.rpc.Status` with the reason in `ErrorInfo`.
+"""Status: an error on the wire, a `google.rpc.Status` with the reason in `ErrorInfo`.
 
 The server turns a `LiptError` into its status in one place, an interceptor, so
 that servicers simply raise; the client turns the status back into the class.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -27,7 +28,7 @@ from lipt.common.errors import (
     error_class,
     revive,
 )
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ _MAX_MESSAGE_BYTES = 1500
 
 # Health and reflection answer in their own way.
 _OWN_SERVICES = "/lipt.v1."
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 def to_status(error: LiptError) -> status_pb2.Status:
@@ -98,24 +101,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or not method.startswith(_OWN_SERVICES):
             return handler
-        if handler.response_streaming:
-            behaviour = handler.stream_stream or handler.unary_stream
-            make = (
-                grpc.stream_stream_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_stream_rpc_method_handler
-            )
-            wrapped: Any = _guard_stream(_read_requests(behaviour, handler), method, self._events)
-        else:
-            behaviour = handler.stream_unary or handler.unary_unary
-            make = (
-                grpc.stream_unary_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_unary_rpc_method_handler
-            )
-            wrapped = _guard_unary(_read_requests(behaviour, handler), method, self._events)
-        return make(
-            wrapped,
+        streams = (handler.request_streaming, handler.response_streaming)
+        kind = "_".join("stream" if streaming else "unary" for streaming in streams)
+        behaviour = _read_requests(getattr(handler, kind), handler)
+        guard = _guard_stream if handler.response_streaming else _guard_unary
+        return getattr(grpc, f"{kind}_rpc_method_handler")(
+            guard(behaviour, method, self._events),
             request_deserializer=_deserializer(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
@@ -161,35 +152,36 @@ def _well_formed(request: Any) -> Any:
 
 
 def _guard_unary(behaviour: Any, method: str, events: Events) -> Any:
-    async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
+    async def guarded(request: Any, context: _Context) -> Any:
+        async with _errors_as_status(context, method, events):
             return await behaviour(request, context)
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the outermost frame of a call
-            await _abort(context, error, method, events)
 
     return guarded
 
 
 def _guard_stream(behaviour: Any, method: str, events: Events) -> Any:
-    async def guarded(
-        request: Any, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[Any]:
-        try:
-            async for response in behaviour(request, context):
+    async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:
+        async with (
+            _errors_as_status(context, method, events),
+            aclosing(behaviour(request, context)) as responses,
+        ):
+            async for response in responses:
                 yield response
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the outermost frame of a call
-            await _abort(context, error, method, events)
 
     return guarded
 
 
-async def _abort(
-    context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str, events: Events
-) -> None:
+@asynccontextmanager
+async def _errors_as_status(context: _Context, method: str, events: Events) -> AsyncIterator[None]:
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the outermost frame of a call
+        await _abort(context, error, method, events)
+
+
+async def _abort(context: _Context, error: Exception, method: str, events: Events) -> None:
     if isinstance(error, NotImplementedError):  # a generated base class: an older version
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served here.")
     if not isinstance(error, LiptError):

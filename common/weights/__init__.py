@@ -1,1 +1,4 @@
-"""Weights as bytes: safetensors files, dense or sparse, checked before they are believed."""
+"""Weights as files: safetensors, dense or sparse, checked before they are believed.
+
+Owns the formats to the byte, and the only reader of safetensors files. For all three processes.
+"""

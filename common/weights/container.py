@@ -1,4 +1,4 @@
-"""The safetensors container: written the same way every time, read without trust.
+"""Safetensors container: written the same way every time, read without trust.
 
 The library writes a header's metadata in random order, and checks a file only
 while it allocates. Here one set of tensors is one byte string, so that it has
@@ -27,10 +27,9 @@ import numpy.typing as npt
 import torch
 
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.weights.magic import foreign_format
+from lipt.common.weights.header import LENGTH_BYTES, malformed, values_begin
 from lipt.common.weights.specs import TensorSpec, quoted
 
-_LENGTH_BYTES = 8
 _METADATA = "__metadata__"
 # An entry takes some 120 bytes; long module paths take more.
 _HEADER_BYTES_PER_TENSOR = 1024
@@ -80,8 +79,8 @@ def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> by
         parts.append(values)
         end += len(values)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % _LENGTH_BYTES)
-    return b"".join([len(text).to_bytes(_LENGTH_BYTES, "little"), text, *parts])
+    text += b" " * (-len(text) % LENGTH_BYTES)
+    return b"".join([len(text).to_bytes(LENGTH_BYTES, "little"), text, *parts])
 
 
 def bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
@@ -133,19 +132,14 @@ def read_container(source: bytes | Path, *, max_bytes: int, max_tensors: int) ->
     """
     data = _open(source, max_bytes)
     label = str(source) if isinstance(source, Path) else "the file"
-    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-    start = _LENGTH_BYTES + length
-    if bytes(data[_LENGTH_BYTES : _LENGTH_BYTES + 1]) != b"{" or start > len(data):
-        foreign = foreign_format(bytes(data[:_LENGTH_BYTES]))
-        if foreign:
-            raise WeightsError(f"{label} is {foreign}")
-        raise _malformed(label, f"its header of {length} bytes does not fit {len(data)} bytes")
+    start = values_begin(bytes(data[: LENGTH_BYTES + 1]), len(data), label)
+    length = start - LENGTH_BYTES
     if length > max_tensors * _HEADER_BYTES_PER_TENSOR:
         raise BlobTooLargeError(
             f"{label} has a header of {length} bytes; at most "
             f"{max_tensors * _HEADER_BYTES_PER_TENSOR} are read. Give weights of this model."
         )
-    header = _parse(bytes(data[_LENGTH_BYTES:start]), label)
+    header = _parse(bytes(data[LENGTH_BYTES:start]), label)
     metadata = _check_metadata(header.pop(_METADATA, {}), label)
     if len(header) > max_tensors:
         raise BlobTooLargeError(
@@ -180,15 +174,8 @@ def _check_size(size: int, max_bytes: int, label: str) -> None:
         raise BlobTooLargeError(
             f"{label} has {size} bytes; at most {max_bytes} are read. Give weights of this model."
         )
-    if size <= _LENGTH_BYTES:
-        raise _malformed(label, f"{size} bytes are too few")
-
-
-def _malformed(label: str, why: str) -> WeightsError:
-    return WeightsError(
-        f"{label} is not a safetensors file: {why}. "
-        "Write it with safetensors.torch.save_file(model.state_dict(), PATH)."
-    )
+    if size <= LENGTH_BYTES:
+        raise malformed(label, f"{size} bytes are too few")
 
 
 def _parse(text: bytes, label: str) -> dict[str, Any]:
@@ -201,9 +188,9 @@ def _parse(text: bytes, label: str) -> dict[str, Any]:
     try:
         header = json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise _malformed(label, f"its header is not JSON ({error})") from None
+        raise malformed(label, f"its header is not JSON ({error})") from None
     if not isinstance(header, dict):
-        raise _malformed(label, "its header is not a JSON object")
+        raise malformed(label, "its header is not a JSON object")
     return header
 
 
@@ -211,26 +198,26 @@ def _check_metadata(metadata: Any, label: str) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(
         isinstance(value, str) for value in metadata.values()
     ):
-        raise _malformed(label, "its metadata is not a map from text to text")
+        raise malformed(label, "its metadata is not a map from text to text")
     return metadata
 
 
 def _check_entry(name: str, entry: Any, label: str) -> tuple[TensorSpec, int]:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise _malformed(label, f"{quoted(name)} needs a dtype, a shape and data_offsets, only")
+        raise malformed(label, f"{quoted(name)} needs a dtype, a shape and data_offsets, only")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise _malformed(
+        raise malformed(
             label, f"{quoted(name)} has dtype {str(dtype)[:20]!r}, known are {', '.join(_DTYPES)}"
         )
     if not is_shape(shape):
-        raise _malformed(label, f"{quoted(name)} has no possible shape")
+        raise malformed(label, f"{quoted(name)} has no possible shape")
     spec = TensorSpec(tuple(shape), _DTYPES[dtype])
     if not is_shape(offsets) or len(offsets) != 2:
-        raise _malformed(label, f"{quoted(name)} has no possible data_offsets")
+        raise malformed(label, f"{quoted(name)} has no possible data_offsets")
     begin, end = offsets
     if end - begin != spec.num_bytes:
-        raise _malformed(
+        raise malformed(
             label, f"{quoted(name)} is {spec}, {spec.num_bytes} bytes, but lies at {begin}..{end}"
         )
     return spec, begin
@@ -252,9 +239,7 @@ def _check_cover(
     end = 0
     for name in sorted(specs, key=lambda name: (begins[name], specs[name].num_bytes)):
         if begins[name] != end:
-            raise _malformed(
-                label, f"{quoted(name)} lies at byte {begins[name]}, expected at {end}"
-            )
+            raise malformed(label, f"{quoted(name)} lies at byte {begins[name]}, expected at {end}")
         end += specs[name].num_bytes
     if end != num_bytes:
-        raise _malformed(label, f"its header describes {end} bytes, {num_bytes} are there")
+        raise malformed(label, f"its header describes {end} bytes, {num_bytes} are there")

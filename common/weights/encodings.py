@@ -1,4 +1,4 @@
-"""How a learner's weights travel: the run names the encoding, a file says which one it is in."""
+"""Encodings of a learner's weights: the run names one, and a file says which one it is in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lipt.common.run_config import WeightEncoding
+from lipt.common.config.run_config import WeightEncoding
 from lipt.common.weights import planes, sparse
 from lipt.common.weights.container import read_container
 from lipt.common.weights.specs import TensorSpec, Weights

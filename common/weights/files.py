@@ -1,4 +1,4 @@
-"""Dense weights: a state dict as a safetensors file and back."""
+"""Dense weights: a state dict as a safetensors file, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps a diverged learner out of the soup: one NaN would spread to every merged weight."""
+"""Finite weights: one NaN would spread to every merged weight, so a learner with any is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compressed codec: a bitmask, and the kept values with their exponents compressed.
+"""Planes codec: a bitmask, and the kept values with their exponents compressed.
 
 A trained weight's sign and mantissa look like noise, its exponent does not: of fp32's 32 bits
 some 5 can go. A file is a safetensors file whose metadata has the key `lipt.planes` with
@@ -6,7 +6,7 @@ some 5 can go. A file is a safetensors file whose metadata has the key `lipt.pla
 spaces. Each tensor NAME is stored in one of two forms, both uint8 and 1-D but the first:
 
     dense/NAME    an integer tensor as it is
-    mask/NAME     the bitmask of the sparse codec, as one raw DEFLATE stream (RFC 1951)
+    mask/NAME     its bitmask (`codec.py`), as one raw DEFLATE stream (RFC 1951)
     planes/NAME   the K kept values of dtype D, byte by byte: with each value's bits rotated
                   left by one, so that its exponent comes first and its sign last, the lowest
                   byte of all values, then the next, ...; the highest as one raw DEFLATE stream
@@ -20,7 +20,6 @@ of zlib may write different bytes, which decode to the same.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lipt.common.errors import WeightsError
-from lipt.common.weights.container import Container, bytes_of, is_shape, pack
+from lipt.common.weights.codec import contradiction, describe, join, read_description, split
+from lipt.common.weights.container import Container, is_shape, pack
 from lipt.common.weights.specs import TensorSpec, check_specs, quoted
 
 METADATA_KEY = "lipt.planes"
@@ -71,20 +70,15 @@ def encode_planes(weights: Mapping[str, torch.Tensor], *, bfloat16: bool = False
             stored[f"dense/{name}"] = tensor
             continue
         rounded = tensor.bfloat16() if bfloat16 and tensor.dtype == torch.float32 else tensor
-        bits = _unsigned(bytes_of(rounded), rounded.itemsize)
-        kept = bits != 0
-        values = bits[kept]
-        stored[f"mask/{name}"] = _tensor(_deflate(np.packbits(kept, bitorder="little")))
-        stored[f"planes/{name}"] = _tensor(_split(values))
+        mask, values = split(rounded)
+        stored[f"mask/{name}"] = _tensor(_deflate(mask))
+        stored[f"planes/{name}"] = _tensor(_to_planes(values))
         tensors[name] = {
             "dtype": _NAMES[rounded.dtype],
             "kept": int(values.size),
             "shape": list(tensor.shape),
         }
-    text = json.dumps(
-        {"version": _VERSION, "tensors": tensors}, separators=(",", ":"), ensure_ascii=False
-    )
-    return pack(stored, {METADATA_KEY: text})
+    return pack(stored, describe(METADATA_KEY, _VERSION, tensors=tensors))
 
 
 def planes_decoder(
@@ -118,17 +112,11 @@ def planes_decoder(
 
 
 def _read_entries(metadata: Mapping[str, str]) -> dict[str, _Entry]:
+    tensors = read_description(metadata, METADATA_KEY, _VERSION, "tensors")
     try:
-        description = json.loads(metadata[METADATA_KEY])
-        version, tensors = description["version"], description["tensors"]
-        if version == _VERSION:
-            return {name: _read_entry(entry) for name, entry in tensors.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _contradiction(f"{METADATA_KEY!r} is not version and tensors") from None
-    raise WeightsError(
-        f"the file is compressed weights of version {str(version)[:20]}, this program reads "
-        f"version {_VERSION}. Run the same lipt version on both sides."
-    )
+        return {name: _read_entry(entry) for name, entry in tensors.items()}
+    except (ValueError, KeyError, TypeError):
+        raise contradiction(f"{METADATA_KEY!r} has an impossible entry") from None
 
 
 def _read_entry(entry: Any) -> _Entry:
@@ -148,49 +136,40 @@ def _declared(
         if form == "dense" and name not in entries:
             yield name, spec
         elif form not in ("mask", "planes") or name not in entries:
-            raise _contradiction(f"{quoted(stored)} is neither dense nor one of the compressed")
+            raise contradiction(f"{quoted(stored)} is neither dense nor compressed")
         elif spec.dtype != torch.uint8 or len(spec.shape) != 1:
-            raise _contradiction(f"{quoted(stored)} is {spec}, not 1-D uint8")
+            raise contradiction(f"{quoted(stored)} is {spec}, not 1-D uint8")
     for name, entry in entries.items():
         if f"mask/{name}" not in specs or f"planes/{name}" not in specs:
-            raise _contradiction(f"the mask or the values of {quoted(name)} miss")
+            raise contradiction(f"the mask or the values of {quoted(name)} are missing")
         expected = like.get(name)
         rounded = entry.dtype == torch.bfloat16 and expected and expected.dtype == torch.float32
         spec = TensorSpec(entry.shape, torch.float32 if rounded else entry.dtype)
         if entry.num_kept > spec.num_elements:
-            raise _contradiction(f"{quoted(name)} is {spec}, and keeps {entry.num_kept} values")
+            raise contradiction(f"{quoted(name)} is {spec}, and keeps {entry.num_kept} values")
         yield name, spec
 
 
 def _decode(container: Container, name: str, entry: _Entry, spec: TensorSpec) -> torch.Tensor:
-    num_mask_bytes = -(-spec.num_elements // 8)
-    packed = _inflate(container.values(f"mask/{name}"), num_mask_bytes, name)
-    num_padding = -spec.num_elements % 8
-    if num_padding and int(packed[-1]) >> (8 - num_padding):
-        raise _contradiction(f"the mask of {quoted(name)} sets bits after its end")
-    kept = np.unpackbits(packed, count=spec.num_elements, bitorder="little").view(np.bool_)
-    if int(np.count_nonzero(kept)) != entry.num_kept:
-        raise _contradiction(f"the mask of {quoted(name)} does not keep {entry.num_kept} values")
-    values = _join(container.values(f"planes/{name}"), entry, name)
-    tensor = torch.zeros(spec.shape, dtype=spec.dtype)
+    mask = _inflate(container.values(f"mask/{name}"), -(-spec.num_elements // 8), name)
+    values = _from_planes(container.values(f"planes/{name}"), entry, name)
     if spec.dtype != entry.dtype:
         values = values.astype(np.uint32) << 16
-    _unsigned(bytes_of(tensor), tensor.itemsize)[kept] = values
-    return tensor
+    return join(mask, values, spec, name)
 
 
-def _split(values: npt.NDArray[Any]) -> bytes:
+def _to_planes(values: npt.NDArray[Any]) -> bytes:
     """The planes of some values, the highest compressed."""
     rotated = (values << 1) | (values >> (8 * values.itemsize - 1))
     planes = np.ascontiguousarray(rotated.view(np.uint8).reshape(-1, values.itemsize).T)
     return planes[:-1].tobytes() + _deflate(planes[-1])
 
 
-def _join(content: npt.NDArray[np.uint8], entry: _Entry, name: str) -> npt.NDArray[Any]:
+def _from_planes(content: npt.NDArray[np.uint8], entry: _Entry, name: str) -> npt.NDArray[Any]:
     itemsize, num_kept = entry.dtype.itemsize, entry.num_kept
     num_raw_bytes = (itemsize - 1) * num_kept
     if content.size < num_raw_bytes:
-        raise _contradiction(f"{quoted(name)} has {content.size} bytes for {num_kept} values")
+        raise contradiction(f"{quoted(name)} has {content.size} bytes for {num_kept} values")
     rotated = np.empty(num_kept, np.dtype(f"u{itemsize}"))
     planes = rotated.view(np.uint8).reshape(-1, itemsize)
     planes[:, :-1] = content[:num_raw_bytes].reshape(itemsize - 1, num_kept).T
@@ -209,24 +188,12 @@ def _inflate(content: npt.NDArray[np.uint8], num_bytes: int, name: str) -> npt.N
     try:
         found = stretch.decompress(content.tobytes(), num_bytes + 1)
     except zlib.error as error:
-        raise _contradiction(f"a stream of {quoted(name)} is damaged ({error})") from None
+        raise contradiction(f"a stream of {quoted(name)} is damaged ({error})") from None
     if len(found) != num_bytes or not stretch.eof or stretch.unused_data:
-        raise _contradiction(f"a stream of {quoted(name)} does not hold {num_bytes} bytes")
+        raise contradiction(f"a stream of {quoted(name)} does not hold {num_bytes} bytes")
     return np.frombuffer(found, np.uint8)
-
-
-def _unsigned(values: npt.NDArray[np.uint8], itemsize: int) -> npt.NDArray[Any]:
-    # numpy has no bfloat16, and -0.0 == 0.0: bit patterns are compared and moved instead.
-    return values.view(np.dtype(f"u{itemsize}"))
 
 
 def _tensor(content: bytes) -> torch.Tensor:
     # The buffer is only read from here on.
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def _contradiction(why: str) -> WeightsError:
-    return WeightsError(
-        f"the compressed weights contradict themselves: {why}. "
-        "Encode them again with lipt.common.weights.planes.encode_planes."
-    )

@@ -1,4 +1,4 @@
-"""What a model expects of a file of weights: each tensor's name, shape and dtype.
+"""Tensor specs: the names, shapes and dtypes that a model expects of a file of weights.
 
 A file from a peer is compared with these before anything is allocated for it.
 """
@@ -39,6 +39,13 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
+def copy_to_cpu(tensors: Mapping[str, torch.Tensor]) -> Weights:
+    """Contiguous copies on the CPU, which no later change of the originals reaches."""
+    return {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+    }
 
 
 def specs_of(weights: Mapping[str, torch.Tensor]) -> dict[str, TensorSpec]:

@@ -1,8 +1,8 @@
-"""What is computed per example, kept on disk beside the state: only the newest files stay.
+"""Signal cache: what is computed per example, kept on disk; the newest files stay.
 
     NAME.DIGEST.safetensors    NAME says what the content depends on, DIGEST what it is
 
-So nothing has to be synced: a file that a power cut has torn, or the disk has changed, does
+Nothing has to be synced: a file that a power cut has torn, or the disk has changed, does
 not have its digest any more, and is computed again.
 """
 

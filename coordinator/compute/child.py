@@ -1,4 +1,4 @@
-"""The compute process, from inside: take a job, run it, send what came of it."""
+"""Compute process, from inside: take a job, run it, send its result."""
 
 from __future__ import annotations
 

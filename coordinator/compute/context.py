@@ -1,4 +1,4 @@
-"""What jobs share inside the compute process: the data set, the model, the blobs."""
+"""Job context: the data set, the model and the blobs that jobs share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
-from lipt.common.devices import resolve_device
+from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.models import build_model, lay_out
-from lipt.common.run_config import RunConfig
-from lipt.common.seeding import derive_generator, derive_seed
+from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.settings import ComputeSettings

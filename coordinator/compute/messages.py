@@ -1,4 +1,4 @@
-"""What travels through the pipe between the service and its compute process."""
+"""Pipe messages between the service and its compute process."""
 
 from __future__ import annotations
 

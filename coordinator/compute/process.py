@@ -1,4 +1,4 @@
-"""The compute process, seen from the event loop.
+"""Compute process, as the event loop sees it.
 
 One child, spawned (a fork of a process with threads and an event loop is a
 trap), one job at a time in the order of asking. A cancelled job kills the
@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import TypeVar
 
-from lipt.common.errors import ComputeError, LiptError, error_class
-from lipt.common.events import EventKind, Events
+from lipt.common.errors import ComputeError, error_class, revive
+from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.child import IGNORED_SIGNALS, serve
 from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed
 from lipt.coordinator.compute.settings import ComputeSettings
@@ -182,6 +182,4 @@ def _outcome(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
         return result
     if message.traceback:
         logger.error("%s failed:\n%s", type(job).__name__, message.traceback)
-    error = LiptError.__new__(error_class(message.reason))
-    LiptError.__init__(error, message.text)
-    raise error
+    raise revive(error_class(message.reason), message.text)

@@ -1,4 +1,4 @@
-"""What the compute process needs to know of the coordinator's settings."""
+"""Compute settings: what the compute process needs of the coordinator's settings."""
 
 from __future__ import annotations
 

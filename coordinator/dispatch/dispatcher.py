@@ -1,4 +1,4 @@
-"""Hands learners to workers under leases, and takes their results.
+"""Dispatcher: hands learners to workers under leases, and takes their results.
 
 A worker that stays silent for longer than its lease loses the learner to another,
 and a commit under an older epoch is refused. After a restart every learner that
@@ -14,22 +14,23 @@ from collections.abc import Callable
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
-from lipt.common.events import EventKind, Events
-from lipt.coordinator.dispatch.choosing import (
-    LearnerKey,
-    WorkerRecord,
+from lipt.common.observability.events import EventKind, Events
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.choosing import choose_learner, num_queued
+from lipt.coordinator.dispatch.leases import Lease, LeaseTable
+from lipt.coordinator.dispatch.queue import WorkerQueue
+from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
+from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.transitions import (
+    LearnerResult,
     after_failure,
-    choose_learner,
+    done,
+    is_in,
     leased,
-    num_queued,
     requeued,
 )
-from lipt.coordinator.dispatch.learner_result import LearnerResult, is_in
-from lipt.coordinator.dispatch.leases import Lease, LeaseTable
-from lipt.coordinator.dispatch.queue import WaitingLine
-from lipt.coordinator.dispatch.workers import WorkerRegistry
-from lipt.coordinator.runs.store import LearnerProgress, RunBook
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 logger = logging.getLogger(__name__)
 
@@ -42,38 +43,39 @@ class Dispatcher:
 
     def __init__(
         self,
-        book: RunBook,
+        store: RunStore,
         *,
         lease_seconds: float,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         events: Events | None = None,
     ) -> None:
-        """Dispatch the learners of `book`.
+        """Dispatch the learners of `store`.
 
         Args:
-            book: the runs.
+            store: the runs.
             lease_seconds: how long a worker may be silent.
             clock: monotonic seconds, for leases.
             wall_clock: seconds since 1970, for when training began; deadlines are
                 counted on the same clock.
             events: where expiries and reassignments are counted.
         """
-        self._book = book
+        self._store = store
         self._wall_clock = wall_clock
         self._events = events or Events()
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
-        self._waiting = WaitingLine()
-        self._reserved: set[LearnerKey] = set()
-        book.listen(self._on_change)
+        self._waiting = WorkerQueue()
+        self._reserved: set[AssignmentKey] = set()
+        store.listen(self._on_change)
 
     def restore(self) -> None:
         """Renew the leases of learners that were out when the process ended."""
-        for run in self._book.runs():
+        for run in self._store.runs():
             for learner in run.learners:
                 if run.state is RunState.TRAINING and learner.state is LearnerState.LEASED:
-                    self.leases.grant((run.run_id, learner.index), learner.worker_id, learner.epoch)
+                    key = AssignmentKey(run.run_id, learner.index)
+                    self.leases.grant(key, learner.worker_id, learner.epoch)
 
     def alive(self) -> tuple[WorkerRecord, ...]:
         """The workers that are there now."""
@@ -116,7 +118,7 @@ class Dispatcher:
             self._reserved.discard(key)
 
     def heartbeat(
-        self, worker_id: str, key: LearnerKey, epoch: int, progress: LearnerProgress
+        self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
     ) -> bool:
         """Keep a lease, and note how far the learner is.
 
@@ -132,11 +134,11 @@ class Dispatcher:
         if run.state.ended or learner.state is LearnerState.DROPPED:
             return True
         self.leases.renew(key, worker_id, epoch)
-        self._book.set_progress(run.run_id, learner.index, progress)
+        self._store.set_progress(run.run_id, learner.index, progress)
         return False
 
     async def commit(
-        self, worker_id: str, key: LearnerKey, epoch: int, result: LearnerResult
+        self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
     ) -> None:
         """Take a checked result; committing the same one again changes nothing.
 
@@ -145,18 +147,18 @@ class Dispatcher:
         """
 
         def change(run: RunRecord) -> RunRecord:
-            learner = run.learners[key[1]]
+            learner = run.learners[key.learner]
             if is_in(learner, result.blob, worker_id, epoch):
                 return run
             self.leases.require(key, worker_id, epoch)
-            return run.with_learner(result.handed_in(learner))
+            return run.with_learner(done(learner, result))
 
-        await self._book.update(key[0], change)
+        await self._store.update(key.run_id, change)
         self.leases.end(key)
-        logger.info("learner %s/%d of worker %s is in", *key, self.workers.name(worker_id))
+        logger.info("learner %s of worker %s is in", key, self.workers.name(worker_id))
 
     def check_commit(
-        self, worker_id: str, key: LearnerKey, epoch: int, result: BlobName
+        self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
     ) -> tuple[RunRecord, bool]:
         """Whether a commit would be taken, before its content is read.
 
@@ -172,7 +174,7 @@ class Dispatcher:
         self.leases.require(key, worker_id, epoch)
         return run, False
 
-    async def fail(self, worker_id: str, key: LearnerKey, epoch: int, reason: str) -> None:
+    async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
         """Count an attempt against the learner, and queue it for another worker.
 
         Raises:
@@ -183,19 +185,19 @@ class Dispatcher:
             self.leases.require(key, worker_id, epoch)
             return run.with_learner(
                 after_failure(
-                    run.learners[key[1]],
+                    run.learners[key.learner],
                     worker_id=worker_id,
                     reason=reason,
                     max_attempts=run.config.learners.max_attempts,
                 )
             )
 
-        await self._book.update(key[0], change)
+        await self._store.update(key.run_id, change)
         self.leases.end(key)
         self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
         self._match()
 
-    async def release(self, worker_id: str, key: LearnerKey, epoch: int) -> None:
+    async def release(self, worker_id: str, key: AssignmentKey, epoch: int) -> None:
         """Queue a learner again that its worker gives back undone; a stale call is harmless."""
         reason = "its worker gave it back"
         with contextlib.suppress(StaleLeaseError):
@@ -210,7 +212,7 @@ class Dispatcher:
                 stopped = f"{seconds:.1f}"
                 self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=stopped)
 
-    async def _expire(self, key: LearnerKey, lease: Lease) -> None:
+    async def _expire(self, key: AssignmentKey, lease: Lease) -> None:
         name = self.workers.name(lease.worker_id)
         reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"
         try:
@@ -222,29 +224,32 @@ class Dispatcher:
             self.leases.extend(key, _RETRY_SECONDS)
 
     async def _requeue(
-        self, key: LearnerKey, epoch: int, worker_id: str, why: EventKind, reason: str
+        self, key: AssignmentKey, epoch: int, worker_id: str, why: EventKind, reason: str
     ) -> None:
         def change(run: RunRecord) -> RunRecord:
             self.leases.require(key, worker_id, epoch)
-            return run.with_learner(requeued(run.learners[key[1]], reason))
+            return run.with_learner(requeued(run.learners[key.learner], reason))
 
-        await self._book.update(key[0], change)
+        await self._store.update(key.run_id, change)
         self.leases.end(key)
         self._record(why, key, worker_id, reason)
         self._match()
 
     async def _grant(
-        self, key: LearnerKey, worker: WorkerRecord
+        self, key: AssignmentKey, worker: WorkerRecord
     ) -> tuple[RunRecord, LearnerRecord] | None:
         def change(run: RunRecord) -> RunRecord:
-            learner = run.learners[key[1]]
+            learner = run.learners[key.learner]
             if run.state is not RunState.TRAINING or learner.state is not LearnerState.QUEUED:
                 return run
             started = run.training_started_at or self._wall_clock()
-            return run.changed(training_started_at=started).with_learner(leased(learner, worker))
+            granted = leased(
+                learner, worker_id=worker.worker_id, worker_name=worker.name, device=worker.device
+            )
+            return run.changed(training_started_at=started).with_learner(granted)
 
-        run = await self._book.update(key[0], change)
-        learner = run.learners[key[1]]
+        run = await self._store.update(key.run_id, change)
+        learner = run.learners[key.learner]
         if learner.state is not LearnerState.LEASED or learner.worker_id != worker.worker_id:
             return None
         self.leases.grant(key, learner.worker_id, learner.epoch)
@@ -253,21 +258,21 @@ class Dispatcher:
         return run, learner
 
     def _record(
-        self, kind: EventKind, key: LearnerKey, worker_id: str, reason: str, *, detail: str = ""
+        self, kind: EventKind, key: AssignmentKey, worker_id: str, reason: str, *, detail: str = ""
     ) -> None:
         self._events.record(
             kind,
             detail=detail,
             level=logging.WARNING,
-            run=self._book.find(key[0]).name,
-            learner=key[1],
+            run=self._store.find(key.run_id).name,
+            learner=key.learner,
             worker=self.workers.name(worker_id),
             reason=reason,
         )
 
     def _match(self) -> None:
         """Give waiting workers, who has asked longest first, what there is to do."""
-        runs = self._book.runs()
+        runs = self._store.runs()
         left = num_queued(runs, self._reserved) if self._waiting.worker_ids() else 0
         if not left:
             return
@@ -288,10 +293,10 @@ class Dispatcher:
         else:
             self._match()
 
-    def _learner(self, key: LearnerKey) -> tuple[RunRecord, LearnerRecord]:
-        run = self._book.find(key[0])
-        if not 0 <= key[1] < len(run.learners):
+    def _learner(self, key: AssignmentKey) -> tuple[RunRecord, LearnerRecord]:
+        run = self._store.find(key.run_id)
+        if not 0 <= key.learner < len(run.learners):
             raise InvalidRequestError(
-                f"run {run.run_id} has learners 0..{len(run.learners) - 1}, not {key[1]}."
+                f"run {run.run_id} has learners 0..{len(run.learners) - 1}, not {key.learner}."
             )
-        return run, run.learners[key[1]]
+        return run, run.learners[key.learner]

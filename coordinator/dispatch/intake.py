@@ -1,17 +1,33 @@
-"""What the learners of each run are compared with: its theta*, read once."""
+"""Learner intake: a result is compared with its run's theta* before it counts.
+
+A learner that fails a check counts as a failed attempt of its worker, and goes to another.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import PruningMethod
+from lipt.common.errors import LearnerRejectedError
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.specs import TensorSpec
-from lipt.coordinator.dispatch.learner_check import trained_norm
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.learner_check import (
+    check_learner,
+    require_finite_report,
+    require_snapshots,
+    trained_norm,
+)
+from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import RunRecord
+
+# Each takes the memory of two dense models while it lasts.
+_CHECKS_AT_ONCE = 1
 
 
 @dataclass(frozen=True)
@@ -22,36 +38,83 @@ class Reference:
     norm: float
 
 
-class WeightSpecs:
-    """What the learners of a run must look like."""
+class LearnerIntake:
+    """Checks results one after another, and commits what passes."""
 
-    def __init__(self, blobs: BlobStore) -> None:
+    def __init__(self, dispatcher: Dispatcher, blobs: BlobStore) -> None:
+        self._dispatcher = dispatcher
         self._blobs = blobs
-        self._known: dict[BlobName, Reference] = {}
+        self._references: dict[BlobName, Reference] = {}
         self._reading = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="learner-check")
 
-    def whole_path(self, name: BlobName) -> Path:
-        """The file of a blob that a worker says it has stored, compared with its digest.
+    async def take(
+        self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
+    ) -> None:
+        """Take a learner; the same result again changes nothing.
 
         Raises:
-            UnknownBlobError: it is not stored, or the disk has changed it since: it is
-                removed then, and can be stored again.
+            StaleLeaseError: the lease is over, or the run has closed.
+            UnknownBlobError: its blobs are not stored, or the disk has changed them since.
+            LearnerRejectedError: it cannot be what its task asked for; the attempt counts.
         """
-        self._blobs.keep_if_whole(name)
-        return self._blobs.path(name)
+        run, already = self._dispatcher.check_commit(worker_id, key, epoch, result.blob)
+        if already:
+            return
+        try:
+            await self._check(run, key.learner, worker_id, result)
+        except LearnerRejectedError as error:
+            await self._dispatcher.fail(worker_id, key, epoch, str(error))
+            raise
+        await self._dispatcher.commit(worker_id, key, epoch, result)
 
-    async def of_run(self, run: RunRecord) -> Reference:
-        """The run's theta*."""
+    async def reference(self, run: RunRecord) -> Reference:
+        """What the learners of a run are compared with: its theta*, read once."""
         name = run.initial_weights
         if name is None:
             raise ValueError(f"run {run.run_id} has no initial weights yet")
         # One at a time: many workers may commit at once, and it is read once for all.
         async with self._reading:
-            if name not in self._known:
-                self._known[name] = await asyncio.to_thread(self._read, name)
-        return self._known[name]
+            if name not in self._references:
+                self._references[name] = await asyncio.to_thread(self._read_reference, name)
+        return self._references[name]
 
-    def _read(self, name: BlobName) -> Reference:
+    async def _check(
+        self, run: RunRecord, index: int, worker_id: str, result: LearnerResult
+    ) -> None:
+        workers = self._dispatcher.workers
+        require_snapshots(
+            len(result.snapshots),
+            run.config.learners.num_snapshots,
+            worker=workers.name(worker_id),
+            version=workers.version(worker_id),
+        )
+        require_finite_report(result.loss, result.train_seconds, result.bytes_received)
+        theta = await self.reference(run)
+        pruned = run.config.pruning.method is not PruningMethod.NONE
+        density = run.learners[index].density if pruned else None
+        # Snapshots are not pruned.
+        parts = [*((name, None) for name in result.snapshots), (result.blob, density)]
+        for name, kept in parts:
+            await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._check_blob, name, theta, kept
+            )
+
+    def _check_blob(self, name: BlobName, theta: Reference, density: float | None) -> None:
+        # Compared with its digest as it arrived, or now: it may lie here since an earlier run.
+        # One that the disk has changed is removed, and can be stored again.
+        if not self._blobs.take_arrival(name):
+            self._blobs.keep_if_whole(name)
+        path = self._blobs.path(name)
+        try:
+            check_learner(path, theta.specs, initial_norm=theta.norm, density=density)
+        except LearnerRejectedError:
+            # The worker's fault only if the disk has not changed it since.
+            if not self._blobs.keep_if_whole(name):
+                self._blobs.path(name)
+            raise
+
+    def _read_reference(self, name: BlobName) -> Reference:
         path = self._blobs.path(name)
         specs = read_specs(path)
         weights = read_weights(path, like=specs, max_bytes=self._blobs.max_blob_bytes)

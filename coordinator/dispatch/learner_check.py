@@ -1,4 +1,4 @@
-"""What a committed learner and its snapshots have to be before anything may see them."""
+"""Learner check: what a result and its snapshots must be before anything else reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who trains which learner, and until when: promises with an end.
+"""Lease table: who trains which learner, and until when it has to be heard from.
 
 Leases live in memory and are timed by a monotonic clock, which a change of the
 machine's time does not move. A heartbeat costs no write.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lipt.common.errors import StaleLeaseError
-from lipt.coordinator.dispatch.choosing import LearnerKey
+from lipt.coordinator.dispatch.assignment import AssignmentKey
 
 # A busy process may come late by this; one that comes later was stopped.
 _MAX_LATE_SECONDS = 1.0
@@ -36,15 +36,15 @@ class LeaseTable:
     def __init__(self, duration_seconds: float, clock: Callable[[], float]) -> None:
         self.duration_seconds = duration_seconds
         self._clock = clock
-        self._leases: dict[LearnerKey, Lease] = {}
+        self._leases: dict[AssignmentKey, Lease] = {}
         self._added = asyncio.Event()
 
-    def grant(self, key: LearnerKey, worker_id: str, epoch: int) -> None:
+    def grant(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
         """Begin a lease; an older one of the same learner is over."""
         self._begin(key, worker_id, epoch)
         self._added.set()
 
-    def require(self, key: LearnerKey, worker_id: str, epoch: int) -> None:
+    def require(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
         """Refuse a worker that does not hold the learner's present lease.
 
         Raises:
@@ -54,11 +54,11 @@ class LeaseTable:
         if lease is None or lease.worker_id != worker_id or lease.epoch != epoch:
             now = f"its epoch is {lease.epoch}" if lease else "nobody holds it now"
             raise StaleLeaseError(
-                f"learner {key[0]}/{key[1]}: the lease with epoch {epoch} is over ({now}); "
+                f"learner {key}: the lease with epoch {epoch} is over ({now}); "
                 "the result is not used. Ask for the next assignment."
             )
 
-    def renew(self, key: LearnerKey, worker_id: str, epoch: int) -> None:
+    def renew(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
         """Keep a lease for another duration from now.
 
         Raises:
@@ -67,20 +67,20 @@ class LeaseTable:
         self.require(key, worker_id, epoch)
         self._begin(key, worker_id, epoch)
 
-    def extend(self, key: LearnerKey, seconds: float) -> None:
+    def extend(self, key: AssignmentKey, seconds: float) -> None:
         """Let a lease end `seconds` from now."""
         self._leases[key] = replace(self._leases[key], expires_at=self._clock() + seconds)
 
-    def end(self, key: LearnerKey) -> None:
+    def end(self, key: AssignmentKey) -> None:
         """Forget a lease; harmless when there is none."""
         self._leases.pop(key, None)
 
     def end_run(self, run_id: str) -> None:
         """Forget all leases of a run."""
-        for key in [key for key in self._leases if key[0] == run_id]:
+        for key in [key for key in self._leases if key.run_id == run_id]:
             del self._leases[key]
 
-    def held_by(self, worker_id: str) -> LearnerKey | None:
+    def held_by(self, worker_id: str) -> AssignmentKey | None:
         """The learner that a worker has the lease of."""
         return next(
             (key for key, lease in self._leases.items() if lease.worker_id == worker_id), None
@@ -93,12 +93,12 @@ class LeaseTable:
         """The workers that hold a lease."""
         return {lease.worker_id for lease in self._leases.values()}
 
-    def expired(self) -> tuple[tuple[LearnerKey, Lease], ...]:
+    def expired(self) -> tuple[tuple[AssignmentKey, Lease], ...]:
         """The leases whose end has passed."""
         now = self._clock()
         return tuple(item for item in self._leases.items() if item[1].expires_at <= now)
 
-    def _begin(self, key: LearnerKey, worker_id: str, epoch: int) -> None:
+    def _begin(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
         self._leases[key] = Lease(worker_id, epoch, self._clock() + self.duration_seconds)
 
     async def wait_until_due(self) -> float:
@@ -127,3 +127,15 @@ class LeaseTable:
             if not lease.spared:
                 self._leases[key] = replace(lease, expires_at=anew, spared=True)
         return late
+
+
+def steady_clock(
+    wall_clock: Callable[[], float], monotonic: Callable[[], float]
+) -> Callable[[], float]:
+    """Seconds since 1970 as the wall clock has them now, and from here on as time passes.
+
+    Deadlines are counted on it: they are written down, so a monotonic clock alone,
+    which begins anew with the machine, would not do.
+    """
+    offset = wall_clock() - monotonic()
+    return lambda: monotonic() + offset

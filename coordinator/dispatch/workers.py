@@ -1,14 +1,15 @@
-"""The workers that were heard from not long ago; what they say of themselves is bounded."""
+"""Worker registry: who was heard from not long ago; what workers say of themselves is bounded."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lipt.common.errors import InvalidRequestError, UnknownWorkerError
-from lipt.coordinator.dispatch.choosing import WorkerRecord
+from lipt.common.imports.factory import is_factory_spec
+from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,29 @@ _SWEEP_SECONDS = 60.0
 _MAX_WORKERS = 10_000
 _MAX_CHARACTERS = 80
 _MAX_VERSIONS = 20
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """A registered worker."""
+
+    worker_id: str
+    name: str
+    device: str
+    versions: dict[str, str]
+    allowed_modules: tuple[str, ...]
+    heard_at: float
+
+    def can_run(self, run: RunRecord) -> bool:
+        """Whether it may build the run's model."""
+        model = run.config.model
+        if model.startswith("torchvision:") or not is_factory_spec(model):
+            return True
+        module = model.partition(":")[0]
+        return any(
+            module == allowed or module.startswith(f"{allowed}.")
+            for allowed in self.allowed_modules
+        )
 
 
 class WorkerRegistry:

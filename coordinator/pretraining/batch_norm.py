@@ -1,4 +1,4 @@
-"""Batch-norm statistics that fit the weights they stand beside.
+"""Batch-norm statistics, estimated anew so that they fit the weights beside them.
 
 A learner after K = 10 steps, and any interpolation of two, has running
 statistics of weights that it no longer has. Measured on CIFAR-10 with a small
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lipt.common.evaluation_mode import evaluation_mode
-from lipt.common.weights.specs import Weights
+from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.weights.specs import Weights, copy_to_cpu
 
 
 def has_batch_norm(model: nn.Module) -> bool:
@@ -63,12 +63,14 @@ def reestimate_batch_norm(model: nn.Module, batches: Iterable[Tensor]) -> None:
 
 def batch_norm_statistics(model: nn.Module) -> Weights:
     """Copies of all running statistics on the CPU, by their names in the state dict."""
-    return {
-        f"{prefix}.{name}" if prefix else name: buffer.detach().cpu().clone()
-        for prefix, layer in model.named_modules(remove_duplicate=False)
-        if isinstance(layer, _BatchNorm)
-        for name, buffer in layer.named_buffers(recurse=False)
-    }
+    return copy_to_cpu(
+        {
+            f"{prefix}.{name}" if prefix else name: buffer
+            for prefix, layer in model.named_modules(remove_duplicate=False)
+            if isinstance(layer, _BatchNorm)
+            for name, buffer in layer.named_buffers(recurse=False)
+        }
+    )
 
 
 def _tracking(model: nn.Module) -> list[_BatchNorm]:

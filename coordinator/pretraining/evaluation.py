@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipt.common.determinism import pinned_kernels
+from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.errors import ConfigError
-from lipt.common.evaluation_mode import evaluation_mode
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
+from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.batch_norm import (
     batch_norm_statistics,

@@ -1,4 +1,4 @@
-"""theta*: the random model, trained for no more than 3 epochs, that every learner starts from.
+"""Initial weights theta*: the random model, trained for at most 3 epochs; learners start there.
 
 Step 1 of the pipeline (Ro et al. 2023, section 3.1). The images are not
 augmented: this only has to leave the chaotic first steps behind.
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data import Dataset
-from lipt.common.determinism import pinned_kernels, seeded_generators
+from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
+from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import RunFailedError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
-from lipt.common.run_config import InitializationConfig
-from lipt.common.seeding import derive_generator, derive_seed
-from lipt.common.weights.specs import Weights
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
+from lipt.common.weights.specs import Weights, copy_to_cpu
 
 _MOMENTUM = 0.9
 _WEIGHT_DECAY = 5e-4
@@ -101,10 +101,7 @@ def initialize(
                 torch.autograd.backward(loss)
                 optimizer.step()
                 on_progress(step, num_steps)
-    return {
-        name: tensor.detach().to("cpu", copy=True).contiguous()
-        for name, tensor in model.state_dict().items()
-    }
+    return copy_to_cpu(model.state_dict())
 
 
 def _batches_per_epoch(config: InitializationConfig, num_train: int) -> int:

@@ -1,4 +1,4 @@
-"""Who sees which example: the validation split, and one disjoint shard per learner.
+"""Sharding: the validation split, and one disjoint shard of the rest for each learner.
 
 Step 2 of the pipeline (Ro et al. 2023, section 3.1). Each learner's draws have
 an index of their own, so that learner i gets the same density whatever the
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError
-from lipt.common.seeding import derive_generator
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The soup: learners that never talked to each other, merged into theta_p.
+"""Soup: learners that never talked to each other, merged into theta_p.
 
 Greedy interpolation (Ro et al. 2023, section 3.4): learners are tried in
 decreasing validation accuracy, as in Wortsman et al. 2022, "Model soups"

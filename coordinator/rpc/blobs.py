@@ -13,7 +13,7 @@ from io import BufferedReader
 
 import grpc.aio
 
-from lipt.common.blobs.chunks import chunk_data, fill_chunk
+from lipt.common.blobs.messages import blob_from_proto, blob_to_proto, chunk_data, fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.upload import Upload
@@ -23,8 +23,7 @@ from lipt.common.errors import (
     UnreachableError,
     WrongOffsetError,
 )
-from lipt.common.protocol import CHUNK_BYTES
-from lipt.common.rpc.wire import blob_from_proto, blob_to_proto
+from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 # A sender that vanished without a word keeps others from sending the same blob so long.

@@ -6,10 +6,14 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.devices import device_name, resolve_device, versions
-from lipt.common.rpc.wire import run_config_to_proto
-from lipt.coordinator.app import App
+from lipt.common.config.messages import run_config_to_proto
+from lipt.common.config.run_config import RunConfig
+from lipt.common.process.devices import versions
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.rpc.messages import dataset_view, protocol_version
+from lipt.coordinator.runs.store import RunStore
 from lipt.v1 import info_pb2 as pb
 from lipt.v1 import info_pb2_grpc
 
@@ -19,31 +23,39 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class InfoService(info_pb2_grpc.InfoServiceServicer):
     """What `lipt doctor` calls."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._device = device_name(resolve_device(app.settings.device))
+    def __init__(
+        self,
+        data: DataDescription,
+        dispatcher: Dispatcher,
+        store: RunStore,
+        *,
+        default_run: RunConfig,
+        device: str,
+    ) -> None:
+        self._data = data
+        self._dispatcher = dispatcher
+        self._store = store
+        self._default_run = default_run
+        self._device = device
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
         """Describe this coordinator."""
-        app, dispatcher = self._app, self._app.dispatcher
-        workers = []
-        for worker in dispatcher.alive():
-            key = dispatcher.leases.held_by(worker.worker_id)
-            workers.append(
-                pb.WorkerInfo(
-                    worker_id=worker.worker_id,
-                    name=worker.name,
-                    device=worker.device,
-                    versions=worker.versions,
-                    assignment=f"{app.book.find(key[0]).name}/{key[1]}" if key else "",
-                    seconds_since_heard=dispatcher.seconds_since_heard(worker),
-                )
-            )
         return pb.GetInfoResponse(
             protocol=protocol_version(),
             versions=versions(),
-            dataset=dataset_view(app.data),
-            default_run=run_config_to_proto(app.settings.run),
-            workers=workers,
+            dataset=dataset_view(self._data),
+            default_run=run_config_to_proto(self._default_run),
+            workers=map(self._worker, self._dispatcher.alive()),
             device=self._device,
+        )
+
+    def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
+        held = self._dispatcher.leases.held_by(worker.worker_id)
+        return pb.WorkerInfo(
+            worker_id=worker.worker_id,
+            name=worker.name,
+            device=worker.device,
+            versions=worker.versions,
+            assignment=f"{self._store.find(held.run_id).name}/{held.learner}" if held else "",
+            seconds_since_heard=self._dispatcher.seconds_since_heard(worker),
         )

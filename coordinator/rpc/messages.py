@@ -1,15 +1,18 @@
-"""Records as the wire's messages."""
+"""Messages: records as the contract shows them."""
 
 from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
-from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.rpc.wire import blob_to_proto, enum_to_proto, run_config_to_proto
+from lipt.common.config.messages import run_config_to_proto
+from lipt.common.rpc.messages import enum_to_proto
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.states import LearnerState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.runs.store import Activity, LearnerProgress, RunBook
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord
+from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.v1 import blob_pb2, info_pb2, run_pb2, worker_pb2
 
 
@@ -18,16 +21,16 @@ def protocol_version() -> worker_pb2.ProtocolVersion:
     return worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR)
 
 
-def run_view(book: RunBook, run: RunRecord, *, learners: bool = True) -> run_pb2.Run:
+def run_view(store: RunStore, run: RunRecord, *, learners: bool = True) -> run_pb2.Run:
     """A run as it stands, with what is known of its learners' progress."""
     view = run_pb2.Run(
         run_id=run.run_id,
         name=run.name,
         state=enum_to_proto(run_pb2.RunState.DESCRIPTOR, run.state),
-        revision=book.revision(run.run_id),
+        revision=store.revision(run.run_id),
         config=run_config_to_proto(run.config),
         message=run.message,
-        progress=_progress(book.activity(run.run_id)),
+        progress=_progress(store.activity(run.run_id)),
         created_at=_timestamp(run.created_at),
         fingerprint=run.fingerprint,
         costs=_costs(run),
@@ -40,7 +43,7 @@ def run_view(book: RunBook, run: RunRecord, *, learners: bool = True) -> run_pb2
         view.soup.CopyFrom(run_pb2.SoupReport(**run.soup.model_dump()))
     if learners:
         view.learners.extend(
-            _learner(learner, book.progress(run.run_id, learner.index), run)
+            _learner(learner, store.progress(run.run_id, learner.index), run)
             for learner in run.learners
         )
     return view

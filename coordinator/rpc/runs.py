@@ -8,11 +8,11 @@ from typing import Any
 
 import grpc.aio
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.errors import InvalidRequestError, RunNotReadyError
-from lipt.common.rpc.wire import blob_to_proto
 from lipt.coordinator.rpc.messages import run_view
-from lipt.coordinator.runs.requests import Runs, how_far
-from lipt.coordinator.runs.store import RunBook
+from lipt.coordinator.runs.requests import RunRequests, how_far
+from lipt.coordinator.runs.store import RunStore
 from lipt.v1 import run_pb2 as pb
 from lipt.v1 import run_pb2_grpc
 
@@ -29,22 +29,22 @@ _SIGN_OF_LIFE_SECONDS = 5.0
 class RunService(run_pb2_grpc.RunServiceServicer):
     """What trainers call."""
 
-    def __init__(self, book: RunBook, runs: Runs, stopping: asyncio.Event) -> None:
-        self._book = book
-        self._runs = runs
+    def __init__(self, store: RunStore, requests: RunRequests, stopping: asyncio.Event) -> None:
+        self._store = store
+        self._requests = requests
         self._stopping = stopping
 
     async def CreateRun(
         self, request: pb.CreateRunRequest, context: Context
     ) -> pb.CreateRunResponse:
         """Start a run."""
-        run = await self._runs.create(request.request_id, request.name, request.config)
-        return pb.CreateRunResponse(run=run_view(self._book, run))
+        run = await self._requests.create(request.request_id, request.name, request.config)
+        return pb.CreateRunResponse(run=run_view(self._store, run))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         """Show a run."""
-        run = self._book.find(request.run_id)
-        return pb.GetRunResponse(run=run_view(self._book, run))
+        run = self._store.find(request.run_id)
+        return pb.GetRunResponse(run=run_view(self._store, run))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
         """Show runs, newest first."""
@@ -56,9 +56,9 @@ class RunService(run_pb2_grpc.RunServiceServicer):
                 f"{request.page_token!r} is none that this service gave."
             )
         start, size = int(token), request.page_size or _DEFAULT_PAGE_SIZE
-        runs = self._book.runs()[::-1]
+        runs = self._store.runs()[::-1]
         return pb.ListRunsResponse(
-            runs=[run_view(self._book, run, learners=False) for run in runs[start : start + size]],
+            runs=[run_view(self._store, run, learners=False) for run in runs[start : start + size]],
             next_page_token=str(start + size) if start + size < len(runs) else "",
         )
 
@@ -66,21 +66,21 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         self, request: pb.CancelRunRequest, context: Context
     ) -> pb.CancelRunResponse:
         """End a run."""
-        run = await self._runs.cancel(request.run_id)
-        return pb.CancelRunResponse(run=run_view(self._book, run))
+        run = await self._requests.cancel(request.run_id)
+        return pb.CancelRunResponse(run=run_view(self._store, run))
 
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: Context
     ) -> AsyncIterator[pb.WatchRunResponse]:
         """Show a run at every change until it has ended, or this service stops."""
-        run_id = self._book.find(request.run_id).run_id
+        run_id = self._store.find(request.run_id).run_id
         seen = request.after_revision
         while not self._stopping.is_set():
-            current = await self._book.wait_for_change(
+            current = await self._store.wait_for_change(
                 run_id, seen, timeout_seconds=_SIGN_OF_LIFE_SECONDS
             )
-            run = self._book.find(run_id)
-            yield pb.WatchRunResponse(run=run_view(self._book, run))
+            run = self._store.find(run_id)
+            yield pb.WatchRunResponse(run=run_view(self._store, run))
             if run.state.ended:
                 return
             seen = current
@@ -90,7 +90,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         self, request: pb.GetWeightsRequest, context: Context
     ) -> pb.GetWeightsResponse:
         """Name the blob of theta* or theta_p."""
-        run = self._book.find(request.run_id)
+        run = self._store.find(request.run_id)
         names = {
             pb.WEIGHTS_KIND_INITIAL: run.initial_weights,
             pb.WEIGHTS_KIND_PRETRAINED: run.pretrained_weights,
@@ -101,5 +101,5 @@ class RunService(run_pb2_grpc.RunServiceServicer):
             )
         name = names[request.kind]
         if name is None:
-            raise RunNotReadyError(how_far(run, self._book.activity(run.run_id)))
+            raise RunNotReadyError(how_far(run, self._store.activity(run.run_id)))
         return pb.GetWeightsResponse(weights=blob_to_proto(name))

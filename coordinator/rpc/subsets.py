@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
 
-from lipt.common.rpc.wire import blob_from_proto
-from lipt.common.subset_difference import Difference, Examples
+from lipt.common.blobs.messages import blob_from_proto
+from lipt.common.subsets.difference import Difference, Examples
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.subsets.sending import Sending
 from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
@@ -17,6 +18,31 @@ from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+# A client that waits hears something at least this often.
+_SIGN_OF_LIFE_SECONDS = 5.0
+
+
+class _Progress:
+    """What a computation reported last; what came before it is not sent any more."""
+
+    def __init__(self) -> None:
+        self.latest = pb.SubsetProgress()
+        self._news = asyncio.Event()
+
+    def report(self, activity: str, done: int, total: int) -> None:
+        self.latest = pb.SubsetProgress(activity=activity, done=done, total=total)
+        self._news.set()
+
+    async def next(self, answering: asyncio.Future[Any]) -> None:
+        """Wait for news, for the answer, or until a sign of life is due."""
+        news = asyncio.ensure_future(self._news.wait())
+        either: set[asyncio.Future[Any]] = {news, answering}
+        await asyncio.wait(
+            either, timeout=_SIGN_OF_LIFE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        news.cancel()
+        self._news.clear()
 
 
 class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
@@ -29,16 +55,21 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
         self, request: pb.GetSubsetRequest, context: Context
     ) -> AsyncIterator[pb.GetSubsetResponse]:
         """Compute or read a subset, and stream it."""
-        async for part in self._subsets.get(_query(request)):
-            if not isinstance(part, Answer):
-                progress = pb.SubsetProgress(activity=part.text, done=part.done, total=part.total)
-                yield pb.GetSubsetResponse(progress=progress)
-                continue
-            previous = request.previous if request.accept_difference else ""
-            sending = await self._subsets.sending(part.subset, previous)
-            yield pb.GetSubsetResponse(subset=_description(part, sending))
-            for content in sending.parts():
-                yield _content(content)
+        progress = _Progress()
+        answering = asyncio.ensure_future(self._subsets.get(_query(request), progress.report))
+        try:
+            while not answering.done():
+                await progress.next(answering)
+                if not answering.done():
+                    yield pb.GetSubsetResponse(progress=progress.latest)
+            answer = answering.result()
+        finally:
+            answering.cancel()
+        previous = request.previous if request.accept_difference else ""
+        sending = await self._subsets.sending(answer.subset, previous)
+        yield pb.GetSubsetResponse(subset=_description(answer, sending))
+        for content in sending.parts():
+            yield _content(content)
 
     async def ListStrategies(
         self, request: pb.ListStrategiesRequest, context: Context

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc.aio
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
+from lipt.common.config.messages import task_to_proto
 from lipt.common.errors import (
     IncompatibleProtocolError,
     InvalidRequestError,
-    LearnerRejectedError,
 )
-from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.rpc.wire import blob_from_proto, blob_to_proto, enum_value, task_to_proto
-from lipt.common.run_config import PruningMethod
-from lipt.coordinator.dispatch.choosing import parse_assignment_id
+from lipt.common.rpc.messages import enum_value
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import Reference, WeightSpecs
-from lipt.coordinator.dispatch.learner_check import (
-    check_learner,
-    require_finite_report,
-    require_snapshots,
-)
-from lipt.coordinator.dispatch.learner_result import LearnerResult
+from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
+from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
@@ -39,18 +32,17 @@ _MAX_WAIT_SECONDS = 60.0
 _HEARTBEATS_PER_LEASE = 3
 _MAX_ALLOWED_MODULES = 100
 _MAX_MODULE_CHARACTERS = 200
-# Each takes the memory of two dense models while it lasts.
-_CHECKS_AT_ONCE = 1
 
 
 class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     """What workers call."""
 
-    def __init__(self, dispatcher: Dispatcher, specs: WeightSpecs, stopping: asyncio.Event) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, intake: LearnerIntake, stopping: asyncio.Event
+    ) -> None:
         self._dispatcher = dispatcher
-        self._specs = specs
+        self._intake = intake
         self._stopping = stopping
-        self._checking = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="learner-check")
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
         """Make a worker known."""
@@ -103,7 +95,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         progress = request.progress
         stop = self._dispatcher.heartbeat(
             request.worker_id,
-            parse_assignment_id(request.assignment_id),
+            AssignmentKey.parse(request.assignment_id),
             request.epoch,
             LearnerProgress(
                 phase=enum_value(pb.LearnerPhase.DESCRIPTOR, progress.phase),
@@ -117,63 +109,35 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.CommitResultRequest, context: Context
     ) -> pb.CommitResultResponse:
         """Check and take a learner."""
-        key = parse_assignment_id(request.assignment_id)
-        blob = blob_from_proto(request.result)
-        held = (request.worker_id, key, request.epoch)
-        run, already = self._dispatcher.check_commit(*held, blob)
-        if not already:
-            snapshots = tuple(map(blob_from_proto, request.snapshots))
-            report = request.report
-            try:
-                require_snapshots(
-                    len(snapshots),
-                    run.config.learners.num_snapshots,
-                    worker=self._dispatcher.workers.name(request.worker_id),
-                    version=self._dispatcher.workers.version(request.worker_id),
-                )
-                require_finite_report(report.loss, report.train_seconds, report.bytes_received)
-                theta = await self._specs.of_run(run)
-                # Snapshots are not pruned; the result is, unless the run says otherwise.
-                densities = [*(None for _ in snapshots), _density(run, key[1])]
-                for name, density in zip((*snapshots, blob), densities, strict=True):
-                    await self._check(name, theta, density)
-            except LearnerRejectedError as error:
-                await self._dispatcher.fail(*held, str(error))
-                raise
-            result = LearnerResult(
-                blob,
-                loss=report.loss,
-                train_seconds=report.train_seconds,
-                bytes_received=report.bytes_received,
-                snapshots=snapshots,
-            )
-            await self._dispatcher.commit(*held, result)
+        key = AssignmentKey.parse(request.assignment_id)
+        report = request.report
+        result = LearnerResult(
+            blob_from_proto(request.result),
+            loss=report.loss,
+            train_seconds=report.train_seconds,
+            bytes_received=report.bytes_received,
+            snapshots=tuple(map(blob_from_proto, request.snapshots)),
+        )
+        await self._intake.take(request.worker_id, key, request.epoch, result)
         return pb.CommitResultResponse()
 
     async def ReleaseAssignment(
         self, request: pb.ReleaseAssignmentRequest, context: Context
     ) -> pb.ReleaseAssignmentResponse:
         """Take a learner back undone."""
-        held = (request.worker_id, parse_assignment_id(request.assignment_id), request.epoch)
+        held = (request.worker_id, AssignmentKey.parse(request.assignment_id), request.epoch)
         if request.error:
             await self._dispatcher.fail(*held, request.error[:1000])
         else:
             await self._dispatcher.release(*held)
         return pb.ReleaseAssignmentResponse()
 
-    async def _check(self, name: BlobName, theta: Reference, density: float | None) -> None:
-        def check() -> None:
-            path = self._specs.whole_path(name)
-            check_learner(path, theta.specs, initial_norm=theta.norm, density=density)
-
-        await asyncio.get_running_loop().run_in_executor(self._checking, check)
-
     def _assignment(self, run: RunRecord, learner: LearnerRecord) -> pb.Assignment:
         lease_seconds = self._dispatcher.leases.duration_seconds
         if run.initial_weights is None:
             raise ValueError(f"run {run.run_id} hands out learners before its weights exist")
         return pb.Assignment(
-            assignment_id=f"{run.run_id}/{learner.index}",
+            assignment_id=str(AssignmentKey(run.run_id, learner.index)),
             run_id=run.run_id,
             learner_index=learner.index,
             lease=pb.Lease(
@@ -198,9 +162,3 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         finally:
             stop.cancel()
             poll.cancel()
-
-
-def _density(run: RunRecord, index: int) -> float | None:
-    """The share of weights that a learner's result keeps; None where the run does not prune."""
-    pruned = run.config.pruning.method is not PruningMethod.NONE
-    return run.learners[index].density if pruned else None

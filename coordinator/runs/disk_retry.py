@@ -1,4 +1,4 @@
-"""A disk that refuses (full, read-only) is asked again, ever more seldom."""
+"""Disk retry: a run waits for a disk that refuses (full, read-only), in growing pauses."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from lipt.common.backoff import Backoff
 from lipt.common.errors import StateError
-from lipt.common.events import EventKind, Events
-from lipt.coordinator.runs.store import Activity, RunBook
+from lipt.common.observability.events import EventKind, Events
+from lipt.coordinator.runs.store import Activity, RunStore
 
 ResultT = TypeVar("ResultT")
 
-_FIRST_PAUSE_SECONDS = 1.0
-_MAX_PAUSE_SECONDS = 30.0
+_BACKOFF = Backoff(first_seconds=1.0, max_seconds=30.0)
 
 
-class Patience:
+class DiskRetry:
     """Does what a run needs as soon as the disk lets it: it waits, and is not lost."""
 
     def __init__(
-        self, book: RunBook, events: Events, sleep: Callable[[float], Awaitable[object]]
+        self, store: RunStore, events: Events, sleep: Callable[[float], Awaitable[object]]
     ) -> None:
-        self._book = book
+        self._store = store
         self._events = events
         self._sleep = sleep
 
@@ -36,19 +36,20 @@ class Patience:
             action: called again after every `StateError`; what else it raises is raised.
             stage: which kind of action, for the counter of retries.
         """
-        pause = _FIRST_PAUSE_SECONDS
+        num_failures = 0
         while True:
             try:
                 return await action()
             except StateError as error:
+                num_failures += 1
+                pause = _BACKOFF.pause_seconds(num_failures)
                 self._events.record(
                     EventKind.RETRIED,
                     detail=stage,
                     level=logging.WARNING,
-                    run=self._book.find(run_id).name,
+                    run=self._store.find(run_id).name,
                     after_seconds=pause,
                     reason=str(error),
                 )
-                self._book.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
+                self._store.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
                 await self._sleep(pause)
-                pause = min(2 * pause, _MAX_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Carries every run from its request to its soup.
+"""Run driver: one task per run carries it from its request to its soup.
 
 A run's state says which stage comes next; a stage's result and the next state
 are written in one transaction. So a coordinator that was killed goes on with
@@ -14,7 +14,8 @@ from time import monotonic
 from typing import TypeVar
 
 from lipt.common.errors import LiptError, RunFailedError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
+from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
@@ -23,17 +24,18 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.messages import Job
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
-from lipt.coordinator.dispatch.choosing import Closing, decide_closing
-from lipt.coordinator.runs.disk_retry import Patience
-from lipt.coordinator.runs.store import Activity, RunBook
+from lipt.coordinator.runs.disk_retry import DiskRetry
+from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.runs.transitions import (
     DAMAGED,
+    Closing,
+    decide_closing,
     soup_record,
     with_ingredients,
     without_open_learners,
     without_results,
 )
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class RunDriver:
 
     def __init__(
         self,
-        book: RunBook,
+        store: RunStore,
         compute: ComputeProcess,
         *,
         restore: Restore,
@@ -56,10 +58,10 @@ class RunDriver:
         events: Events | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Drive the runs of `book`.
+        """Drive the runs of `store`.
 
         Args:
-            book: the runs.
+            store: the runs.
             compute: where the stages are computed.
             restore: makes again what learners are made from, where it is damaged.
             wall_clock: seconds since 1970, for when a run ended.
@@ -68,16 +70,16 @@ class RunDriver:
             events: where retries and ends are counted.
             sleep: waits so many seconds.
         """
-        self._book = book
+        self._store = store
         self._compute = compute
         self._restore = restore
         self._wall_clock = wall_clock
         self._deadline_clock = deadline_clock or wall_clock
         self._events = events or Events()
-        self._patiently = Patience(book, self._events, sleep)
+        self._retrying = DiskRetry(store, self._events, sleep)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._restoring: dict[str, asyncio.Task[None]] = {}
-        book.listen(self._on_change)
+        store.listen(self._on_change)
 
     def start(self, run_id: str) -> None:
         """Begin, or go on with, a run."""
@@ -87,7 +89,7 @@ class RunDriver:
 
     def resume_all(self) -> None:
         """Go on with every run that an earlier process left unfinished."""
-        for run in self._book.runs():
+        for run in self._store.runs():
             if not run.state.ended:
                 logger.info("run %s goes on from %s", run.name, run.state)
                 self.start(run.run_id)
@@ -99,7 +101,7 @@ class RunDriver:
         def change(run: RunRecord) -> RunRecord:
             return run if run.state.ended else self._ended(run, RunState.CANCELLED, "cancelled")
 
-        run = await self._book.update(run_id, change)
+        run = await self._store.update(run_id, change)
         task = self._tasks.get(run_id)
         if task is not None:
             task.cancel()
@@ -121,10 +123,10 @@ class RunDriver:
             RunState.MERGING: self._merge,
         }
         try:
-            while not (run := self._book.find(run_id)).state.ended:
-                self._book.set_activity(run_id, Activity())
+            while not (run := self._store.find(run_id)).state.ended:
+                self._store.set_activity(run_id, Activity())
                 await stages[run.state](run)
-                logger.info("run %s: %s", run.name, self._book.find(run_id).state)
+                logger.info("run %s: %s", run.name, self._store.find(run_id).state)
         except LiptError as error:
             await self._fail(run_id, str(error))
         except Exception:
@@ -146,7 +148,7 @@ class RunDriver:
         await self._advance(run_id, lambda run: self._ended(run, RunState.FAILED, reason))
 
     async def _computed(self, run_id: str, job: Job[ResultT]) -> ResultT:
-        return await self._patiently(
+        return await self._retrying(
             run_id, lambda: self._compute.run(job, self._report(run_id)), stage="stage"
         )
 
@@ -154,7 +156,7 @@ class RunDriver:
         return run.changed(state=state, message=message, ended_at=self._wall_clock())
 
     def _report(self, run_id: str) -> Callable[[str, int, int], None]:
-        return lambda text, done, total: self._book.set_activity(
+        return lambda text, done, total: self._store.set_activity(
             run_id, Activity(text, done, total)
         )
 
@@ -211,8 +213,8 @@ class RunDriver:
         run = await self._advance(run.run_id, self._began_in_the_past)
         num_failures = run.num_failures
         while True:
-            revision = self._book.revision(run.run_id)
-            run = self._book.find(run.run_id)
+            revision = self._store.revision(run.run_id)
+            run = self._store.find(run.run_id)
             if run.num_failures > num_failures:
                 num_failures = run.num_failures
                 self._look_after(run)
@@ -221,7 +223,7 @@ class RunDriver:
                 raise RunFailedError(decision.reason)
             if decision.verdict is Closing.MERGE:
                 break
-            await self._book.wait_for_change(
+            await self._store.wait_for_change(
                 run.run_id, revision, timeout_seconds=decision.seconds_left or 60.0
             )
         logger.info("run %s closes: %s", run.name, decision.reason)
@@ -244,7 +246,7 @@ class RunDriver:
         started = monotonic()
         if run.image is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
-        await self._patiently(
+        await self._retrying(
             run.run_id, lambda: self._restore(run, self._report(run.run_id)), stage="stage"
         )
         made = await self._computed(
@@ -283,9 +285,9 @@ class RunDriver:
 
     async def _advance(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
         """Write a stage's results and the next state in one transaction."""
-        return await self._patiently(
+        return await self._retrying(
             run_id,
             # A run that was cancelled meanwhile stays so.
-            lambda: self._book.update(run_id, lambda run: run if run.state.ended else change(run)),
+            lambda: self._store.update(run_id, lambda run: run if run.state.ended else change(run)),
             stage="record",
         )

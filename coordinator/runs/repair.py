@@ -1,4 +1,4 @@
-"""Makes again what the disk has changed or lost: stages give the same bytes however often they run.
+"""Repair: what the disk has changed or lost is made again, the same to the byte.
 
 theta* and shards come from the run's config and the data, theta_p from the learners.
 """

@@ -1,4 +1,4 @@
-"""Run requests: what is refused at once, what is started, and how far a run is."""
+"""Run requests: what is refused before a run begins, and what is started."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ import uuid
 from collections.abc import Callable, Collection
 
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.messages import run_config_from_proto
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import ConfigError, RunNotReadyError
-from lipt.common.rpc.wire import run_config_from_proto
-from lipt.common.run_config import RunConfig
+from lipt.common.models import build_model
+from lipt.common.states import LearnerState, RunState
+from lipt.common.weights.files import read_weights
+from lipt.common.weights.finite import require_finite
+from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.pretraining.sharding import num_validation_examples, require_shards_fit
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.model_check import check_model
-from lipt.coordinator.runs.store import Activity, RunBook
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.runs.store import Activity, RunStore
+from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import config_pb2
 
 _MAX_NAME_CHARACTERS = 80
 
 
-class Runs:
+class RunRequests:
     """Creates and cancels runs."""
 
     def __init__(
         self,
-        book: RunBook,
+        store: RunStore,
         driver: RunDriver,
         blobs: BlobStore,
         data: DataDescription,
@@ -35,7 +39,7 @@ class Runs:
         allowed_modules: Collection[str],
         wall_clock: Callable[[], float],
     ) -> None:
-        self._book = book
+        self._store = store
         self._driver = driver
         self._blobs = blobs
         self._data = data
@@ -56,14 +60,14 @@ class Runs:
             WeightsError: the weights to start from are not the model's.
         """
         request_id = request_id or uuid.uuid4().hex
-        earlier = self._book.find_request(request_id)
+        earlier = self._store.find_request(request_id)
         if earlier is not None:
             return earlier
         config = run_config_from_proto(overrides, self._defaults)
         self._check_data(config)
         await self.check_model(config)
         async with self._creating:
-            earlier = self._book.find_request(request_id)
+            earlier = self._store.find_request(request_id)
             if earlier is not None:
                 return earlier
             run = RunRecord(
@@ -75,13 +79,13 @@ class Runs:
                 fingerprint=self._data.fingerprint,
                 num_classes=len(self._data.class_names),
             )
-            await self._book.add(run)
+            await self._store.add(run)
         self._driver.start(run.run_id)
         return run
 
     async def cancel(self, key: str) -> RunRecord:
         """End a run; one that has ended stays as it is."""
-        return await self._driver.cancel(self._book.find(key).run_id)
+        return await self._driver.cancel(self._store.find(key).run_id)
 
     async def check_model(self, config: RunConfig) -> None:
         """Refuse a model that cannot be built, and weights that are not its own."""
@@ -105,9 +109,9 @@ class Runs:
         )
 
     def _free_name(self, wanted: str) -> str:
-        taken = {run.name for run in self._book.runs()} | {"latest"}
+        taken = {run.name for run in self._store.runs()} | {"latest"}
         if not wanted:
-            number = len(self._book.runs()) + 1
+            number = len(self._store.runs()) + 1
             while f"run-{number}" in taken:
                 number += 1
             return f"run-{number}"
@@ -143,3 +147,34 @@ def how_far(run: RunRecord, activity: Activity) -> str:
         parts.append(f"{activity.text}, {activity.done} of {activity.total}")
     where = f" ({'; '.join(parts)})" if parts else ""
     return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
+
+
+def check_model(
+    config: RunConfig,
+    data: DataDescription,
+    blobs: BlobStore,
+    *,
+    allowed_modules: Collection[str],
+) -> None:
+    """Build the model once, and read the weights that it is to start from.
+
+    Raises:
+        UnknownNameError: there is no such model.
+        FactoryNotAllowedError: its module is not allowed here.
+        ConfigError: it cannot be built for the data, or has no linear head.
+        UnknownBlobError: the weights were not uploaded.
+        WeightsError: they are another model's, or no safetensors file.
+        LearnerRejectedError: they are not finite.
+    """
+    model = build_model(
+        config.model,
+        num_classes=len(data.class_names),
+        image_shape=data.image_shape,
+        seed=0,
+        allowed_modules=allowed_modules,
+    )
+    given = config.initialization.weights_sha256
+    if given is not None:
+        name = blobs.find(given)
+        like = specs_of(model.state_dict())
+        require_finite(read_weights(blobs.path(name), like=like, max_bytes=blobs.max_blob_bytes))

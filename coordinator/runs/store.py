@@ -1,4 +1,4 @@
-"""All runs in memory, written through to the database before anybody sees a change.
+"""Run store: all runs in memory, written to the database before anybody sees a change.
 
 A change is a function from the old record to the new one; changes are applied
 one after another, so a check inside it (is this lease still valid?) holds
@@ -45,7 +45,7 @@ class _Entry:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class RunBook:
+class RunStore:
     """The runs of one coordinator."""
 
     def __init__(self, database: Database) -> None:

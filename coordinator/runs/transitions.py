@@ -1,19 +1,169 @@
-"""How a run's record changes with what became of its learners: pure functions."""
+"""State transitions of a run and its learners: pure functions from one record to the next.
+
+A run in training closes by `decide_closing`: the clock is an argument, and a reason always
+comes back, so that tests need no sleep and the log says why.
+"""
 
 from __future__ import annotations
 
-from lipt.common.blobs.name import BlobName
-from lipt.coordinator.compute.jobs.pretraining import SoupResult
-from lipt.coordinator.dispatch.choosing import requeued
-from lipt.coordinator.state.records import (
-    IngredientRecord,
-    LearnerRecord,
-    LearnerState,
-    RunRecord,
-    SoupRecord,
-)
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
 
+from lipt.common.blobs.name import BlobName
+from lipt.common.states import LearnerState
+from lipt.coordinator.compute.jobs.pretraining import SoupResult
+from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, RunRecord, SoupRecord
+
+# What is kept of the attempts that failed: a run may allow any number of them.
+_MAX_REFUSALS = 5
+_MAX_REASON_CHARACTERS = 500
 DAMAGED = "its result was in, but the coordinator's disk has changed or lost it"
+
+
+class Closing(Enum):
+    """What to do with a run whose learners are being trained."""
+
+    WAIT = auto()
+    MERGE = auto()
+    FAIL = auto()
+
+
+@dataclass(frozen=True)
+class ClosingDecision:
+    """The verdict, why, and when to look again (None: when something changes)."""
+
+    verdict: Closing
+    reason: str
+    seconds_left: float | None = None
+
+
+def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
+    """Whether a run goes on to its soup.
+
+    It does when every learner has ended, or when its deadline (counted from the
+    first assignment) has passed and `min_learners` are in. With fewer than
+    `min_learners` at that point, or none left to come, it fails, and the reason
+    names the missing ones.
+
+    Args:
+        run: a run in TRAINING.
+        now: seconds, on the clock of `training_started_at`.
+    """
+    settings = run.config.learners
+    done = run.count()[LearnerState.DONE]
+    missing = [learner for learner in run.learners if learner.state is not LearnerState.DONE]
+    still_open = [learner for learner in missing if learner.state.open]
+    enough = done >= settings.min_learners
+    in_words = f"{done} of {len(run.learners)} learners"
+
+    if not still_open:
+        if enough:
+            return ClosingDecision(Closing.MERGE, f"all learners have ended, {in_words} are in")
+        return ClosingDecision(
+            Closing.FAIL,
+            f"{in_words} are in, min_learners is {settings.min_learners}, and none is left to "
+            f"come. {_why_missing(missing)}",
+        )
+    if not settings.deadline_seconds or run.training_started_at is None:
+        return ClosingDecision(Closing.WAIT, f"{in_words} are in")
+    left = run.training_started_at + settings.deadline_seconds - now
+    if left > 0:
+        return ClosingDecision(Closing.WAIT, f"{in_words} are in", seconds_left=left)
+    passed = f"the deadline of {settings.deadline_seconds:g} s has passed"
+    if enough:
+        return ClosingDecision(Closing.MERGE, f"{passed} with {in_words} in")
+    return ClosingDecision(
+        Closing.FAIL,
+        f"{passed} with {in_words} in, min_learners is {settings.min_learners}. "
+        f"{_why_missing(missing)} Raise learners.deadline_seconds, or add workers.",
+    )
+
+
+def _why_missing(missing: Iterable[LearnerRecord]) -> str:
+    return (
+        "Missing: "
+        + "; ".join(f"learner {learner.index} ({_whereabouts(learner)})" for learner in missing)
+        + "."
+    )
+
+
+def _whereabouts(learner: LearnerRecord) -> str:
+    if learner.state is LearnerState.LEASED:
+        where = f"at worker {learner.worker_name}"
+    elif learner.state is LearnerState.QUEUED:
+        where = "waiting for a worker"
+    else:
+        where = learner.state.value
+    return f"{where}: {learner.account}" if learner.account else where
+
+
+def leased(
+    learner: LearnerRecord, *, worker_id: str, worker_name: str, device: str
+) -> LearnerRecord:
+    """The learner out at a worker, under a new epoch."""
+    return learner.changed(
+        state=LearnerState.LEASED,
+        epoch=learner.epoch + 1,
+        worker_id=worker_id,
+        worker_name=worker_name,
+        device=device,
+    )
+
+
+def after_failure(
+    learner: LearnerRecord, *, worker_id: str, reason: str, max_attempts: int
+) -> LearnerRecord:
+    """The learner after an attempt that counts against it: queued again, or given up."""
+    failures = learner.failures + 1
+    given_up = failures >= max_attempts
+    on = f" on {learner.worker_name}" if learner.worker_name else ""
+    message = f"attempt {failures} of {max_attempts}{on}: {reason[:_MAX_REASON_CHARACTERS]}"
+    return learner.changed(
+        state=LearnerState.FAILED if given_up else LearnerState.QUEUED,
+        failures=failures,
+        failed_on=(*learner.failed_on, worker_id),
+        message=message,
+        refusals=(*learner.refusals, message)[-_MAX_REFUSALS:],
+    )
+
+
+def requeued(learner: LearnerRecord, reason: str) -> LearnerRecord:
+    """The learner after its worker went away: no failure of its own."""
+    return learner.changed(state=LearnerState.QUEUED, message=reason)
+
+
+@dataclass(frozen=True)
+class LearnerResult:
+    """What a worker hands in for its learner: stored blobs, and how the training went."""
+
+    blob: BlobName
+    loss: float
+    train_seconds: float
+    bytes_received: int
+    snapshots: tuple[BlobName, ...] = ()
+
+
+def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
+    """The learner with its result in."""
+    return learner.changed(
+        state=LearnerState.DONE,
+        result=result.blob,
+        snapshots=result.snapshots,
+        loss=result.loss,
+        train_seconds=result.train_seconds,
+        bytes_received=result.bytes_received,
+        message="",
+    )
+
+
+def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:
+    """Whether the learner is done with this very result of this lease."""
+    return learner.state is LearnerState.DONE and (
+        learner.worker_id,
+        learner.epoch,
+        learner.result,
+    ) == (worker_id, epoch, result)
 
 
 def without_open_learners(run: RunRecord, reason: str) -> RunRecord:

@@ -21,7 +21,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.blocks import BLOCK_BYTES, row_blocks
 from lipt.coordinator.selection.entropy import entropies
 from lipt.coordinator.selection.grand import last_layer_norms

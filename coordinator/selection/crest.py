@@ -33,7 +33,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.pairwise import proximity
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy

@@ -23,7 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.moments import (
     deviation_over_moments,
     mean_over_moments,

@@ -29,7 +29,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.glister_objective import GlisterObjective, comparable
 from lipt.coordinator.selection.glister_regularizers import RegularizerName, make_regularizer
 from lipt.coordinator.selection.kernels import squared_gradient_norms

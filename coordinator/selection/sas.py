@@ -28,7 +28,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.linear_cut import cut_picks

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
-from lipt.common.seeding import derive_seed
 from lipt.coordinator.selection.blocks import row_blocks
 from lipt.coordinator.selection.budget import require_budget, resolve_budget
 from lipt.coordinator.selection.quotas import class_quotas

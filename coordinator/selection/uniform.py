@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.signals import Signals
 

@@ -1,4 +1,4 @@
-"""Copies a state directory while it is served: the records at one moment, and all they need."""
+"""Backup: copy a state directory while it is served, the records of one moment and their blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a state directory is whole: every record, every reference, every digest."""
+"""State check: is a directory whole? Every record, every reference, every digest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidBlobNameError
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.contents import Contents, open_read_only, read_contents
 from lipt.coordinator.state.needs import needed_blobs
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState, SubsetRecord
+from lipt.coordinator.state.records import RunRecord, SubsetRecord
 
 # An index of 8 bytes and a weight of 4.
 _EXAMPLE_BYTES = 12

@@ -1,4 +1,4 @@
-"""Removes what no record needs: shards of ended runs, results that were refused, cut uploads."""
+"""Garbage collection: remove what no record needs (shards of ended runs, cut uploads, ...)."""
 
 from __future__ import annotations
 

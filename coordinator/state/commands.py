@@ -1,4 +1,4 @@
-"""`lipt state`: look after a coordinator's state directory on the machine that has it.
+"""State commands: `lipt state`, which looks after a state directory on the machine that has it.
 
 The `lipt` command finds these through the entry point group `lipt.commands`, so
 that the trainer's package need not know the coordinator's.

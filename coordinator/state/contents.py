@@ -1,4 +1,4 @@
-"""What a state directory says, read without changing it: also while a coordinator serves it."""
+"""State contents: all records of a directory, read without changing it, also while it is served."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from lipt.common.config.validation import explain
 from lipt.common.errors import LiptError, StateError
-from lipt.common.validation import explain
 from lipt.coordinator.state.migrations import MIGRATIONS
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SubsetRecord
 

@@ -1,4 +1,4 @@
-"""Runs, learners and subsets on disk, durable when a call returns.
+"""Database: runs, learners and subsets on disk, durable when a call returns.
 
 One thread owns the connection, so that an fsync never holds up the event loop.
 """
@@ -15,8 +15,8 @@ from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
+from lipt.common.config.validation import explain
 from lipt.common.errors import StateError
-from lipt.common.validation import explain
 from lipt.coordinator.state.migrations import migrate
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SubsetRecord
 

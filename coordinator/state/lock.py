@@ -1,4 +1,4 @@
-"""One coordinator per state directory."""
+"""State lock: one coordinator per state directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which blobs the records refer to, and so must be there: what is left can go."""
+"""Needed blobs: those that the records refer to; what is left can go."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lipt.common.blobs.name import BlobName
-from lipt.coordinator.state.records import RunRecord, RunState, SubsetRecord
+from lipt.common.states import RunState
+from lipt.coordinator.state.records import RunRecord, SubsetRecord
 
 _GIVEN_UP = (RunState.FAILED, RunState.CANCELLED)
 

@@ -1,4 +1,4 @@
-"""What the coordinator knows of a run, frozen: every change makes a new record.
+"""Records: what the coordinator knows of a run, frozen; every change makes a new record.
 
 These are the values that the database keeps; leases and a learner's progress
 live in memory only (`lipt.coordinator.dispatch.leases`), for a restart renews them.
@@ -8,55 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.learner_task import ImageFormat, LearnerTask
-from lipt.common.run_config import RunConfig
-from lipt.common.seeding import derive_seed
-
-
-class RunState(StrEnum):
-    """Where a run is; it only ever moves down this list, or to FAILED or CANCELLED."""
-
-    PENDING = "pending"
-    INITIALIZING = "initializing"
-    SHARDING = "sharding"
-    TRAINING = "training"
-    MERGING = "merging"
-    READY = "ready"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def ended(self) -> bool:
-        """Whether the run will not change any more."""
-        return self in (RunState.READY, RunState.FAILED, RunState.CANCELLED)
-
-
-class LearnerState(StrEnum):
-    """Where a learner is."""
-
-    QUEUED = "queued"
-    LEASED = "leased"
-    DONE = "done"
-    FAILED = "failed"
-    DROPPED = "dropped"
-
-    @property
-    def open(self) -> bool:
-        """Whether a result may still come."""
-        return self in (LearnerState.QUEUED, LearnerState.LEASED)
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.seeding import derive_seed
+from lipt.common.images.formats import ImageFormat
+from lipt.common.states import LearnerState, RunState
 
 
 def _blob_from_state(value: Any) -> BlobName:
     if isinstance(value, BlobName):
         return value
     sha256, size_bytes = value  # as written below
-    return BlobName.parse(str(sha256), int(size_bytes))
+    return BlobName(str(sha256), int(size_bytes))
 
 
 Blob = Annotated[

@@ -1,4 +1,4 @@
-"""A stored subset's examples, as they are sent: all, or what differs from the trainer's."""
+"""Subset sending: all of a stored subset, or what differs from the one that the trainer has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import LiptError
-from lipt.common.subset_difference import (
+from lipt.common.subsets.difference import (
     Difference,
     Examples,
     difference_bytes,

@@ -1,6 +1,6 @@
-"""Subsets on demand: computed once, stored, and answered from the store ever after.
+"""Subset service: a subset is computed once, stored, and answered from the store ever after.
 
-What the disk has changed or lost is not answered with: it is computed again.
+One that the disk has changed or lost is computed again.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from time import monotonic
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.devices import versions
 from lipt.common.errors import DataError, SignalsError, UnknownBlobError
+from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -25,14 +25,14 @@ from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.runs.requests import require_ready
-from lipt.coordinator.runs.store import Activity, RunBook
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.selection.budget import resolve_budget
 from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.select import resolve_budget
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.sending import Sending, SubsetContents
-from lipt.coordinator.subsets.single_flight import Computations
+from lipt.coordinator.subsets.single_flight import SingleFlight
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Subsets:
 
     def __init__(
         self,
-        book: RunBook,
+        store: RunStore,
         database: Database,
         blobs: BlobStore,
         compute: ComputeProcess,
@@ -76,28 +76,32 @@ class Subsets:
         *,
         wall_clock: Callable[[], float],
     ) -> None:
-        self._book = book
+        self._store = store
         self._database = database
         self._blobs = blobs
         self._compute = compute
         self._data = data
         self._wall_clock = wall_clock
-        self._computations = Computations()
+        self._flights = SingleFlight()
         self._contents = SubsetContents(database, blobs)
 
-    async def get(self, query: SubsetQuery) -> AsyncIterator[Activity | Answer]:
-        """Progress while the subset is computed, and at last the answer.
+    async def get(self, query: SubsetQuery, on_progress: OnProgress) -> Answer:
+        """The subset that answers a query: stored, kept, or computed now.
 
         Whoever asks for the same subset meanwhile waits for the same computation,
         which goes on when they leave.
+
+        Args:
+            query: what a trainer asks for.
+            on_progress: called with (activity, done, total) while the answer is computed.
 
         Raises:
             RunNotReadyError: there is no theta_p yet.
             DataError: the run was made on another data set.
             BudgetError, UnknownNameError, StrategyOptionError: what is asked for cannot be.
         """
-        run = self._book.find(query.run)
-        require_ready(run, self._book.activity(run.run_id))
+        run = self._store.find(query.run)
+        require_ready(run, self._store.activity(run.run_id))
         if run.fingerprint != self._data.fingerprint:
             raise DataError(
                 f"run {run.name} was made on data with fingerprint {run.fingerprint}, this "
@@ -106,25 +110,16 @@ class Subsets:
             )
         job = self._job(run, query)
         previous = await self._find_previous(run, query, job)
-        if previous is not None:
-            kept = False
-            async for part in self._recheck(job, *previous):
-                if isinstance(part, Activity):
-                    yield part
-                else:
-                    kept = part
-            if kept:
-                yield Answer(previous[0], kept=True)
-                return
+        if previous is not None and await self._still_serves(job, *previous, on_progress):
+            return Answer(previous[0], kept=True)
         key = _key(run, job)
         stored = await self._database.find_subset(key)
         if stored is not None and await asyncio.to_thread(self._blobs.is_whole, stored.blob):
-            yield Answer(stored)
-            return
-        async for state in self._computations.follow(
-            key, lambda report: self._compute_subset(key, run, job, report)
-        ):
-            yield state if isinstance(state, Activity) else Answer(state)
+            return Answer(stored)
+        subset = await self._flights.run(
+            key, lambda report: self._compute_subset(key, run, job, report), on_progress
+        )
+        return Answer(subset)
 
     async def sending(self, subset: SubsetRecord, previous: str) -> Sending:
         """How a subset is sent to a trainer: see `SubsetContents.sending`."""
@@ -132,7 +127,7 @@ class Subsets:
 
     async def stop(self) -> None:
         """Give up what is being computed; nobody can be waiting any more."""
-        await self._computations.stop()
+        await self._flights.stop()
 
     async def _find_previous(
         self, run: RunRecord, query: SubsetQuery, job: SelectSubset
@@ -151,26 +146,23 @@ class Subsets:
                     return subset, weights
         return None
 
-    async def _recheck(
-        self, job: SelectSubset, previous: SubsetRecord, anchor: BlobName
-    ) -> AsyncIterator[Activity | bool]:
-        """Progress, and at last whether the previous subset still serves."""
+    async def _still_serves(
+        self, job: SelectSubset, previous: SubsetRecord, anchor: BlobName, on_progress: OnProgress
+    ) -> bool:
+        """Whether the previous subset is still good on the job's weights."""
         recheck = RecheckSubset(job.config, job.image, anchor=anchor, weights=job.weights)
         key = f"recheck {previous.key} {job.weights.sha256}"
-        async for part in self._computations.follow(
-            key, lambda report: self._compute.run(recheck, report)
-        ):
-            if isinstance(part, Activity):
-                yield part
-                continue
-            logger.info(
-                "subset %s %s: its weights foretold a loss of %.4g, which is %.4g",
-                previous.digest[:12],
-                "is kept" if part.still_serves else "is selected anew",
-                part.predicted_loss,
-                part.actual_loss,
-            )
-            yield part.still_serves
+        checked = await self._flights.run(
+            key, lambda report: self._compute.run(recheck, report), on_progress
+        )
+        logger.info(
+            "subset %s %s: its weights foretold a loss of %.4g, which is %.4g",
+            previous.digest[:12],
+            "is kept" if checked.still_serves else "is selected anew",
+            checked.predicted_loss,
+            checked.actual_loss,
+        )
+        return checked.still_serves
 
     def _job(self, run: RunRecord, query: SubsetQuery) -> SelectSubset:
         weights = query.weights or run.pretrained_weights

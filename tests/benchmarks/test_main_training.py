@@ -24,7 +24,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_files_hold_the_pixels_that_fit_is_given(made_up: None) -> None:
     dataset, files = images(6)
     assert dataset.source == "made-up images"
-    for pixels_CHW, file in zip(dataset.images_NCHW, files, strict=True):
+    for pixels_CHW, file in zip(dataset.images(torch.arange(len(dataset))), files, strict=True):
         decoded = torch.frombuffer(
             bytearray(Image.open(io.BytesIO(file)).tobytes()), dtype=torch.uint8
         )
@@ -35,7 +35,7 @@ def test_a_plain_example_is_augmented_and_normalized(made_up: None) -> None:
     dataset, files = images(2)
     inputs_CHW, label = Files(files, [7, 8])[1]
     assert (inputs_CHW.shape, inputs_CHW.dtype, label) == ((3, 32, 32), torch.float32, 8)
-    assert not torch.equal(inputs_CHW, dataset.images_NCHW[1].float())
+    assert not torch.equal(inputs_CHW, dataset.images(torch.tensor([1]))[0].float())
 
 
 def test_both_sides_take_their_steps(made_up: None) -> None:

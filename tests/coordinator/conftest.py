@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import LearnersConfig, RunConfig
+from lipt.common.config.run_config import LearnersConfig, RunConfig
+from lipt.common.images.formats import ImageFormat
+from lipt.common.states import RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from tests.clock import Clock
 
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))

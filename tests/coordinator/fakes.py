@@ -14,8 +14,8 @@ import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.learner_task import ImageFormat
-from lipt.common.settings import load_settings
+from lipt.common.config.settings import load_settings
+from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.app import App, open_app
@@ -31,9 +31,9 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.process import ComputeProcess
-from lipt.coordinator.dispatch.choosing import LearnerKey
-from lipt.coordinator.dispatch.learner_result import LearnerResult
+from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.pretraining.soup import Ingredient
+from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 
 DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, (1, 8, 8), "f" * 64)
@@ -169,13 +169,13 @@ class FakeWorker:
             name, name=name, device="cpu", versions={}, allowed_modules=("tests.tiny",)
         ).worker_id
 
-    async def take(self) -> tuple[LearnerKey, int]:
+    async def take(self) -> tuple[AssignmentKey, int]:
         """The next learner and its epoch, however long that takes."""
         while True:
             granted = await self._dispatcher.acquire(self.worker_id, wait_seconds=60.0)
             if granted is not None:
                 run, learner = granted
-                return (run.run_id, learner.index), learner.epoch
+                return AssignmentKey(run.run_id, learner.index), learner.epoch
 
-    async def hand_in(self, taken: tuple[LearnerKey, int]) -> None:
+    async def hand_in(self, taken: tuple[AssignmentKey, int]) -> None:
         await self._dispatcher.commit(self.worker_id, *taken, self.RESULT)

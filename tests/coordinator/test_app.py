@@ -18,11 +18,12 @@ from lipt.common.errors import (
     UnknownNameError,
     UnknownWorkerError,
 )
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
-from lipt.coordinator.subsets.service import Answer, SubsetQuery
+from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.subsets.service import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.coordinator.fakes import (
     DATA,
@@ -39,9 +40,9 @@ NOTHING = config_pb2.RunConfig()
 
 async def until(app: App, run_id: str, reached: Callable[[RunRecord], bool]) -> RunRecord:
     """The run, once it has got so far."""
-    while not reached(run := app.book.find(run_id)):
-        revision = app.book.revision(run_id)
-        await app.book.wait_for_change(run_id, revision, timeout_seconds=60.0)
+    while not reached(run := app.store.find(run_id)):
+        revision = app.store.revision(run_id)
+        await app.store.wait_for_change(run_id, revision, timeout_seconds=60.0)
     return run
 
 
@@ -55,7 +56,7 @@ def has_ended(run: RunRecord) -> bool:
 
 async def complete(app: App) -> None:
     """A run "mine", until it is ready."""
-    run = await app.runs.create("q", "mine", NOTHING)
+    run = await app.requests.create("q", "mine", NOTHING)
     worker = FakeWorker(app)
     for _ in range(2):
         await worker.hand_in(await worker.take())
@@ -68,7 +69,7 @@ async def test_app_of_a_new_state_directory_has_the_data_and_no_runs(tmp_path: P
     async with opened(settings) as app:
         assert app.data == DATA
         assert app.settings == settings
-        assert app.book.runs() == ()
+        assert app.store.runs() == ()
         assert app.dispatcher.alive() == ()
 
 
@@ -77,7 +78,7 @@ async def test_run_goes_from_its_request_to_its_soup(tmp_path: Path) -> None:
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
         await complete(app)
-        final = app.book.find("mine")
+        final = app.store.find("mine")
     assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
     kinds = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
     assert compute.kinds == kinds
@@ -86,16 +87,16 @@ async def test_run_goes_from_its_request_to_its_soup(tmp_path: Path) -> None:
 async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     async with opened(settings) as app:
-        run = await app.runs.create("q", "mine", NOTHING)
+        run = await app.requests.create("q", "mine", NOTHING)
         worker = FakeWorker(app)
         await worker.hand_in(await worker.take())
         second = await worker.take()
-        before = app.book.find("mine")
+        before = app.store.find("mine")
 
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
-        assert app.book.find("mine") == before
-        assert await app.runs.create("q", "mine", NOTHING) == before
+        assert app.store.find("mine") == before
+        assert await app.requests.create("q", "mine", NOTHING) == before
         # Its worker does not know of the restart, and keeps its lease all the same.
         assert app.dispatcher.leases.held_by(worker.worker_id) == second[0]
         with pytest.raises(UnknownWorkerError):
@@ -113,7 +114,7 @@ async def test_stage_that_was_under_way_is_left_as_it_is_and_begun_again(tmp_pat
     compute = pretraining(settings.state_dir)
     compute.answers[InitializeWeights] = hanging = Hanging()
     async with opened(settings, compute) as app:
-        run = await app.runs.create("q", "mine", NOTHING)
+        run = await app.requests.create("q", "mine", NOTHING)
         await hanging.begun.wait()
     assert hanging.given_up
     assert compute.stopped
@@ -136,10 +137,7 @@ QUERY = SubsetQuery(
 
 async def ask(app: App) -> str:
     """The digest of the run's subset."""
-    async for part in app.subsets.get(QUERY):
-        if isinstance(part, Answer):
-            return part.subset.digest
-    raise AssertionError("there was no answer")
+    return (await app.subsets.get(QUERY, lambda *_: None)).subset.digest
 
 
 async def test_subset_that_is_being_computed_is_given_up_when_the_app_is_left(
@@ -183,18 +181,18 @@ async def test_subsets_of_a_run_are_refused_by_a_coordinator_of_other_data_and_k
 async def test_run_that_has_ended_is_not_begun_again(tmp_path: Path, end: str) -> None:
     settings = make_settings(tmp_path)
     async with opened(settings) as app:
-        run = await app.runs.create("q", "mine", NOTHING)
+        run = await app.requests.create("q", "mine", NOTHING)
         worker = FakeWorker(app)
         first = await worker.take()
         if end == "cancelled":
-            await app.runs.cancel("mine")
+            await app.requests.cancel("mine")
         else:
             await worker.hand_in(first)
             await worker.hand_in(await worker.take())
         final = await until(app, run.run_id, has_ended)
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
-        assert app.book.find("mine") == final
+        assert app.store.find("mine") == final
         assert len(app.dispatcher.leases) == 0
     assert final.state.value == end
     assert compute.kinds == ["DescribeData"]
@@ -217,7 +215,7 @@ async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next
             pytest.fail("it was opened")
     assert compute.stopped
     async with opened(make_settings(tmp_path)) as app:
-        assert app.book.runs() == ()
+        assert app.store.runs() == ()
 
 
 async def test_state_directory_serves_one_coordinator_at_a_time(tmp_path: Path) -> None:
@@ -227,9 +225,9 @@ async def test_state_directory_serves_one_coordinator_at_a_time(tmp_path: Path) 
             with pytest.raises(StateError, match=r"in use by process \d+ starting"):
                 async with opened(settings):
                     pytest.fail("it was opened")
-        await first.runs.create("q", "mine", NOTHING)
+        await first.requests.create("q", "mine", NOTHING)
     async with opened(settings) as second:
-        assert [run.name for run in second.book.runs()] == ["mine"]
+        assert [run.name for run in second.store.runs()] == ["mine"]
 
 
 async def test_state_directory_that_is_a_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -242,7 +240,7 @@ async def test_state_directory_that_is_a_file_is_refused_with_the_remedy(tmp_pat
 async def test_lease_of_a_silent_worker_ends(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, lease={"duration_seconds": 0.05})
     async with opened(settings) as app:
-        run = await app.runs.create("q", "mine", NOTHING)
+        run = await app.requests.create("q", "mine", NOTHING)
         key, epoch = await FakeWorker(app, "silent").take()
         assert epoch == 1
         # Nobody sends a heartbeat: the learner comes back by itself.

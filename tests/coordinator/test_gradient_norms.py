@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data.dataset import MemoryDataset
+from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import SignalsError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.coordinator.gradient_norms import default_chunk_size, full_gradient_norms
 
 CPU = torch.device("cpu")
@@ -16,10 +16,10 @@ IMAGE = ImageFormat(1, 6, 6, mean=(0.5,), std=(0.25,))
 NUM_EXAMPLES = 20
 
 
-def make_dataset() -> MemoryDataset:
+def make_dataset() -> Dataset:
     generator = torch.Generator().manual_seed(0)
     shape = (NUM_EXAMPLES, 1, 6, 6)
-    return MemoryDataset(
+    return in_memory(
         source="fake",
         class_names=("a", "b", "c"),
         labels_N=torch.randint(0, 3, (NUM_EXAMPLES,), generator=generator),
@@ -47,7 +47,7 @@ def make_model() -> nn.Sequential:
 
 def norms(
     model: nn.Module,
-    dataset: MemoryDataset,
+    dataset: Dataset,
     *,
     chunk_size: int | None = None,
     ids: Tensor | None = None,
@@ -63,7 +63,7 @@ def norms(
     )
 
 
-def autograd_norms(model: nn.Module, dataset: MemoryDataset) -> Tensor:
+def autograd_norms(model: nn.Module, dataset: Dataset) -> Tensor:
     model.eval()
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     found = []
@@ -92,7 +92,7 @@ def test_by_hand() -> None:
     nn.init.zeros_(head.bias)
     model = nn.Sequential(nn.Flatten(), head)
     white = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
-    dataset = MemoryDataset("fake", ("a", "b"), torch.tensor([0]), "0" * 64, white)
+    dataset = in_memory("fake", ("a", "b"), torch.tensor([0]), "0" * 64, white)
     found = full_gradient_norms(
         model,
         dataset,

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipt.common.data.dataset import MemoryDataset
+from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import SignalsError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.dynamics import Dynamics
 from lipt.coordinator.learner_dynamics import States, compute_dynamics, margins_of
@@ -23,10 +23,10 @@ NUM_EXAMPLES, NUM_CLASSES = 45, 4
 
 
 @pytest.fixture
-def dataset() -> MemoryDataset:
+def dataset() -> Dataset:
     generator = torch.Generator().manual_seed(0)
     shape = (NUM_EXAMPLES, 3, 6, 6)
-    return MemoryDataset(
+    return in_memory(
         source="fake",
         class_names=tuple("abcd"),
         labels_N=torch.randint(0, NUM_CLASSES, (NUM_EXAMPLES,), generator=generator),
@@ -68,7 +68,7 @@ STATES = States(loader(1), tuple(tuple(map(loader, seeds)) for seeds in SEEDS))
 
 
 def compute(
-    dataset: MemoryDataset,
+    dataset: Dataset,
     batch_norm_images: Tensor | None,
     *,
     batch_size: int = 16,
@@ -90,7 +90,7 @@ def compute(
     )
 
 
-def direct(dataset: MemoryDataset, batch_norm_images: Tensor | None) -> Dynamics:
+def direct(dataset: Dataset, batch_norm_images: Tensor | None) -> Dynamics:
     """All logits of all models at once, then the definitions as they are written."""
 
     def logits(seed: int) -> Tensor:
@@ -128,7 +128,7 @@ def close(first: Dynamics, second: Dynamics) -> None:
         torch.testing.assert_close(values, getattr(second, name), rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_reductions_are_those_of_all_outputs_at_once(dataset: MemoryDataset) -> None:
+def test_reductions_are_those_of_all_outputs_at_once(dataset: Dataset) -> None:
     dynamics = compute(dataset, None)
     assert dynamics.probabilities_NLT.shape == (NUM_EXAMPLES, 3, 3)
     assert all(values.dtype == torch.float32 for values in vars(dynamics).values())
@@ -136,7 +136,7 @@ def test_reductions_are_those_of_all_outputs_at_once(dataset: MemoryDataset) -> 
 
 
 def test_batch_norm_statistics_are_those_of_each_states_weights(
-    dataset: MemoryDataset, batch_norm_images: Tensor
+    dataset: Dataset, batch_norm_images: Tensor
 ) -> None:
     # One part, so that the variance is that of all images.
     dynamics = compute(dataset, batch_norm_images, batch_size=20)
@@ -146,7 +146,7 @@ def test_batch_norm_statistics_are_those_of_each_states_weights(
 
 @pytest.mark.parametrize("block_bytes", [1, 16 * 500, 2 * 16 * 500])
 def test_block_size_does_not_matter_to_the_last_bit(
-    dataset: MemoryDataset, batch_norm_images: Tensor, block_bytes: int
+    dataset: Dataset, batch_norm_images: Tensor, block_bytes: int
 ) -> None:
     whole = compute(dataset, batch_norm_images)
     parts = compute(dataset, batch_norm_images, block_bytes=block_bytes)
@@ -155,27 +155,27 @@ def test_block_size_does_not_matter_to_the_last_bit(
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 128])
-def test_batch_size_does_not_matter(dataset: MemoryDataset, batch_size: int) -> None:
+def test_batch_size_does_not_matter(dataset: Dataset, batch_size: int) -> None:
     close(compute(dataset, None, batch_size=batch_size), compute(dataset, None))
 
 
 def test_images_are_read_once_for_all_states(
-    dataset: MemoryDataset, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    images = MemoryDataset.images
+    images = Dataset.images
 
-    def counted(self: MemoryDataset, ids: Tensor) -> Tensor:
+    def counted(self: Dataset, ids: Tensor) -> Tensor:
         read.extend(ids.tolist())
         return images(self, ids)
 
-    monkeypatch.setattr(MemoryDataset, "images", counted)
+    monkeypatch.setattr(Dataset, "images", counted)
     compute(dataset, None, block_bytes=16 * 500)
     assert read == list(range(NUM_EXAMPLES))
 
 
 def test_progress_counts_every_example_in_every_state(
-    dataset: MemoryDataset, batch_norm_images: Tensor
+    dataset: Dataset, batch_norm_images: Tensor
 ) -> None:
     reports: list[tuple[int, int]] = []
     compute(dataset, batch_norm_images, reports=reports)
@@ -185,7 +185,7 @@ def test_progress_counts_every_example_in_every_state(
     assert len(reports) == 7 * (3 + 2)
 
 
-def test_state_with_outputs_that_are_not_finite_is_named(dataset: MemoryDataset) -> None:
+def test_state_with_outputs_that_are_not_finite_is_named(dataset: Dataset) -> None:
     bad = weights_of(21)
     bad["5.bias"] = torch.full_like(bad["5.bias"], math.inf)
     learners = (STATES.learners[0], (STATES.learners[1][0], lambda: bad))

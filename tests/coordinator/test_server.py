@@ -16,12 +16,11 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from lipt.common.blobs.chunks import fill_chunk
+from lipt.common.blobs.messages import blob_to_proto, fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ConfigError, DataError, IncompatibleProtocolError, StateError
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
-from lipt.common.rpc.wire import blob_to_proto
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.server import serve, serving
@@ -238,4 +237,4 @@ async def test_process_serves_until_it_is_asked_to_end_and_then_frees_its_state(
     asked.set()
     await process
     async with opened(settings) as app:
-        assert app.book.runs() == ()
+        assert app.store.runs() == ()

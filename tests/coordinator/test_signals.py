@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data.dataset import MemoryDataset
+from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import ConfigError, SignalsError, StateError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.coordinator.selection.el2n import el2n
 from lipt.coordinator.selection.grand import grand, last_layer_norms
 from lipt.coordinator.signals import (
@@ -26,15 +26,24 @@ CPU = torch.device("cpu")
 IMAGE = ImageFormat(3, 6, 6, mean=(0.5,) * 3, std=(0.25,) * 3)
 
 
-def make_dataset(num_examples: int = 40, num_classes: int = 3) -> MemoryDataset:
+def make_dataset(num_examples: int = 40, num_classes: int = 3) -> Dataset:
     generator = torch.Generator().manual_seed(0)
     shape = (num_examples, 3, 6, 6)
-    return MemoryDataset(
+    return in_memory(
         source="fake",
         class_names=tuple("abcdefghij"[:num_classes]),
         labels_N=torch.randint(0, num_classes, (num_examples,), generator=generator),
         fingerprint="0" * 64,
         images_NCHW=torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
+    )
+
+
+def painted(dataset: Dataset, value: int, white: set[int]) -> Dataset:
+    """The data set with every pixel of one value, and some images white."""
+    images_NCHW = torch.full((len(dataset), *dataset.image_shape), value, dtype=torch.uint8)
+    images_NCHW[sorted(white)] = 255
+    return in_memory(
+        dataset.source, dataset.class_names, dataset.labels_N, dataset.fingerprint, images_NCHW
     )
 
 
@@ -53,7 +62,7 @@ def make_model(*, bias: bool = True, num_classes: int = 3) -> nn.Module:
 
 def signals_of(
     model: nn.Module,
-    dataset: MemoryDataset,
+    dataset: Dataset,
     *,
     batch_size: int = 16,
     ids: Tensor | None = None,
@@ -71,7 +80,7 @@ def signals_of(
     )
 
 
-def last_layer_gradients(model: nn.Module, dataset: MemoryDataset) -> Tensor:
+def last_layer_gradients(model: nn.Module, dataset: Dataset) -> Tensor:
     """One autograd call per example's own loss; the last layer's parameters in a row."""
     model.eval()
     head = list(model.children())[-1]
@@ -175,8 +184,7 @@ def test_progress_is_told_after_every_batch() -> None:
 
 def test_outputs_that_are_not_finite_name_their_ids() -> None:
     model, dataset = make_model(), make_dataset(20)
-    dataset.images_NCHW[:] = 100
-    dataset.images_NCHW[[3, 5]] = 255
+    dataset = painted(dataset, 100, {3, 5})
 
     class Overflow(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -270,8 +278,7 @@ def test_half_precision_of_imagenet_is_what_its_limits_are_for() -> None:
 def test_features_too_large_for_half_precision_name_their_ids() -> None:
     model, dataset = nn.Sequential(nn.Flatten(), Scaled(), nn.Linear(108, 3)), make_dataset(20)
     nn.init.zeros_(next(model.parameters()))
-    dataset.images_NCHW[:] = 128
-    dataset.images_NCHW[[3, 5]] = 255
+    dataset = painted(dataset, 128, {3, 5})
     assert signals_of(model, dataset).features_ND.isfinite().all()
     with pytest.raises(SignalsError, match=r"kept in float16, are not finite .* ids 3, 5\."):
         signals_of(model, dataset, batch_size=20, limits=StorageLimits(feature_bytes=1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lipt.common import protocol
+from lipt.common.rpc import protocol
 
 protocol.PROTOCOL_MINOR = 0
 

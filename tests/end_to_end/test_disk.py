@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import StateError
-from lipt.trainer.views import LearnerState, RunState
+from lipt.common.states import LearnerState, RunState
 from tests.blob_files import blob_file
 from tests.cluster import Cluster, LoggedProcess
 from tests.end_to_end.conftest import one_of_two_in

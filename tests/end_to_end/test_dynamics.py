@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import ConfigError, SignalsError
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from tests.cluster import Cluster
 
 STRATEGIES: tuple[tuple[str, dict[str, str]], ...] = (

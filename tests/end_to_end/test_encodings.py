@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lipt.common.states import RunState
 from lipt.trainer import Client
-from lipt.trainer.views import RunState
 
 
 def test_exact_encodings_give_the_same_soup_and_the_others_a_smaller_one(

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lipt.common.errors import LearnerRejectedError
+from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
-from lipt.trainer.views import RunState
 from tests.cluster import Cluster
 from tests.played_worker import REPORT
 

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lipt.common.errors import UnknownRunError
+from lipt.common.states import RunState
 from lipt.coordinator.state.commands import app
-from lipt.trainer.views import RunState
 from tests.cluster import Cluster
 from tests.end_to_end.conftest import one_of_two_in
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from lipt.common.data import open_dataset
 from lipt.common.models import build_model
+from lipt.common.states import RunState
 from lipt.common.weights.files import read_specs
 from lipt.common.weights.specs import specs_of
 from lipt.trainer import Client
-from lipt.trainer.views import RunState
 from tests.cluster import Cluster
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from lipt.common.blobs.chunks import fill_chunk
+from lipt.common.blobs.messages import fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.rpc.channel import open_channel
 from lipt.common.weights.files import serialize_weights

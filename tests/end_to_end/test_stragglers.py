@@ -8,7 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from lipt.trainer.views import LearnerState, RunState, RunView
+from lipt.common.states import LearnerState, RunState
+from lipt.trainer.views import RunView
 from tests.cluster import SMALL_RUN, Cluster
 
 # Long enough for one commit on a busy machine.

@@ -8,9 +8,9 @@ import pytest
 import trustme
 
 from lipt.common.errors import ConfigError, UnreachableError
-from lipt.common.rpc.tls import TlsFiles
+from lipt.common.network.tls import TlsFiles
+from lipt.common.states import RunState
 from lipt.trainer import Client
-from lipt.trainer.views import RunState
 from tests.cluster import Cluster
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.trainer.views import RunState
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.states import RunState
 from tests.cluster import Cluster
 
 OLD_WORKER = Path(__file__).parent / "old_worker.py"

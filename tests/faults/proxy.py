@@ -7,7 +7,6 @@ import socket
 import struct
 import threading
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 _PIECE_BYTES = 65_536
@@ -57,12 +56,7 @@ class Proxy:
         self._start(self._accept)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lipt.common.learner_task import ImageFormat
+from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.encodings import EncodedWeights, open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.pretraining.evaluation import Evaluator, Scored

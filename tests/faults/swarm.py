@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from lipt.common.blobs.chunks import fill_chunk
+from lipt.common.blobs.messages import blob_from_proto, blob_to_proto, fill_chunk
 from lipt.common.blobs.name import BlobName
-from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.rpc.wire import blob_from_proto, blob_to_proto
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from tests.blob_files import flip_a_bit
 from tests.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record

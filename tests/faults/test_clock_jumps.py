@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from tests.cluster import Cluster
 
 DAY_SECONDS = 86_400

@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from lipt.trainer.views import LearnerState
+from lipt.common.states import LearnerState
 from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes

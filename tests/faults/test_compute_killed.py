@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from tests.cluster import Cluster
 
 RUN = {

@@ -18,8 +18,9 @@ from typing import TypeVar
 import pytest
 
 from lipt.common.errors import ConfigError, UnreachableError
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import RunRecord
 from lipt.trainer import Client
 from tests.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record

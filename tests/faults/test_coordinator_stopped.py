@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from tests.cluster import Cluster
 
 LEASE_SECONDS = 3.0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lipt.trainer.views import RunState, RunView
+from lipt.common.states import RunState
+from lipt.trainer.views import RunView
 from tests.blob_files import blob_file, flip_a_bit
 from tests.cluster import Cluster
 

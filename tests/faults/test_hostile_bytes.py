@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.blobs.chunks import chunk_data
+from lipt.common.blobs.messages import chunk_data
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.data.shard import unpack_shard
 from lipt.common.errors import LiptError, WeightsError
-from lipt.common.learner_task import ImageFormat
+from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import decode_weights
 from lipt.common.weights.files import read_weights, serialize_weights

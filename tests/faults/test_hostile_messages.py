@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
+from lipt.common.blobs.messages import blob_from_proto
+from lipt.common.config.messages import run_config_from_proto, task_from_proto
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import LiptError
-from lipt.common.rpc.wire import blob_from_proto, run_config_from_proto, task_from_proto
-from lipt.common.run_config import RunConfig
-from lipt.trainer.conversion import info_view, run_view, strategy_view
+from lipt.trainer.client.conversion import view_of
+from lipt.trainer.views import InfoView, RunView, StrategyView
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2
 from tests.faults.mutation import random_message
 
@@ -23,9 +26,9 @@ CONVERTERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "blob's name": (blob_pb2.BlobRef, blob_from_proto),
     "run's config": (config_pb2.RunConfig, lambda it: run_config_from_proto(it, RunConfig())),
     "learner's task": (worker_pb2.LearnerTask, task_from_proto),
-    "run's view": (run_pb2.Run, run_view),
-    "coordinator's view": (info_pb2.GetInfoResponse, info_view),
-    "strategy's view": (subset_pb2.Strategy, strategy_view),
+    "run's view": (run_pb2.Run, partial(view_of, RunView)),
+    "coordinator's view": (info_pb2.GetInfoResponse, partial(view_of, InfoView)),
+    "strategy's view": (subset_pb2.Strategy, partial(view_of, StrategyView)),
 }
 # What acts on these checks them; a view is only looked at.
 CHECKED = ("blob's name", "run's config", "learner's task")

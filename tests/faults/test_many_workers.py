@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lipt.trainer.views import LearnerState
+from lipt.common.states import LearnerState
 from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.swarm import Swarm

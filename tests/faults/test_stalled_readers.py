@@ -10,10 +10,10 @@ from time import perf_counter
 import grpc
 import pytest
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.transfer import upload
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.wire import blob_to_proto
 from lipt.v1 import blob_pb2, info_pb2, info_pb2_grpc
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 from tests.blob_files import blob_file

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.errors import StaleLeaseError
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
-from lipt.common.rpc.wire import blob_to_proto
-from lipt.trainer.views import RunState
+from lipt.common.states import RunState
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from tests.cluster import Cluster
 from tests.faults.conftest import Record

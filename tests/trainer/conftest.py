@@ -17,7 +17,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from lipt.trainer.client import Client
+from lipt.trainer.client.client import Client
 from lipt.v1 import (
     blob_pb2,
     blob_pb2_grpc,

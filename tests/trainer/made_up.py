@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lipt.common.subset_digest import subset_digest
-from lipt.trainer.subset import Subset
+from lipt.common.subsets.digest import subset_digest
+from lipt.trainer.subsets.subset import Subset
 
 
 def made_up_subset(

@@ -10,25 +10,25 @@ from pathlib import Path
 import pytest
 import torch
 
+from lipt.common.config.settings import load_settings
 from lipt.common.errors import (
     ConfigError,
     DataError,
     IncompatibleProtocolError,
     LearnerRejectedError,
+    LearnerStoppedError,
     LiptError,
     StaleLeaseError,
     UnknownRunError,
     UnknownWorkerError,
     UnreachableError,
 )
-from lipt.common.events import EventKind, Events
-from lipt.common.settings import load_settings
+from lipt.common.observability.events import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.agent import Agent
 from lipt.worker.client import Assignment
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.settings import WorkerSettings
-from lipt.worker.training import LearnerStoppedError
 from tests.worker.fake_client import FakeClient, make_assignment
 
 PATIENCE_SECONDS = 60.0

@@ -17,14 +17,15 @@ from lipt.common.errors import (
     DataError,
     FactoryNotAllowedError,
     LearnerRejectedError,
+    LearnerStoppedError,
     StaleLeaseError,
     StateError,
     UnknownBlobError,
     UnreachableError,
     WeightsError,
 )
-from lipt.common.events import EventKind, Events
 from lipt.common.models import build_model
+from lipt.common.observability.events import EventKind, Events
 from lipt.common.weights.encodings import decode_weights
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import Weights, specs_of
@@ -33,7 +34,6 @@ from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.client import Assignment
 from lipt.worker.learner import LearnerResult
 from lipt.worker.lease import LeaseKeeper
-from lipt.worker.training import LearnerStoppedError
 from tests.blob_files import flip_a_bit
 from tests.clock import Clock
 from tests.worker.fake_client import TASK, FakeClient, make_assignment

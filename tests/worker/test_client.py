@@ -7,13 +7,15 @@ from typing import Any
 import grpc
 import pytest
 
+from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.messages import task_to_proto
+from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
 from lipt.common.errors import ConfigError
-from lipt.common.learner_task import ImageFormat, LearnerTask
-from lipt.common.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.images.formats import ImageFormat
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.wire import blob_from_proto, blob_to_proto, task_to_proto
-from lipt.common.run_config import AugmentationConfig, LearnersConfig, PruningMethod
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import CoordinatorClient, Report
 
@@ -121,11 +123,11 @@ def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
 ) -> None:
     fake, client = served
     fake.assignment.task.pruning_method = 99  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match="pruning method '99'"):
+    with pytest.raises(ConfigError, match="pruning_method = '99'"):
         client.acquire("w")
     (released,) = fake.released
     assert (released.assignment_id, released.epoch) == ("r/0", 7)
-    assert "pruning method '99'" in released.error
+    assert "pruning_method = '99'" in released.error
 
 
 def test_interrupted_worker_asks_no_more(served: tuple[Fake, CoordinatorClient]) -> None:

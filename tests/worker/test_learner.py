@@ -8,19 +8,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.data import Shard, open_dataset
-from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError, WeightsError
-from lipt.common.learner_task import ImageFormat, LearnerTask
-from lipt.common.models import build_model
-from lipt.common.run_config import (
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import (
     AugmentationConfig,
     LearnersConfig,
     Precision,
     PruningMethod,
 )
+from lipt.common.data import Shard, open_dataset
+from lipt.common.errors import (
+    ConfigError,
+    DataError,
+    FactoryNotAllowedError,
+    LearnerDivergedError,
+    LearnerStoppedError,
+    WeightsError,
+)
+from lipt.common.images.formats import ImageFormat
+from lipt.common.models import build_model
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.worker.learner import LearnerResult, train_learner
-from lipt.worker.training import LearnerDivergedError, LearnerStoppedError
 
 CPU = torch.device("cpu")
 OWN_MODELS = """

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError, UnreachableError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.lease import LeaseKeeper
 from tests.worker.fake_client import FakeClient, make_assignment

@@ -5,15 +5,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.errors import ConfigError
-from lipt.common.learner_task import ImageFormat, LearnerTask
-from lipt.common.run_config import (
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import (
     AugmentationConfig,
     AugmentationMethod,
     LearnersConfig,
     Precision,
     PruningMethod,
 )
+from lipt.common.errors import ConfigError
+from lipt.common.images.formats import ImageFormat
 from lipt.worker import training
 from lipt.worker.training import compute_mode, train_on_shard
 

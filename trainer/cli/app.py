@@ -13,7 +13,17 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
-from lipt.trainer.cli import compare, demo, doctor, report, run, strategies, subset, train, weights
+from lipt.trainer.cli.commands import (
+    compare,
+    demo,
+    doctor,
+    report,
+    run,
+    strategies,
+    subset,
+    train,
+    weights,
+)
 from lipt.trainer.cli.plugins import plugin, plugin_names
 
 

@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lipt.common.config.validation import merge
 from lipt.common.data import Dataset
-from lipt.common.devices import resolve_device
 from lipt.common.errors import BudgetError, ConfigError, SubsetError
-from lipt.common.validation import merge
-from lipt.trainer.client import Client
+from lipt.common.process.devices import resolve_device
+from lipt.common.states import RunState
+from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import BASELINES, LATE, Trial, TrialFile, levelled_off
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.examples import require_comparable
 from lipt.trainer.main_training.records import OnStep
-from lipt.trainer.subset import Subset
-from lipt.trainer.views import RunState, RunView
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import RunView
 
 # What a trial tells of: both accuracies at the end, and what `levelled_off` looks at.
 _SCHEDULE = Schedule(test_at=(), subset_at=(LATE,))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isinf
 
-from lipt.trainer.cli.output import format_bytes, format_percent
 from lipt.trainer.comparison.verdict import Outcome
+from lipt.trainer.writing.formatting import format_bytes, format_percent
 
 HEADER = (
     "fraction",

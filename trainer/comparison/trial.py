@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.differences import differences
-from lipt.trainer.files import write_atomically
+from lipt.trainer.writing.differences import differences
+from lipt.trainer.writing.files import write_atomically
 
 BASELINES = ("uniform", "uniform_per_class")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean, stdev
 
-from lipt.common.extras import import_extra
+from lipt.common.imports.extras import import_extra
 from lipt.trainer.comparison.trial import BASELINES, Trial
 
 _CONFIDENCE = 0.95

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.common.extras import import_extra
-from lipt.trainer.files import write_atomically
-from lipt.trainer.reselection import ReselectionWarning
-from lipt.trainer.samplers import ReselectingSampler, SubsetSampler
+from lipt.common.imports.extras import import_extra
+from lipt.trainer.reselection.reselection import ReselectionWarning
+from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
+from lipt.trainer.writing.files import write_atomically
 
 _TrainerCallback: Any = import_extra(
     "transformers", package="transformers", extra="huggingface", needed_for="train_on"

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lipt.common.extras import import_extra
-from lipt.trainer.samplers import ReselectingSampler
+from lipt.common.imports.extras import import_extra
+from lipt.trainer.reselection.samplers import ReselectingSampler
 
 _Callback: Any = import_extra(
     "lightning.pytorch", package="lightning", extra="lightning", needed_for="ReselectionCallback"

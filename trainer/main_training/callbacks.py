@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.common.extras import import_extra
+from lipt.common.imports.extras import import_extra
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch
 
 _AXIS = "step"

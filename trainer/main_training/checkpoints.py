@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from lipt.common.errors import ConfigError, WeightsError
 from lipt.common.weights.container import pack, read_container
 from lipt.common.weights.specs import Weights, check_specs, specs_of
-from lipt.trainer.differences import differences
-from lipt.trainer.files import write_atomically
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.writing.differences import differences
+from lipt.trainer.writing.files import write_atomically
 
 _FORMAT = "lipt-checkpoint-1"
 _MAX_TENSORS = 200_000

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
-from lipt.common.evaluation_mode import evaluation_mode
+from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.trainer.main_training.forward import ForwardPass
 
 # On CPUs twice as fast as 512, whose activations fall out of the caches.

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from lipt.common.data import Dataset
 from lipt.common.errors import DataError, SubsetError
 from lipt.trainer.main_training.images import TrainingImages
-from lipt.trainer.subset import Subset
-from lipt.trainer.weighted_loss import normalized_weights
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.subsets.weighted_loss import normalized_weights
 
 
 class SubsetSource(Protocol):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
-from lipt.common.determinism import pinned_kernels, seeded_generators
-from lipt.common.devices import resolve_device
-from lipt.common.seeding import derive_seed
+from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
+from lipt.common.determinism.seeding import derive_seed
+from lipt.common.process.devices import resolve_device
 from lipt.common.weights.specs import check_specs, specs_of
 from lipt.trainer.main_training.checkpoints import load_checkpoint, require_same
 from lipt.trainer.main_training.examples import (
@@ -25,7 +25,7 @@ from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import OnEpoch, OnStep, Trained
 from lipt.trainer.main_training.schedule import Schedule
 from lipt.trainer.main_training.training import Training
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 
 
 def fit(

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lipt.common.config.run_config import Precision
 from lipt.common.data import Dataset, normalization
-from lipt.common.learner_task import ImageFormat
+from lipt.common.determinism.seeding import derive_seed
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.common.models import build_model, lay_out, memory_format
-from lipt.common.preprocess import to_model_input
-from lipt.common.run_config import Precision
-from lipt.common.seeding import derive_seed
 from lipt.trainer.main_training.recipe import Recipe
 
 

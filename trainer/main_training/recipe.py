@@ -7,60 +7,77 @@ Source: LiPT (Ro et al. 2023), section 4: SGD, momentum 0.9, weight decay 5e-4, 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from lipt.common.run_config import Precision
-
-PositiveInt = Annotated[int, Field(ge=1)]
+from lipt.common.config.run_config import Precision
 
 
 class Recipe(BaseModel):
-    """Main training's settings.
-
-    Attributes:
-        epochs: passes over the subset; not used where `steps` is given.
-        steps: optimizer steps in their place: what makes subsets of different sizes
-            comparable.
-        batch_size: examples per step; a subset's last batch of an epoch may be smaller.
-        learning_rate: at the end of the warm-up.
-        warmup_steps: steps over which the learning rate rises linearly.
-        schedule: how it falls afterwards, to 0 or not at all.
-        momentum: of SGD.
-        nesterov: whether momentum is Nesterov's.
-        weight_decay: of all parameters.
-        label_smoothing: share of the target that goes to all classes.
-        augmentation: of the training images.
-        padding: pixels around an image that is cropped.
-        precision: bfloat16 autocast, float32, or auto: bfloat16 on CUDA devices that have it.
-            CPUs with AVX-512 BF16 train about twice as fast in bfloat16, but not to the
-            same bits every time.
-        weighted: whether an example's weight in the subset counts in the loss.
-        compile: whether `torch.compile` is applied; it pays from minutes of training on.
-        seed: of the initial weights, the order, and the augmentation.
-    """
+    """Main training's settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    epochs: PositiveInt = 200
-    steps: PositiveInt | None = None
-    batch_size: PositiveInt = 256
-    learning_rate: Annotated[float, Field(gt=0)] = 0.1
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    schedule: Literal["cosine", "constant"] = "cosine"
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    nesterov: bool = False
-    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    augmentation: Literal["crop_flip", "crop", "none"] = "crop_flip"
-    padding: Annotated[int, Field(ge=0)] = 4
-    precision: Precision = Precision.AUTO
-    weighted: bool = True
-    compile: bool = False
-    seed: Annotated[int, Field(ge=0)] = 0
+    epochs: int = Field(
+        default=200, ge=1, description="Passes over the subset. Not used where `steps` is given."
+    )
+    steps: int | None = Field(
+        default=None,
+        ge=1,
+        description="Optimizer steps, in place of `epochs`: they make subsets of different sizes "
+        "comparable.",
+    )
+    batch_size: int = Field(
+        default=256,
+        ge=1,
+        description="Examples per step. The last batch of an epoch may be smaller.",
+    )
+    learning_rate: float = Field(
+        default=0.1, gt=0, description="Learning rate at the end of the warm-up."
+    )
+    warmup_steps: int = Field(
+        default=0, ge=0, description="Steps over which the learning rate rises linearly."
+    )
+    schedule: Literal["cosine", "constant"] = Field(
+        default="cosine",
+        description="Whether the learning rate falls to 0 after the warm-up, along a cosine, or "
+        "stays as it is.",
+    )
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of SGD.")
+    nesterov: bool = Field(default=False, description="Whether the momentum is Nesterov's.")
+    weight_decay: float = Field(
+        default=5e-4, ge=0, description="Weight decay of SGD, on all parameters."
+    )
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the target that is spread over all classes."
+    )
+    augmentation: Literal["crop_flip", "crop", "none"] = Field(
+        default="crop_flip",
+        description="How training images are augmented: shifted and half of them mirrored, or "
+        "only shifted.",
+    )
+    padding: int = Field(
+        default=4, ge=0, description="Pixels that an augmented image is shifted by at most."
+    )
+    precision: Precision = Field(
+        default=Precision.AUTO,
+        description="`auto` is bfloat16 on CUDA devices that have it, else float32. CPUs with "
+        "AVX-512 BF16 train about twice as fast in bfloat16, but not to the same bits every time.",
+    )
+    weighted: bool = Field(
+        default=True,
+        description="Whether an example's weight in the subset counts in the loss.",
+    )
+    compile: bool = Field(
+        default=False,
+        description="Whether `torch.compile` is applied. It pays from minutes of training on.",
+    )
+    seed: int = Field(
+        default=0, ge=0, description="Seed of the initial weights, the order, and the augmentation."
+    )
 
     def num_steps(self, num_examples: int) -> int:
         """Optimizer steps in all, on a subset of this size."""

@@ -13,13 +13,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lipt.common.crop_flip import crop_flip
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
+from lipt.common.images.crop_flip import crop_flip
 from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.forward import ForwardPass
 from lipt.trainer.main_training.recipe import Recipe
-from lipt.trainer.weighted_loss import weighted_cross_entropy
+from lipt.trainer.subsets.weighted_loss import weighted_cross_entropy
 
 
 class Steps:

@@ -16,12 +16,12 @@ from time import monotonic
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lipt.common.data import Dataset
+from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError
-from lipt.common.seeding import derive_generator
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.specs import copy_to_cpu
 from lipt.trainer.main_training.checkpoints import (
     Checkpoint,
     Progress,
@@ -36,7 +36,7 @@ from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch, OnStep, Trained
 from lipt.trainer.main_training.schedule import Schedule, due
 from lipt.trainer.main_training.steps import Steps
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 
 
 class Training:
@@ -120,7 +120,7 @@ class Training:
                 save_checkpoint(checkpoint, self._checkpoint(), identity)
                 saved_at = monotonic()
         return Trained(
-            weights=_on_cpu(self._model.state_dict()),
+            weights=copy_to_cpu(self._model.state_dict()),
             num_steps=self._progress.num_steps,
             seconds=self._progress.seconds,
             test_accuracy=self._test_accuracy(),
@@ -217,14 +217,8 @@ class Training:
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
             progress=self._progress,
-            model=_on_cpu(self._model.state_dict()),
-            momentum=_on_cpu(self._steps.momentum()),
+            model=copy_to_cpu(self._model.state_dict()),
+            momentum=copy_to_cpu(self._steps.momentum()),
             subset=self._examples.subset,
             generators=generator_states(self._device),
         )
-
-
-def _on_cpu(tensors: Mapping[str, Tensor]) -> Weights:
-    return {
-        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
-    }

@@ -1,1 +1,4 @@
-"""One self-contained HTML file about a run: what it did, what it chose, whether it paid."""
+"""The report: one self-contained HTML file about a run, what it chose, and whether it paid.
+
+Imported by `lipt report` and the demo. All that it shows is gathered into a value first.
+"""

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.trainer.client import Client
+from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.comparison.verdict import Outcome, outcomes, verdict
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import InfoView, RunView
 
 NUM_THUMBNAILS = 12

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from importlib import resources
 
-from lipt.common.extras import import_extra
-from lipt.trainer.cli.output import format_bytes, format_percent
+from lipt.common.imports.extras import import_extra
 from lipt.trainer.comparison import table
 from lipt.trainer.comparison.verdict import Outcome
 from lipt.trainer.report.gathering import NUM_THUMBNAILS, Report
 from lipt.trainer.report.plot import accuracy_against_cost, interval_strips
 from lipt.trainer.report.soup_plot import in_soup_order, soup_by_learner
+from lipt.trainer.writing.formatting import format_bytes, format_percent
 
 
 def render(report: Report) -> str:

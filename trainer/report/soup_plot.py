@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lipt.trainer.cli.output import format_percent
 from lipt.trainer.report.plot import Tick, nice_ticks
 from lipt.trainer.views import LearnerView
+from lipt.trainer.writing.formatting import format_percent
 
 WIDTH, HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 40

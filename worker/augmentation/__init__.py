@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lipt.common.crop_flip import crop_flip
+from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
-from lipt.common.run_config import AugmentationConfig, AugmentationMethod
+from lipt.common.images.crop_flip import crop_flip
 from lipt.worker.augmentation.randaugment import randaugment
 
 __all__ = ["METHODS", "augment"]

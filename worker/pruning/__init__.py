@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from lipt.common.run_config import PruningMethod
+from lipt.common.config.run_config import PruningMethod
 from lipt.worker.pruning.inputs import PruningInputs, Scores, prunable_parameters
 from lipt.worker.pruning.magnitude import magnitude
 from lipt.worker.pruning.masks import masks_of_largest

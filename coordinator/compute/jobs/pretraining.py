@@ -1,9 +1,8 @@
-"""The pipeline's stages as jobs: each takes the previous one's value and returns a frozen one.
+"""Pre-training jobs: each takes the previous one's value and returns a frozen one.
 
 DescribeData                          at start-up
 InitializeWeights -> CutShards        theta*, one shard and density per learner
 MakeSoup                              committed learners -> theta_p
-SelectSubset (in `selecting`)         theta_p -> indices and weights
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from dataclasses import dataclass
 import torch
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig, SoupMethod
 from lipt.common.data import normalization, pack_shard
-from lipt.common.determinism import pinned_kernels
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import RunConfig, SoupMethod
-from lipt.common.seeding import derive_seed
+from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.encodings import EncodedWeights, open_weights
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import specs_of
@@ -170,22 +169,17 @@ class MakeSoup:
 
     def run(self, context: Context) -> SoupResult | DamagedLearners:
         """Evaluate every learner, merge, and store theta_p."""
-        damaged = self._damaged(context)
-        if not damaged:
-            try:
-                with pinned_kernels(self.config.evaluation_threads):
-                    return self._merge(context)
-            except (CorruptBlobError, UnknownBlobError):
-                # The disk may do that while they are read, too.
-                damaged = self._damaged(context)
-                if not damaged:
-                    raise
-        return DamagedLearners(damaged)
-
-    def _damaged(self, context: Context) -> tuple[int, ...]:
-        return tuple(
-            index for index, name in self.learners if not context.blobs.keep_if_whole(name)
-        )
+        try:
+            with pinned_kernels(self.config.evaluation_threads):
+                return self._merge(context)
+        except (CorruptBlobError, UnknownBlobError):
+            # All of them, so that they are trained again together.
+            damaged = tuple(
+                index for index, name in self.learners if not context.blobs.keep_if_whole(name)
+            )
+            if not damaged:
+                raise
+            return DamagedLearners(damaged)
 
     def _merge(self, context: Context) -> SoupResult:
         soup = self.config.soup
@@ -195,6 +189,7 @@ class MakeSoup:
         specs = specs_of(evaluator.model.state_dict())
 
         def opener(name: BlobName) -> Callable[[], EncodedWeights]:
+            # Each time: the disk may change it between two openings.
             return lambda: open_weights(context.blobs.verified_path(name), like=specs)
 
         learners = [opener(name) for _, name in self.learners]

@@ -1,4 +1,4 @@
-"""Whether a subset that was selected on earlier weights still serves at new ones, as a job.
+"""Recheck job: does a subset that was selected on earlier weights still serve at new ones?
 
 CREST's question, asked of a random sample of the data: does the quadratic model of the
 loss around the earlier weights still predict the loss at the new ones?
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.determinism import pinned_kernels
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
-from lipt.common.run_config import RunConfig
-from lipt.common.seeding import derive_generator, derive_seed
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism.seeding import derive_generator, derive_seed
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.quadratic_model import (
     LossSum,

@@ -1,4 +1,4 @@
-"""Selection as a job: signals of some weights (computed once, kept on disk), then a strategy."""
+"""Selection job: signals of some weights (computed once, kept on disk), then a strategy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.determinism import pinned_kernels
-from lipt.common.devices import device_name
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import RunConfig
-from lipt.common.seeding import derive_seed
+from lipt.common.images.formats import ImageFormat
+from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of

@@ -1,4 +1,4 @@
-"""Training dynamics of a run's learners as part of a job: from blobs, once, kept on disk."""
+"""Learner trajectories: the dynamics of a run's learners, from blobs, computed once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.determinism import pinned_kernels
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.encodings import decode_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import cached

@@ -14,7 +14,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.pairwise import PairwiseSimilarity
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import (

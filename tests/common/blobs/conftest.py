@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.retry import RetryPolicy
+from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import UnreachableError
+from lipt.common.errors import LiptError, UnreachableError
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.status import ErrorInterceptor
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.v1 import blob_pb2, blob_pb2_grpc
+from tests.serving import serving
+
+MessageT = TypeVar("MessageT", blob_pb2.ReadBlobResponse, blob_pb2.WriteBlobRequest)
 
 MAX_BLOB_BYTES = 8 * 1024 * 1024
 
@@ -30,7 +33,8 @@ class FaultyBlobs(BlobService):
         flips: at which offsets of the blob the next chunks read there have a bit flipped.
         num_calls: how many streams were opened.
         num_bytes: how many bytes of chunks went through.
-        hang: whether reads send nothing.
+        hang: whether calls answer nothing.
+        refusal: what reads are answered with.
     """
 
     def __init__(self, store: BlobStore) -> None:
@@ -42,6 +46,7 @@ class FaultyBlobs(BlobService):
         self.num_calls = 0
         self.num_bytes = 0
         self.hang = False
+        self.refusal: LiptError | None = None
 
     async def ReadBlob(
         self, request: blob_pb2.ReadBlobRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -49,16 +54,12 @@ class FaultyBlobs(BlobService):
         self.num_calls += 1
         if self.hang:
             await asyncio.Event().wait()
-        left = self.cuts.pop(0) if self.cuts else None
-        async for response in super().ReadBlob(request, context):
-            if left == 0:
-                raise UnreachableError("cut")
-            left = None if left is None else left - 1
-            self.num_bytes += len(response.chunk.data)
-            if response.chunk.offset_bytes in self.flips:
-                self.flips.remove(response.chunk.offset_bytes)
-                response.chunk.data = bytes([response.chunk.data[0] ^ 1]) + response.chunk.data[1:]
-            yield response
+        if self.refusal:
+            raise self.refusal
+        served: Any = super().ReadBlob(request, context)
+        async with aclosing(served) as responses:
+            async for response in self._faulty(responses):
+                yield response
 
     async def WriteBlob(
         self,
@@ -66,32 +67,35 @@ class FaultyBlobs(BlobService):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> blob_pb2.WriteBlobResponse:
         self.num_calls += 1
+        if self.hang:
+            await asyncio.Event().wait()
         return await super().WriteBlob(self._faulty(request_iterator), context)
 
-    async def _faulty(
-        self, requests: AsyncIterator[blob_pb2.WriteBlobRequest]
-    ) -> AsyncIterator[blob_pb2.WriteBlobRequest]:
+    async def _faulty(self, messages: AsyncIterator[MessageT]) -> AsyncIterator[MessageT]:
         left = self.cuts.pop(0) if self.cuts else None
-        async for request in requests:
+        async for message in messages:
             if left == 0:
                 raise UnreachableError("cut")
             left = None if left is None else left - 1
-            self.num_bytes += len(request.chunk.data)
-            if request.chunk.offset_bytes in self.flips:
-                self.flips.remove(request.chunk.offset_bytes)
-                request.chunk.data = bytes([request.chunk.data[0] ^ 1]) + request.chunk.data[1:]
-            yield request
+            chunk = message.chunk
+            self.num_bytes += len(chunk.data)
+            if chunk.offset_bytes in self.flips:
+                self.flips.remove(chunk.offset_bytes)
+                chunk.data = bytes([chunk.data[0] ^ 1]) + chunk.data[1:]
+            yield message
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path, max_blob_bytes=10_000)
 
 
 @pytest.fixture
 async def blobs(tmp_path: Path) -> AsyncIterator[FaultyBlobs]:
     service = FaultyBlobs(BlobStore(tmp_path / "coordinator", max_blob_bytes=MAX_BLOB_BYTES))
-    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(service, server)
-    service.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-    yield service
-    await server.stop(None)
+    async with serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, service)) as address:
+        service.address = address
+        yield service
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def test_is_the_digest_and_the_size_of_the_content(tmp_path: Path) -> None:
     path.write_bytes(b"abc")
     name = BlobName("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", 3)
     assert BlobName.of(b"abc") == BlobName.of_file(path) == name
-    assert BlobName.of(b"") == BlobName.parse(EMPTY, 0)
+    assert BlobName.of(b"") == BlobName(EMPTY, 0)
     assert str(name) == "ba7816bf8f01 (3 bytes)"
 
 
@@ -29,20 +29,20 @@ def test_is_the_digest_and_the_size_of_the_content(tmp_path: Path) -> None:
 )
 def test_refuses_what_is_not_a_digest(sha256: str) -> None:
     with pytest.raises(InvalidBlobNameError, match="Give 64 lower-case hexadecimal digits"):
-        BlobName.parse(sha256, 1)
+        BlobName(sha256, 1)
 
 
 @settings(deadline=None)
 @given(st.text())
 def test_no_text_but_a_digest_becomes_a_name(text: str) -> None:
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    assert BlobName.parse(digest, 0).sha256 == digest
+    assert BlobName(digest, 0).sha256 == digest
     if not re.fullmatch("[0-9a-f]{64}", text):
         with pytest.raises(InvalidBlobNameError):
-            BlobName.parse(text, 0)
+            BlobName(text, 0)
 
 
 @pytest.mark.parametrize("size_bytes", [-1, 2**63])
 def test_refuses_an_impossible_size(size_bytes: int) -> None:
     with pytest.raises(InvalidBlobNameError, match=f"cannot have {size_bytes} bytes"):
-        BlobName.parse(EMPTY, size_bytes)
+        BlobName(EMPTY, size_bytes)

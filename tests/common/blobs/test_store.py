@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,20 +19,10 @@ from lipt.common.errors import (
     StateError,
     UnknownBlobError,
 )
+from tests.blob_files import file_size_limit, files_of
 
 DATA = b"0123456789" * 100
 NAME = BlobName.of(DATA)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path, max_blob_bytes=10_000)
-
-
-def files_of(store: BlobStore) -> list[str]:
-    return sorted(
-        str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()
-    )
 
 
 def test_blob_that_is_not_whole_makes_way_for_the_right_one(store: BlobStore) -> None:
@@ -48,17 +35,6 @@ def test_blob_that_is_not_whole_makes_way_for_the_right_one(store: BlobStore) ->
     assert store.read_bytes(store.put_bytes(DATA)) == DATA
 
 
-@contextmanager
-def file_size_limit(num_bytes: int) -> Iterator[None]:
-    """Writes beyond it fail, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_keeps_a_content_under_its_digest(store: BlobStore) -> None:
     assert not store.has(NAME)
     assert store.put_bytes(DATA) == NAME
@@ -69,34 +45,15 @@ def test_keeps_a_content_under_its_digest(store: BlobStore) -> None:
     assert files_of(store) == [f"blobs/{NAME.sha256[:2]}/{NAME.sha256}"]
 
 
-def test_keeps_a_copy_of_a_file(store: BlobStore, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(DATA)
-    assert store.put_file(source) == NAME
-    source.unlink()
-    assert store.read_bytes(NAME) == DATA
-
-
-def test_the_same_content_twice_is_one_file(store: BlobStore, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(DATA)
-    names = {store.put_bytes(DATA), store.put_bytes(DATA), store.put_file(source)}
-    source.unlink()
-    assert names == {NAME}
+def test_the_same_content_twice_is_one_file(store: BlobStore) -> None:
+    assert {store.put_bytes(DATA), store.put_bytes(DATA)} == {NAME}
     assert len(files_of(store)) == 1
 
 
-@pytest.mark.parametrize("how", ["bytes", "file"])
-def test_a_damaged_file_is_replaced_when_its_content_is_stored_again(
-    store: BlobStore, tmp_path: Path, how: str
-) -> None:
+def test_a_damaged_file_is_replaced_when_its_content_is_stored_again(store: BlobStore) -> None:
     name = store.put_bytes(b"content")
     store.path(name).write_bytes(b"c0ntent")
-    if how == "bytes":
-        assert store.put_bytes(b"content") == name
-    else:
-        (tmp_path / "source").write_bytes(b"content")
-        assert store.put_file(tmp_path / "source") == name
+    assert store.put_bytes(b"content") == name
     assert store.read_bytes(name) == b"content"
 
 
@@ -124,12 +81,9 @@ def test_a_damaged_file_is_noticed_when_it_is_read(store: BlobStore) -> None:
 
 
 def test_too_large_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(DATA)
-    store = BlobStore(tmp_path / "store", max_blob_bytes=999)
+    store = BlobStore(tmp_path, max_blob_bytes=999)
     for ask in (
         lambda: store.put_bytes(DATA),
-        lambda: store.put_file(source),
         lambda: store.committed_offset(NAME),
         lambda: store.open_upload(NAME, 0),
     ):

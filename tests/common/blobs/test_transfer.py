@@ -8,19 +8,23 @@ from typing import Any
 
 import pytest
 
+from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.retry import RetryPolicy
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
 from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
     CorruptChunkError,
+    LiptError,
+    StateError,
     UnknownBlobError,
     UnreachableError,
+    UploadInProgressError,
+    WrongOffsetError,
 )
-from lipt.common.protocol import CHUNK_BYTES
 from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 
 DATA = random.Random(0).randbytes(10 * CHUNK_BYTES + 5)
@@ -168,7 +172,37 @@ async def test_silence_is_given_up(stub: BlobServiceStub, blobs: Any, cache: Blo
     policy = RetryPolicy(max_failures=2, first_seconds=0.01)
     with pytest.raises(UnreachableError, match="stopped moving bytes"):
         await asyncio.to_thread(download, stub, NAME, cache, policy=policy, idle_seconds=0.05)
-    assert blobs.num_calls == 2
+    with pytest.raises(UnreachableError, match="stopped moving bytes"):
+        await asyncio.to_thread(upload, stub, DATA[::-1], policy=policy, idle_seconds=0.05)
+    assert blobs.num_calls == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "expected_calls"),
+    [
+        (UnreachableError, 3),
+        (CorruptBlobError, 3),
+        (CorruptChunkError, 3),
+        (UploadInProgressError, 3),
+        (WrongOffsetError, 3),
+        (UnknownBlobError, 1),
+        (BlobTooLargeError, 1),
+        # It may pass, but not within a transfer's pauses.
+        (StateError, 1),
+    ],
+)
+async def test_cuts_and_damage_are_mended_and_refusals_raised_at_once(
+    stub: BlobServiceStub,
+    blobs: Any,
+    cache: BlobStore,
+    error: type[LiptError],
+    expected_calls: int,
+) -> None:
+    blobs.refusal = error("the coordinator says no.")
+    policy = RetryPolicy(max_failures=3, sleep=lambda _: None)
+    with pytest.raises(error, match="says no"):
+        await asyncio.to_thread(download, stub, NAME, cache, policy=policy)
+    assert blobs.num_calls == expected_calls
 
 
 async def test_an_absent_coordinator_is_given_up(cache: BlobStore, policy: RetryPolicy) -> None:

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,31 +16,10 @@ from lipt.common.errors import (
     UploadInProgressError,
     WrongOffsetError,
 )
+from tests.blob_files import file_size_limit, files_of
 
 DATA = b"0123456789" * 100
 NAME = BlobName.of(DATA)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path, max_blob_bytes=10_000)
-
-
-def files_of(store: BlobStore) -> list[str]:
-    return sorted(
-        str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()
-    )
-
-
-@contextmanager
-def file_size_limit(num_bytes: int) -> Iterator[None]:
-    """Writes beyond it fail, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_an_upload_arrives_in_pieces(store: BlobStore) -> None:
@@ -191,3 +167,27 @@ sys.stdin.read()
         upload.write(DATA[300:])
         upload.finish()
     assert store.has(NAME)
+
+
+def test_an_arrival_is_told_once_and_by_the_process_that_received_it(store: BlobStore) -> None:
+    other = BlobStore(store.root, max_blob_bytes=10_000)
+    with store.open_upload(NAME, 0) as upload:
+        upload.write(DATA)
+        assert not store.take_arrival(NAME)
+        upload.finish()
+    assert not other.take_arrival(NAME)
+    assert store.take_arrival(NAME)
+    assert not store.take_arrival(NAME)
+    assert not store.take_arrival(store.put_bytes(b"made here"))
+
+
+def test_arrivals_that_nobody_asks_for_do_not_pile_up(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lipt.common.blobs.store._MAX_ARRIVALS", 2)
+    contents = [b"a", b"b", b"c"]
+    for content in contents:
+        with store.open_upload(BlobName.of(content), 0) as upload:
+            upload.write(content)
+            upload.finish()
+    assert [store.take_arrival(BlobName.of(content)) for content in contents] == [False, True, True]

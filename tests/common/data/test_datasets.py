@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from lipt.common.data import Dataset, decode_image, normalization, open_dataset
-from lipt.common.data.dataset import MemoryDataset, RowDataset
 from lipt.common.data.loading import load
 from lipt.common.data.parallel import map_rows, threads_for
-from lipt.common.data.rows import ArrayRows
+from lipt.common.data.sources.rows import ArrayRows
 
 Encode = Callable[..., bytes]
 
@@ -40,8 +39,7 @@ def test_small_sets_are_pixels_and_large_ones_files(image_folder: Path) -> None:
     needed = 5 * 3 * 12 * 10
     memory = open_dataset(source, memory_budget_bytes=needed)
     files = open_dataset(source, memory_budget_bytes=needed - 1)
-    assert isinstance(memory, MemoryDataset)
-    assert isinstance(files, RowDataset)
+    assert isinstance(memory.rows, ArrayRows)
     assert not memory.encoded
     assert files.encoded
     assert files.raw_bytes(3) == (image_folder / "dog" / "0.jpg").read_bytes()
@@ -114,8 +112,10 @@ def test_arrays_too_large_when_enlarged_are_enlarged_on_demand() -> None:
     images = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), np.uint8)
     stored = array_set(images, image_size=16)
     demanded = array_set(images, image_size=16, memory_budget_bytes=100)
-    assert isinstance(stored, MemoryDataset)
-    assert isinstance(demanded, RowDataset)
+    assert isinstance(stored.rows, ArrayRows)
+    assert stored.rows.images_NCHW.shape == (4, 3, 16, 16)
+    assert isinstance(demanded.rows, ArrayRows)
+    assert demanded.rows.images_NCHW.shape == (4, 3, 8, 8)
     assert not demanded.encoded
     ids = torch.tensor([3, 1])
     assert torch.equal(stored.images(ids), demanded.images(ids))
@@ -129,10 +129,9 @@ def test_threads_give_the_same_pixels_in_the_same_places(tmp_path: Path, encode:
             path.write_bytes(encode(number, size=(110, 120)))
     source = f"imagefolder:{tmp_path}"
     data = open_dataset(source, image_size=12, memory_budget_bytes=0)
-    assert isinstance(data, RowDataset)
     assert data.num_threads == threads_for(110 * 120)
-    single = RowDataset(data.rows, data.fingerprint, data.image_shape, num_threads=1)
-    many = RowDataset(data.rows, data.fingerprint, data.image_shape, num_threads=4)
+    single = Dataset(data.rows, data.fingerprint, data.image_shape, num_threads=1)
+    many = Dataset(data.rows, data.fingerprint, data.image_shape, num_threads=4)
     ids = torch.arange(40).flip(0)
     assert torch.equal(single.images(ids), many.images(ids))
 

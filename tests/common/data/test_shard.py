@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lipt.common.data import Dataset, Shard, open_dataset, pack_shard, unpack_shard
 from lipt.common.data.loading import load
-from lipt.common.data.rows import ArrayRows
+from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
-from lipt.common.learner_task import ImageFormat
+from lipt.common.images.formats import ImageFormat
 
 Encode = Callable[..., bytes]
 
@@ -61,6 +61,13 @@ def test_pixels_have_the_documented_bytes() -> None:
     header += b" " * (-len(header) % 8)
     expected = struct.pack("<Q", len(header)) + header + LABELS + PIXELS
     assert pack_shard(tiny(), torch.tensor([2, 0])) == expected
+
+
+def test_the_library_writes_the_same_bytes(image_folder: Path) -> None:
+    for source, budget in (("pixels", 2**30), ("files", 0)):
+        data = open_dataset(f"imagefolder:{image_folder}", image_size=7, memory_budget_bytes=budget)
+        packed = pack_shard(data, torch.tensor([4, 0, 4]))
+        assert safetensors.torch.save(safetensors.torch.load(packed)) == packed, source
 
 
 def test_files_have_the_documented_tensors(image_folder: Path) -> None:
@@ -125,91 +132,32 @@ def changed(name: str, made: dict[str, object] | None) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("header", "body", "sentence"),
+    ("header", "sentence"),
     [
         (
             changed("images", entry("U8", [2, 1, 2, 1], 16, 20)),
-            b"",
-            r"'images' is U8 of shape \[2, 1, 2, 1\]",
+            r"'images' is uint8\[2, 1, 2, 1\] instead of uint8\[2, 1, 1, 2\]",
         ),
+        (changed("images", entry("I8", [2, 1, 1, 2], 16, 20)), r"is int8\[2, 1, 1, 2\] instead of"),
+        (changed("images", entry("U8", [2**40, 2**40, 1, 1], 16, 20)), r"but lies at 16\.\.20"),
+        (changed("images", entry("U8", [2, 1, 1, 2], 12, 16)), "lies at byte 12, expected at 16"),
+        (changed("images", None), "describes 16 bytes, 20 are there"),
         (
-            changed("images", entry("U8", [3, 1, 1, 2], 16, 20)),
-            b"",
-            r"instead of U8 of shape \[2, 1, 1, 2\]",
+            changed("extra", entry("U8", [0], 20, 20)),
+            "holds 'extra', 'images', 'labels' instead",
         ),
-        (
-            changed("images", entry("U8", [2**40, 2**40, 1, 1], 16, 20)),
-            b"",
-            "instead of U8 of shape",
-        ),
-        (changed("images", entry("I8", [2, 1, 1, 2], 16, 20)), b"", r"is I8 of shape"),
-        (
-            changed("images", entry("U8", [2, 1, 1, 2], 16, 19)),
-            b"",
-            "171 bytes where its header says 170",
-        ),
-        (
-            changed("images", entry("U8", [2, 1, 1, 2], 16, 21)),
-            b"x",
-            "has 5 bytes for 4 items of 1",
-        ),
-        (changed("images", entry("U8", [2, 1, 1, 2], 17, 21)), b"x", "overlap or leave gaps"),
-        (changed("images", entry("U8", [2, 1, 1, 2], 12, 16)), b"", "overlap or leave gaps"),
-        (changed("images", entry("U8", [2, 1, 1, 2], 20, 16)), b"", "overlap or leave gaps"),
-        (
-            changed("images", entry("U8", [2, 1, 1, 2], 16, 10**15)),
-            b"",
-            "bytes where its header says",
-        ),
-        (
-            changed("images", entry("U8", [2, 1, 1, -2], 16, 20)),
-            b"",
-            "not that of a safetensors file",
-        ),
-        (changed("images", {"dtype": "U8"}), b"", "not that of a safetensors file"),
-        (
-            changed("images", {"dtype": "U8", "shape": 4, "data_offsets": [16, 20]}),
-            b"",
-            "not that of",
-        ),
-        (
-            changed("images", {"dtype": "U8", "shape": [4.0], "data_offsets": [16, 20]}),
-            b"",
-            "not that",
-        ),
-        (
-            changed("images", {"dtype": "U8", "shape": [4], "data_offsets": [16]}),
-            b"",
-            "not that of",
-        ),
-        (changed("images", None), b"", "bytes where its header says"),
-        (changed("labels", None), b"", "overlap or leave gaps"),
-        (changed("extra", entry("U8", [0], 20, 20)), b"", "holds extra, images, labels instead of"),
-        (changed("__metadata__", {"a": "b"}), b"", "not that of a safetensors file"),
-        (changed("labels", entry("I32", [2], 0, 16)), b"", r"'labels' is I32 of shape \[2\]"),
-        ({"images": entry("U8", [20], 0, 20)}, b"", "holds no tensor 'labels'"),
-        (b"[" * 4000, b"", "not that of a safetensors file"),
-        (b"[]", b"", "not that of a safetensors file"),
-        (b"\xff\xfe", b"", "not that of a safetensors file"),
+        ({"images": entry("U8", [20], 0, 20)}, "holds 'images' instead of 'images', 'labels'"),
+        (changed("__metadata__", {"a": "b"}), "has metadata"),
+        (b"[" * 4000, "not a JSON object"),
+        (b"{" * 4000, "not JSON"),
+        (b"{" + b" " * 4999, "header of 5000 bytes; at most 4096 are read"),
     ],
 )
-def test_refuses_a_hostile_header(
-    header: dict[str, object] | bytes, body: bytes, sentence: str
-) -> None:
+def test_refuses_a_hostile_header(header: dict[str, object] | bytes, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence) as caught:
-        unpack(shard_file(header, LABELS + PIXELS + body))
+        unpack(shard_file(header, LABELS + PIXELS))
     assert "Fetch the shard again" in str(caught.value)
-
-
-def test_refuses_a_header_longer_than_it_can_be() -> None:
-    with pytest.raises(
-        DataError, match=r"header of 5000 are no shard; its header takes at most 4096"
-    ):
-        unpack(struct.pack("<Q", 5000) + b" " * 6000)
-    with pytest.raises(DataError, match="are no shard"):
-        unpack(struct.pack("<Q", 2**64 - 1) + b"{}")
-    with pytest.raises(DataError):
-        unpack(b"")
+    assert "weights" not in str(caught.value)
 
 
 @pytest.mark.parametrize("label", [-1, 3, 2**62])
@@ -257,14 +205,15 @@ def test_decodes_files_of_several_formats(encode: Encode) -> None:
 @pytest.mark.parametrize(
     ("offsets", "sentence"),
     [
-        ([0, 5, 5, 10], "offsets do not rise from 0"),
-        ([0, 7, 3, 10], "offsets do not rise from 0"),
-        ([1, 3, 7, 10], "offsets do not rise from 0"),
-        ([-5, 3, 7, 10], "offsets do not rise from 0"),
-        ([0, 3, 7, 11], r"'encoded' is U8 of shape \[10\] instead of U8 of shape \[11\]"),
-        ([0, 3, 7, -1], r"instead of U8 of shape \[-1\]"),
-        ([0, 3, 10], r"'offsets' is I64 of shape \[3\] instead of I64 of shape \[4\]"),
-        ([0, 3, 7, 2**62], "instead of U8 of shape"),
+        ([0, 5, 5, 10], "offsets do not rise from 0 to 10"),
+        ([0, 7, 3, 10], "offsets do not rise from 0 to 10"),
+        ([1, 3, 7, 10], "offsets do not rise from 0 to 10"),
+        ([-5, 3, 7, 10], "offsets do not rise from 0 to 10"),
+        ([0, 3, 7, 9], "offsets do not rise from 0 to 10"),
+        ([0, 3, 7, 11], "offsets do not rise from 0 to 10"),
+        ([0, 3, 7, -1], "offsets do not rise from 0 to 10"),
+        ([0, 3, 10], r"'offsets' is int64\[3\] instead of int64\[4\]"),
+        ([0, 3, 7, 2**62], "offsets do not rise from 0 to 10"),
     ],
 )
 def test_refuses_offsets_that_do_not_cut_the_files(offsets: list[int], sentence: str) -> None:
@@ -282,7 +231,7 @@ def test_a_corrupt_image_is_named_by_its_place(encode: Encode) -> None:
 def test_refuses_files_and_pixels_together(encode: Encode) -> None:
     tensors = safetensors.torch.load(encoded_file([b"abc", b"d"]))
     both = safetensors.torch.save(tensors | {"images": torch.zeros(2, 1, 1, 2, dtype=torch.uint8)})
-    with pytest.raises(DataError, match="holds encoded, images, labels, offsets instead of"):
+    with pytest.raises(DataError, match="holds 'encoded', 'images', 'labels', 'offsets' instead"):
         unpack(both)
 
 

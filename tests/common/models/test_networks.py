@@ -86,33 +86,25 @@ def test_wrn28_10_maps_images_to_logits() -> None:
     assert find_head(model)[0] == "fc"
 
 
-def identity_kernel(conv_layer: nn.Conv2d) -> None:
-    nn.init.zeros_(conv_layer.weight)
-    centre = conv_layer.weight.shape[-1] // 2
-    with torch.no_grad():
-        conv_layer.weight[0, 0, centre, centre] = 1.0
+def outputs_of_the_identity(block: BasicBlock | PreActivationBlock) -> list[float]:
+    """What a block whose convolutions change nothing makes of -3 and 2."""
+    for convolution, norm in ((block.conv1, block.bn1), (block.conv2, block.bn2)):
+        nn.init.dirac_(convolution.weight)
+        norm.eps = 1e-12  # vanishes beside the variance of 1
+    outputs: list[float] = block(torch.tensor([-3.0, 2.0]).reshape(1, 1, 1, 2)).flatten().tolist()
+    return outputs
 
 
 def test_basic_block_adds_its_input_before_the_last_relu() -> None:
     # With identity convolutions and batch norms: relu(relu(x) + x).
     block = BasicBlock(1, 1, stride=1).eval()
-    identity_kernel(block.conv1)
-    identity_kernel(block.conv2)
-    for norm in (block.bn1, block.bn2):
-        norm.eps = 1e-12  # vanishes beside the variance of 1
-    x = torch.tensor([-3.0, 2.0]).reshape(1, 1, 1, 2)
-    assert block(x).flatten().tolist() == [0.0, 4.0]
+    assert outputs_of_the_identity(block) == [0.0, 4.0]
 
 
 def test_pre_activation_block_keeps_its_input_raw() -> None:
     # relu(relu(x)) + x, without a ReLU after the sum.
     block = PreActivationBlock(1, 1, stride=1).eval()
-    identity_kernel(block.conv1)
-    identity_kernel(block.conv2)
-    for norm in (block.bn1, block.bn2):
-        norm.eps = 1e-12  # vanishes beside the variance of 1
-    x = torch.tensor([-3.0, 2.0]).reshape(1, 1, 1, 2)
-    assert block(x).flatten().tolist() == [-3.0, 4.0]
+    assert outputs_of_the_identity(block) == [-3.0, 4.0]
 
 
 def test_convolutions_start_with_variance_two_over_fan_out() -> None:

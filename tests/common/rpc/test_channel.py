@@ -8,27 +8,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.errors import ConfigError
-from lipt.common.rpc.channel import open_channel, split_address
+from lipt.common.rpc.channel import open_channel
 from lipt.v1 import run_pb2, run_pb2_grpc
-
-
-@pytest.mark.parametrize(
-    ("address", "pair"),
-    [
-        ("127.0.0.1:50051", ("127.0.0.1", 50051)),
-        ("[::1]:0", ("::1", 0)),
-        ("head-node.cluster:1", ("head-node.cluster", 1)),
-    ],
-)
-def test_address_is_host_and_port(address: str, pair: tuple[str, int]) -> None:
-    assert split_address(address) == pair
-
-
-@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:port", "host:65536", "h:-1"])
-def test_malformed_address_is_refused_with_an_example(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"Example: 127\.0\.0\.1:50051"):
-        split_address(address)
+from tests.serving import serving
 
 
 class Unavailable(run_pb2_grpc.RunServiceServicer):
@@ -48,20 +30,16 @@ class Unavailable(run_pb2_grpc.RunServiceServicer):
 
 
 async def test_plain_calls_are_repeated_by_grpc_and_streams_by_those_who_read_them() -> None:
-    server = grpc.aio.server()
     servicer = Unavailable()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
-    run_pb2_grpc.add_RunServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
 
-    def ask() -> None:
-        with open_channel(f"127.0.0.1:{port}") as channel:
+    def ask(address: str) -> None:
+        with open_channel(address) as channel:
             stub = run_pb2_grpc.RunServiceStub(channel)
             with pytest.raises(grpc.RpcError):
                 stub.GetRun(run_pb2.GetRunRequest(), timeout=20)
             with pytest.raises(grpc.RpcError):
                 list(stub.WatchRun(run_pb2.WatchRunRequest(), timeout=20))
 
-    await asyncio.to_thread(ask)
-    await server.stop(None)
+    async with serving((run_pb2_grpc.add_RunServiceServicer_to_server, servicer)) as address:
+        await asyncio.to_thread(ask, address)
     assert (servicer.num_unary, servicer.num_streams) == (4, 1)

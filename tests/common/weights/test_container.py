@@ -92,6 +92,9 @@ MALFORMED = {
     "size is a float": (file_of({"w": entry(shape=[1.0])}, b"1234"), "no possible shape"),
     "size is true": (file_of({"w": entry(shape=[True])}, b"1234"), "no possible shape"),
     "17 dimensions": (file_of({"w": entry(shape=[1] * 17)}, b"1234"), "no possible shape"),
+    "shape is a number": (file_of({"w": entry(shape=4)}, b"1234"), "no possible shape"),
+    "ends before it begins": (file_of({"w": entry(offsets=[4, 0])}, b"1234"), "but lies at 4..0"),
+    "header is a list": (file_of(b"[]"), "not a JSON object"),
     "one offset": (file_of({"w": entry(offsets=[0])}, b"1234"), "data_offsets"),
     "negative offset": (file_of({"w": entry(offsets=[-4, 0])}, b"1234"), "data_offsets"),
     "2**60 elements": (

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import io
-import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -60,36 +57,6 @@ def test_refuses_a_file_over_the_limit() -> None:
     data = serialize_weights(WEIGHTS)
     with pytest.raises(BlobTooLargeError, match=f"has {len(data)} bytes; at most 100 are read"):
         read_weights(data, like=LIKE, max_bytes=100)
-
-
-def torch_file(*, zipped: bool) -> bytes:
-    file = io.BytesIO()
-    torch.save({"w": torch.ones(2)}, file, _use_new_zipfile_serialization=zipped)
-    return file.getvalue()
-
-
-def numpy_file(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (torch_file(zipped=True), "zip archive.*Convert it where you trust it: safetensors"),
-        (torch_file(zipped=False), "pickle.*Convert it where you trust it: safetensors"),
-        (pickle.dumps({"w": [1.0]}, protocol=2), "pickle.*Convert it"),
-        (pickle.dumps({"w": [1.0]}, protocol=4), "pickle.*Convert it"),
-        (pickle.dumps({"w": [1.0]}, protocol=5), "pickle.*Convert it"),
-        (numpy_file(np.ones(3)), "numpy file.*safetensors.numpy.save_file"),
-        (b"\x1f\x8b" + bytes(20), "gzip. Uncompress it first"),
-        (b"hello, these are weights", "is not a safetensors file.*Write it with"),
-    ],
-)
-def test_names_other_formats_and_how_to_convert_them(content: bytes, words: str) -> None:
-    with pytest.raises(WeightsError, match=words):
-        read_weights(content, like=LIKE, max_bytes=10_000)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

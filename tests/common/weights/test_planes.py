@@ -4,28 +4,17 @@ import json
 import struct
 import tracemalloc
 import zlib
-from pathlib import Path
 
-import hypothesis.strategies as st
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given, settings
 
+from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.run_config import WeightEncoding
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import decode_weights, encode_weights
 from lipt.common.weights.planes import METADATA_KEY, encode_planes
 from lipt.common.weights.specs import TensorSpec, Weights, specs_of
-
-BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-
-
-def bits_of(tensor: torch.Tensor) -> list[int]:
-    flat = tensor.contiguous().reshape(-1)
-    return (flat.view(BITS[tensor.itemsize]) if tensor.is_floating_point() else flat).tolist()
 
 
 def inflated(content: bytes) -> bytes:
@@ -53,31 +42,6 @@ def test_parts_of_a_tiny_example_are_those_of_the_specification() -> None:
     }
 
 
-@st.composite
-def tensors(draw: st.DrawFn) -> torch.Tensor:
-    shape = draw(st.lists(st.integers(0, 7), max_size=4))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    values = torch.randn(shape, generator=generator) * 3
-    values *= torch.rand(shape, generator=generator) < draw(st.sampled_from((0.0, 0.5, 0.9, 1.0)))
-    return values.to(draw(st.sampled_from((*FLOATS, torch.int64))))
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.dictionaries(st.text(min_size=1, max_size=5), tensors(), max_size=4))
-def test_decoding_gives_back_the_very_bits(weights: Weights) -> None:
-    content = encode_weights(weights, WeightEncoding.PLANES)
-    decoded = decode_weights(content, like=specs_of(weights))
-    assert specs_of(decoded) == specs_of(weights)
-    assert list(map(bits_of, decoded.values())) == list(map(bits_of, weights.values()))
-
-
-def test_negative_zero_nan_payloads_and_subnormals_survive() -> None:
-    bits = torch.tensor([0, -(2**31), 0x7FC00001, 1, -1], dtype=torch.int32)
-    weights = {"w": bits.view(torch.float32)}
-    decoded = decode_weights(encode_planes(weights), like=specs_of(weights))
-    assert bits_of(decoded["w"]) == bits.tolist()
-
-
 def test_bfloat16_rounds_float32_and_leaves_the_rest() -> None:
     weights: Weights = {
         "single": torch.tensor([1.0 + 2**-9, 1.0 + 3 * 2**-8, 0.0, -(2.0**-130)]),
@@ -90,15 +54,6 @@ def test_bfloat16_rounds_float32_and_leaves_the_rest() -> None:
     assert decoded["single"].tolist() == [1.0, 1.0 + 2**-6, 0.0, -(2.0**-130)]
     assert decoded["double"].tolist() == weights["double"].tolist()
     assert decoded["count"].item() == 7
-
-
-def test_every_encoding_is_told_from_its_file(tmp_path: Path) -> None:
-    weights = {"w": torch.eye(9)}
-    for encoding in WeightEncoding:
-        path = tmp_path / encoding
-        path.write_bytes(encode_weights(weights, encoding))
-        decoded = decode_weights(path, like=specs_of(weights))
-        assert torch.equal(decoded["w"], weights["w"])
 
 
 def test_gaussian_weights_shrink_by_a_sixth_and_to_a_third() -> None:
@@ -146,22 +101,22 @@ REFUSED = {
     "mask is a bomb": (file_of(BOMB), "does not hold 2 bytes"),
     "values are a bomb": (file_of(planes=torch.cat([ZERO, BOMB])), "does not hold 1 bytes"),
     "padding": (file_of(deflated(bytes([0, 2]))), "sets bits after its end"),
-    "popcount": (file_of(deflated(bytes([3, 0]))), "does not keep 1 values"),
+    "popcount": (file_of(deflated(bytes([3, 0]))), "keeps 2 values, 1 follow"),
     "values too few": (file_of(planes=ZERO[:2]), "2 bytes for 1 values"),
     "kept more than there are": (file_of(kept=10), "keeps 10 values"),
-    "kept is negative": (file_of(kept=-1), "not version and tensors"),
-    "kept is true": (file_of(kept=True), "not version and tensors"),
-    "dtype": (file_of(dtype="I32"), "not version and tensors"),
-    "dtype is a list": (file_of(dtype=["F32"]), "not version and tensors"),
+    "kept is negative": (file_of(kept=-1), "has an impossible entry"),
+    "kept is true": (file_of(kept=True), "has an impossible entry"),
+    "dtype": (file_of(dtype="I32"), "has an impossible entry"),
+    "dtype is a list": (file_of(dtype=["F32"]), "has an impossible entry"),
     "half for single": (file_of(dtype="F16"), r"float16\[9\], the model has float32"),
     "other shape": (file_of(shape=[3, 3]), r"float32\[3, 3\], the model has float32\[9\]"),
     "2**60 elements": (file_of(shape=[2**60]), r"\[1152921504606846976\], the model has"),
-    "negative shape": (file_of(shape=[-9]), "not version and tensors"),
+    "negative shape": (file_of(shape=[-9]), "has an impossible entry"),
     "version": (file_of(version=2), "version 2, this program reads version 1"),
     "mask is not bytes": (file_of(MASK.float()), "not 1-D uint8"),
     "mask misses": (
         pack({"planes/w": VALUE}, {METADATA_KEY: ENTRY}),
-        "mask or the values of 'w' miss",
+        "mask or the values of 'w' are missing",
     ),
     "unknown form": (
         pack({"dense/w": torch.ones(9), "x": ZERO}, {METADATA_KEY: '{"version":1,"tensors":{}}'}),

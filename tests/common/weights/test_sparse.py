@@ -2,26 +2,17 @@ from __future__ import annotations
 
 import json
 import struct
-from pathlib import Path
 
-import hypothesis.strategies as st
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given, settings
 
-from lipt.common.errors import BlobTooLargeError, WeightsError
+from lipt.common.errors import WeightsError
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import decode_weights
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import METADATA_KEY, encode_sparse
-from lipt.common.weights.specs import TensorSpec, Weights, specs_of
-
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def bits_of(tensor: torch.Tensor) -> list[int]:
-    return tensor.contiguous().reshape(-1).view(BITS[tensor.itemsize]).tolist()
+from lipt.common.weights.specs import TensorSpec
 
 
 def sparse_file(stored: dict[str, torch.Tensor], shapes: object, *, version: object = 1) -> bytes:
@@ -76,80 +67,6 @@ def test_equal_weights_give_equal_bytes_in_any_order_and_layout() -> None:
     assert encode_sparse({"b": second, "a": first.T.contiguous().T}) == expected
 
 
-def test_negative_zero_nan_payloads_and_subnormals_survive() -> None:
-    bits = torch.tensor([0, -(2**31), 0x7FC00001, 1, 0, 0, 0, 0], dtype=torch.int32)
-    weights = {"w": bits.view(torch.float32)}
-    decoded = decode_weights(encode_sparse(weights), like=specs_of(weights))
-    assert bits_of(decoded["w"]) == bits.tolist()
-
-
-def test_decodes_from_a_path_in_the_order_of_the_model(tmp_path: Path) -> None:
-    weights = {"w": torch.eye(8), "b": torch.arange(3)}
-    path = tmp_path / "weights"
-    path.write_bytes(encode_sparse(weights))
-    decoded = decode_weights(path, like=specs_of(weights))
-    path.unlink()
-    decoded["w"].add_(1.0)  # independent of the file
-    assert list(decoded) == ["w", "b"]
-    assert torch.equal(decoded["w"], torch.eye(8) + 1.0)
-    assert torch.equal(decoded["b"], torch.arange(3))
-
-
-DTYPES = (
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float64,
-    torch.int64,
-    torch.bool,
-    torch.uint8,
-)
-
-
-@st.composite
-def tensors(draw: st.DrawFn) -> torch.Tensor:
-    shape = draw(st.lists(st.integers(0, 7), max_size=4))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    values = torch.randn(shape, generator=generator) * 3
-    density = draw(st.sampled_from((0.0, 0.1, 0.5, 0.9, 1.0)))
-    values = values * (torch.rand(shape, generator=generator) < density)
-    tensor = values.abs().to(draw(st.sampled_from(DTYPES)))
-    if draw(st.booleans()) and tensor.dim() > 1:
-        tensor = tensor.transpose(0, -1)
-    if draw(st.booleans()) and tensor.dim():
-        tensor = tensor[..., ::2]
-    return tensor
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.dictionaries(st.text(min_size=1, max_size=5), tensors(), max_size=4))
-def test_decoding_gives_back_the_very_bits(weights: Weights) -> None:
-    data = encode_sparse(weights)
-    decoded = decode_weights(data, like=specs_of(weights))
-    assert specs_of(decoded) == specs_of(weights)
-    for name, tensor in weights.items():
-        assert bits_of(decoded[name]) == bits_of(tensor)
-    num_dense_bytes = sum(spec.num_bytes for spec in specs_of(weights).values())
-    values = safetensors.torch.load(data).values()
-    assert sum(value.nbytes for value in values) <= num_dense_bytes
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_damaged_files_are_refused_or_decode_to_the_right_shapes(data: st.DataObject) -> None:
-    weights = {"w": torch.eye(5), "b": torch.arange(3)}
-    content = bytearray(encode_sparse(weights))
-    for _ in range(data.draw(st.integers(1, 3))):
-        index = data.draw(st.integers(0, len(content) - 1))
-        content[index] = data.draw(st.integers(0, 255))
-    del content[data.draw(st.integers(len(content) - 4, len(content))) :]
-    try:
-        decoded = decode_weights(bytes(content), like=specs_of(weights))
-    except (WeightsError, BlobTooLargeError):
-        return
-    assert specs_of(decoded) == specs_of(weights)
-
-
 REFUSED = {
     "mask is not 1 byte": (
         sparse_file(masked([1], [5.0]), {"w": [9]}),
@@ -175,7 +92,7 @@ REFUSED = {
     ),
     "values without a mask": (
         sparse_file({"values/w": torch.ones(9)}, {"w": [9]}),
-        "mask or values miss",
+        "mask or its values are missing",
     ),
     "mask without a shape": (sparse_file(masked([1, 0], [5.0]), {}), "neither dense nor"),
     "dense and masked": (
@@ -207,17 +124,3 @@ def test_refuses_contradictions(case: str) -> None:
     content, message = REFUSED[case]
     with pytest.raises(WeightsError, match=message):
         decode_weights(content, like=LIKE)
-
-
-def test_refuses_a_file_larger_than_any_of_the_model_before_reading_it(tmp_path: Path) -> None:
-    path = tmp_path / "huge"
-    with path.open("wb") as file:
-        file.truncate(2**40)
-    with pytest.raises(BlobTooLargeError, match="1099511627776 bytes; at most"):
-        decode_weights(path, like=LIKE)
-
-
-def test_a_sparse_file_is_a_safetensors_file() -> None:
-    stored = safetensors.torch.load(encode_sparse({"w": torch.tensor([0.0] * 8 + [7.0])}))
-    assert stored["mask/w"].tolist() == [0, 1]
-    assert stored["values/w"].tolist() == [7.0]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import BudgetError, ComputeError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.process import ComputeProcess
-from tests.coordinator.compute.conftest import compute_settings
+from tests.digits import digits_settings
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def events() -> Events:
 
 @pytest.fixture
 async def compute(tmp_path: Path, events: Events) -> AsyncIterator[ComputeProcess]:
-    process = ComputeProcess(compute_settings(tmp_path), events)
+    process = ComputeProcess(digits_settings(tmp_path), events)
     yield process
     process.stop()
 

@@ -4,15 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from lipt.coordinator.dispatch.choosing import (
-    Closing,
-    WorkerRecord,
-    after_failure,
-    choose_learner,
-    decide_closing,
-    requeued,
-)
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.choosing import choose_learner
+from lipt.coordinator.dispatch.workers import WorkerRecord
+from lipt.coordinator.runs.transitions import after_failure
+from lipt.coordinator.state.records import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 
@@ -34,7 +31,7 @@ def test_lowest_index_of_the_oldest_run_goes_first(make_run: MakeRun) -> None:
 
 
 def test_learner_that_is_being_handed_out_is_passed_over(make_run: MakeRun) -> None:
-    key = choose_learner(worker(), [make_run()], alive=[], reserved={("r", 0)})
+    key = choose_learner(worker(), [make_run()], alive=[], reserved={AssignmentKey("r", 0)})
     assert key == ("r", 1)
 
 
@@ -70,75 +67,3 @@ def test_factory_models_need_a_worker_that_allows_their_module(
 ) -> None:
     run = make_run(model=model)
     assert (choose_learner(worker("w", *allowed), [run], alive=[]) is not None) is may
-
-
-def test_waits_while_learners_are_out_and_there_is_no_deadline(make_run: MakeRun) -> None:
-    run = having(make_run(), LearnerState.DONE, LearnerState.LEASED)
-    decision = decide_closing(run, now=1e9)
-    assert (decision.verdict, decision.seconds_left) == (Closing.WAIT, None)
-
-
-def test_merges_once_every_learner_has_ended(make_run: MakeRun) -> None:
-    run = having(make_run(), LearnerState.DONE, LearnerState.DONE, LearnerState.FAILED)
-    decision = decide_closing(run, now=0.0)
-    assert decision.verdict is Closing.MERGE
-    assert "2 of 3 learners" in decision.reason
-
-
-def test_fails_when_too_few_can_still_arrive_and_says_which_are_missing(make_run: MakeRun) -> None:
-    run = make_run(num_learners=2, min_learners=2)
-    run = having(run, LearnerState.FAILED, message="attempt 3 of 3: loss is nan")
-    run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
-    decision = decide_closing(run, now=0.0)
-    assert decision.verdict is Closing.FAIL
-    assert "learner 0 (failed: attempt 3 of 3: loss is nan)" in decision.reason
-
-
-def test_deadline_counts_from_the_first_assignment(make_run: MakeRun) -> None:
-    run = having(make_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
-    assert decide_closing(run, now=1e9).verdict is Closing.WAIT
-    started = run.changed(training_started_at=100.0)
-    assert decide_closing(started, now=107.0).seconds_left == 3.0
-    assert decide_closing(started, now=110.0).verdict is Closing.MERGE
-
-
-def test_deadline_with_too_few_fails_and_says_where_the_others_are(make_run: MakeRun) -> None:
-    run = having(
-        make_run(deadline_seconds=10.0, min_learners=2), LearnerState.DONE, LearnerState.LEASED
-    ).changed(training_started_at=0.0)
-    decision = decide_closing(run, now=10.0)
-    assert decision.verdict is Closing.FAIL
-    assert "learner 1 (at worker box)" in decision.reason
-    assert "learner 2 (waiting for a worker)" in decision.reason
-    assert "deadline_seconds" in decision.reason
-
-
-def test_learner_is_given_up_after_max_attempts(make_run: MakeRun) -> None:
-    learner = make_run().learners[0]
-    once = after_failure(learner, worker_id="a", reason="NaN", max_attempts=2)
-    twice = after_failure(once, worker_id="b", reason="NaN", max_attempts=2)
-    assert (once.state, twice.state) == (LearnerState.QUEUED, LearnerState.FAILED)
-    assert twice.failed_on == ("a", "b")
-    assert twice.message == "attempt 2 of 2: NaN"
-
-
-def test_reasons_of_failed_attempts_stay_after_a_success(make_run: MakeRun) -> None:
-    learner = make_run().learners[0].changed(worker_name="liar")
-    for reason in ("NaN", "too dense"):
-        learner = after_failure(learner, worker_id="w", reason=reason, max_attempts=9)
-    assert learner.account == "attempt 1 of 9 on liar: NaN; attempt 2 of 9 on liar: too dense"
-    done = learner.changed(state=LearnerState.DONE, message="")
-    assert done.account == learner.account
-
-
-def test_record_does_not_grow_with_the_number_of_attempts(make_run: MakeRun) -> None:
-    learner = make_run().learners[0]
-    for _ in range(50):
-        learner = after_failure(learner, worker_id="w", reason="x" * 9999, max_attempts=99)
-    assert len(learner.account) < 3000
-    assert "attempt 50 of 99" in learner.account
-
-
-def test_worker_that_goes_away_is_no_failure_of_the_learner(make_run: MakeRun) -> None:
-    learner: LearnerRecord = requeued(make_run().learners[0], "its worker gave it back")
-    assert (learner.state, learner.failures, learner.failed_on) == (LearnerState.QUEUED, 0, ())

@@ -7,19 +7,17 @@ from typing import Any
 import pytest
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.errors import InvalidRequestError, StaleLeaseError, UnknownWorkerError
+from lipt.common.errors import StaleLeaseError, UnknownWorkerError
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import dispatcher as dispatch
-from lipt.coordinator.dispatch.choosing import (
-    LearnerKey,
-    WorkerRecord,
-    choose_learner,
-    parse_assignment_id,
-)
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.choosing import choose_learner
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.learner_result import LearnerResult
-from lipt.coordinator.runs.store import LearnerProgress, RunBook
+from lipt.coordinator.dispatch.workers import WorkerRecord
+from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerRecord, LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from tests.clock import Clock
 
 MakeRun = Callable[..., RunRecord]
@@ -32,12 +30,12 @@ class Bench:
     def __init__(self, database: Database) -> None:
         self.clock = Clock()
         self.database = database
-        self.book = RunBook(self.database)
+        self.store = RunStore(self.database)
         self.dispatcher = self.new_dispatcher()
 
     def new_dispatcher(self) -> Dispatcher:
         return Dispatcher(
-            self.book, lease_seconds=30.0, clock=self.clock, wall_clock=lambda: 1000.0
+            self.store, lease_seconds=30.0, clock=self.clock, wall_clock=lambda: 1000.0
         )
 
     def join(self, name: str) -> str:
@@ -45,26 +43,26 @@ class Bench:
             name, name=name, device="cpu", versions={}, allowed_modules=()
         ).worker_id
 
-    async def take(self, worker_id: str) -> tuple[tuple[str, int], int]:
+    async def take(self, worker_id: str) -> tuple[AssignmentKey, int]:
         granted = await self.dispatcher.acquire(worker_id, wait_seconds=0.0)
         assert granted is not None
         run, learner = granted
-        return (run.run_id, learner.index), learner.epoch
+        return AssignmentKey(run.run_id, learner.index), learner.epoch
 
-    async def leased(self, run: RunRecord) -> tuple[str, LearnerKey, int]:
+    async def leased(self, run: RunRecord) -> tuple[str, AssignmentKey, int]:
         """A worker, and the learner of this run that it has: its key and its epoch."""
-        await self.book.add(run)
+        await self.store.add(run)
         worker = self.join("a")
         return worker, *await self.take(worker)
 
     def state(self, index: int = 0) -> LearnerState:
-        return self.book.find("r").learners[index].state
+        return self.store.find("r").learners[index].state
 
     async def expire(self) -> None:
         """One round of the expiry task."""
         task = asyncio.create_task(self.dispatcher.expire_leases())
-        revision = self.book.revision("r")
-        await self.book.wait_for_change("r", revision, timeout_seconds=5.0)
+        revision = self.store.revision("r")
+        await self.store.wait_for_change("r", revision, timeout_seconds=5.0)
         task.cancel()
 
 
@@ -74,7 +72,7 @@ async def bench(database: Database) -> Bench:
 
 
 async def test_each_learner_goes_to_one_worker(bench: Bench, make_run: MakeRun) -> None:
-    await bench.book.add(make_run(num_learners=2))
+    await bench.store.add(make_run(num_learners=2))
     workers = [bench.join(name) for name in ("a", "b", "c")]
     granted = await asyncio.gather(
         *(bench.dispatcher.acquire(worker, wait_seconds=0.01) for worker in workers)
@@ -99,7 +97,7 @@ async def test_acquire_waits_for_work_in_the_order_of_asking(
 ) -> None:
     first, second = bench.join("first"), bench.join("second")
     polls = await asking_in_turn(bench, first, second)
-    await bench.book.add(make_run(num_learners=1))
+    await bench.store.add(make_run(num_learners=1))
     granted = await polls[0]
     assert granted is not None
     assert granted[1].worker_name == "first"
@@ -111,12 +109,12 @@ async def test_worker_whose_poll_has_ended_keeps_its_place(bench: Bench, make_ru
     first, second = bench.join("first"), bench.join("second")
     assert await bench.dispatcher.acquire(first, wait_seconds=0.0) is None
     polls = await asking_in_turn(bench, second, first)
-    await bench.book.add(make_run(num_learners=1))
+    await bench.store.add(make_run(num_learners=1))
     granted = await polls[1]
     assert granted is not None
     assert granted[1].worker_name == "first"
     # Whoever was served goes to the end of the line.
-    await bench.dispatcher.release(first, ("r", 0), granted[1].epoch)
+    await bench.dispatcher.release(first, AssignmentKey("r", 0), granted[1].epoch)
     granted = await polls[0]
     assert granted is not None
     assert granted[1].worker_name == "second"
@@ -127,7 +125,7 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
 ) -> None:
     considered: list[str] = []
 
-    def watched(worker: WorkerRecord, *arguments: Any, **keywords: Any) -> LearnerKey | None:
+    def watched(worker: WorkerRecord, *arguments: Any, **keywords: Any) -> AssignmentKey | None:
         considered.append(worker.name)
         return choose_learner(worker, *arguments, **keywords)
 
@@ -137,7 +135,7 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
         for number in range(100)
     ]
     await asyncio.sleep(0)
-    await bench.book.add(make_run(num_learners=3))
+    await bench.store.add(make_run(num_learners=3))
     granted = await asyncio.gather(*polls[:3])
     assert [grant[1].index for grant in granted if grant] == [0, 1, 2]
     # Neither now, nor after each grant.
@@ -149,7 +147,7 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
 async def test_asking_again_answers_with_the_learner_in_hand(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    await bench.book.add(make_run())
+    await bench.store.add(make_run())
     worker = bench.join("a")
     assert await bench.take(worker) == await bench.take(worker)
 
@@ -160,7 +158,7 @@ async def test_abandoned_poll_leaves_its_learner_to_others(bench: Bench, make_ru
     await asyncio.sleep(0)
     poll.cancel()
     await asyncio.gather(poll, return_exceptions=True)
-    await bench.book.add(make_run(num_learners=1))
+    await bench.store.add(make_run(num_learners=1))
     assert (await bench.take(here))[0] == ("r", 0)
 
 
@@ -174,9 +172,9 @@ async def test_committed_learner_is_done_and_commits_again_without_change(
 ) -> None:
     worker, key, epoch = await bench.leased(make_run())
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
-    before = bench.book.find("r")
+    before = bench.store.find("r")
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
-    assert bench.book.find("r") == before
+    assert bench.store.find("r") == before
     assert before.learners[0].result == RESULT.blob
     assert bench.dispatcher.check_commit(worker, key, epoch, RESULT.blob) == (before, True)
 
@@ -187,7 +185,7 @@ async def test_heartbeat_keeps_the_lease_and_silence_ends_it(
     worker, key, epoch = await bench.leased(make_run())
     bench.clock.now = 29.0
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=4)) is False
-    assert bench.book.progress("r", 0).step == 4
+    assert bench.store.progress("r", 0).step == 4
     bench.clock.now = 59.5
     await bench.expire()
     assert bench.state() is LearnerState.QUEUED
@@ -198,7 +196,7 @@ async def test_heartbeat_keeps_the_lease_and_silence_ends_it(
 async def test_zombie_cannot_commit_what_another_worker_got(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    await bench.book.add(make_run(num_learners=1))
+    await bench.store.add(make_run(num_learners=1))
     zombie, heir = bench.join("zombie"), bench.join("heir")
     key, old_epoch = await bench.take(zombie)
     bench.clock.now = 31.0
@@ -215,7 +213,7 @@ async def test_zombie_cannot_commit_what_another_worker_got(
 async def test_released_learner_is_there_for_the_next_worker_at_once(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    await bench.book.add(make_run(num_learners=1))
+    await bench.store.add(make_run(num_learners=1))
     leaving, waiting = bench.join("leaving"), bench.join("waiting")
     key, epoch = await bench.take(leaving)
     poll = asyncio.create_task(bench.dispatcher.acquire(waiting, wait_seconds=5.0))
@@ -229,18 +227,18 @@ async def test_released_learner_is_there_for_the_next_worker_at_once(
 
 
 async def test_rejected_learner_is_done_again_elsewhere(bench: Bench, make_run: MakeRun) -> None:
-    await bench.book.add(make_run(num_learners=1))
+    await bench.store.add(make_run(num_learners=1))
     bad, good = bench.join("bad"), bench.join("good")
     key, epoch = await bench.take(bad)
     await bench.dispatcher.fail(bad, key, epoch, "3 values are not finite")
     assert await bench.dispatcher.acquire(bad, wait_seconds=0.0) is None
     assert (await bench.take(good))[0] == key
-    assert "3 values are not finite" in bench.book.find("r").learners[0].message
+    assert "3 values are not finite" in bench.store.find("r").learners[0].message
 
 
 async def test_worker_of_an_ended_run_is_told_to_stop(bench: Bench, make_run: MakeRun) -> None:
     worker, key, epoch = await bench.leased(make_run())
-    await bench.book.update("r", lambda run: run.changed(state=RunState.CANCELLED))
+    await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is True
     with pytest.raises(StaleLeaseError):
         await bench.dispatcher.commit(worker, key, epoch, RESULT)
@@ -250,8 +248,8 @@ async def test_restart_renews_leases_so_that_workers_can_finish(
     bench: Bench, make_run: MakeRun
 ) -> None:
     worker, key, epoch = await bench.leased(make_run())
-    bench.book = RunBook(bench.database)
-    await bench.book.load()
+    bench.store = RunStore(bench.database)
+    await bench.store.load()
     bench.dispatcher = bench.new_dispatcher()
     bench.dispatcher.restore()
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is False
@@ -260,17 +258,7 @@ async def test_restart_renews_leases_so_that_workers_can_finish(
 
 
 async def test_first_grant_starts_the_deadline(bench: Bench, make_run: MakeRun) -> None:
-    await bench.book.add(make_run())
-    assert bench.book.find("r").training_started_at is None
+    await bench.store.add(make_run())
+    assert bench.store.find("r").training_started_at is None
     await bench.take(bench.join("a"))
-    assert bench.book.find("r").training_started_at == 1000.0
-
-
-@pytest.mark.parametrize("text", ["", "r", "r/", "/1", "r/-1", "r/1.5", "r/x", "r/" + "9" * 5000])
-def test_malformed_assignment_id_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequestError, match="RUN/INDEX"):
-        parse_assignment_id(text)
-
-
-def test_assignment_id_is_run_and_index() -> None:
-    assert parse_assignment_id("abc/12") == ("abc", 12)
+    assert bench.store.find("r").training_started_at == 1000.0

@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from lipt.common.errors import StaleLeaseError
-from lipt.coordinator.dispatch.leases import LeaseTable
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.leases import LeaseTable, steady_clock
 from tests.clock import Clock
 
-KEY = ("r", 0)
+KEY = AssignmentKey("r", 0)
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ def test_lease_that_has_ended_is_refused(table: LeaseTable) -> None:
 
 
 def test_run_s_leases_end_together(table: LeaseTable) -> None:
-    for key in (("r", 0), ("r", 1), ("s", 0)):
-        table.grant(key, f"w-{key[0]}-{key[1]}", 1)
+    for key in (KEY, AssignmentKey("r", 1), AssignmentKey("s", 0)):
+        table.grant(key, f"w-{key.run_id}-{key.learner}", 1)
     table.end_run("r")
     assert table.holders() == {"w-s-0"}
     assert table.held_by("w-s-0") == ("s", 0)
@@ -67,9 +68,9 @@ async def test_waiting_ends_when_a_lease_begins(table: LeaseTable) -> None:
 
 
 async def test_while_nobody_could_be_heard_no_lease_ends(table: LeaseTable, clock: Clock) -> None:
-    table.grant(("r", 0), "w-0", 1)
+    table.grant(AssignmentKey("r", 0), "w-0", 1)
     clock.now = 129.99
-    table.grant(("r", 1), "w-1", 1)
+    table.grant(AssignmentKey("r", 1), "w-1", 1)
     waiting = asyncio.create_task(table.wait_until_due())
     await asyncio.sleep(0)
     clock.now = 200.0  # it was due at 130
@@ -99,8 +100,8 @@ async def test_time_that_went_into_other_work_is_no_stop(table: LeaseTable, cloc
 
 
 async def test_a_silent_worker_is_spared_once(table: LeaseTable, clock: Clock) -> None:
-    table.grant(("r", 0), "silent", 1)
-    table.grant(("r", 1), "heard", 1)
+    table.grant(AssignmentKey("r", 0), "silent", 1)
+    table.grant(AssignmentKey("r", 1), "heard", 1)
 
     async def stop() -> float:
         clock.now += 29.99
@@ -111,6 +112,17 @@ async def test_a_silent_worker_is_spared_once(table: LeaseTable, clock: Clock) -
 
     assert await stop() > 0.0
     assert table.expired() == ()
-    table.renew(("r", 1), "heard", 1)
+    table.renew(AssignmentKey("r", 1), "heard", 1)
     assert await stop() > 0.0
     assert [key for key, _ in table.expired()] == [("r", 0)]
+
+
+def test_setting_the_machine_s_clock_does_not_move_it() -> None:
+    wall, monotonic = [1000.0], [5.0]
+    now = steady_clock(lambda: wall[0], lambda: monotonic[0])
+    assert now() == 1000.0
+    wall[0] += 86_400
+    monotonic[0] += 2
+    assert now() == 1002.0
+    wall[0] -= 10 * 86_400
+    assert now() == 1002.0

@@ -4,8 +4,7 @@ import pytest
 
 from lipt.common.errors import InvalidRequestError, UnknownWorkerError
 from lipt.coordinator.dispatch import workers as worker_registry
-from lipt.coordinator.dispatch.choosing import WorkerRecord
-from lipt.coordinator.dispatch.workers import WorkerRegistry
+from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from tests.clock import Clock
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
-from lipt.common.learner_task import ImageFormat
+from lipt.common.images.formats import ImageFormat
 from lipt.coordinator.pretraining.evaluation import Evaluator, accuracy, batch_size_for
 
 # Pixels reach the model as value / 255.

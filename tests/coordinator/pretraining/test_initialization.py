@@ -5,11 +5,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data.dataset import MemoryDataset
+from lipt.common.config.run_config import InitializationConfig
+from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import RunFailedError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.preprocess import to_model_input
-from lipt.common.run_config import InitializationConfig
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.initialization import initialize, num_initialization_steps
 
@@ -17,12 +17,12 @@ CPU = torch.device("cpu")
 IMAGE = ImageFormat(1, 4, 4, mean=(0.5,), std=(0.25,))
 
 
-def make_dataset() -> MemoryDataset:
+def make_dataset() -> Dataset:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (40, 1, 4, 4), generator=generator, dtype=torch.uint8)
     labels = torch.arange(40) % 2
     images[labels == 1] //= 4
-    return MemoryDataset("fake", ("light", "dark"), labels, "0" * 64, images)
+    return in_memory("fake", ("light", "dark"), labels, "0" * 64, images)
 
 
 def make_model() -> nn.Module:
@@ -92,7 +92,8 @@ def test_one_step_is_plain_sgd() -> None:
     model = nn.Sequential(nn.Flatten(), head)
     start = head.weight.detach().clone()
     loss = functional.cross_entropy(
-        model(to_model_input(dataset.images_NCHW, IMAGE, CPU)), dataset.labels_N
+        model(to_model_input(dataset.images(torch.arange(len(dataset))), IMAGE, CPU)),
+        dataset.labels_N,
     )
     (gradient,) = torch.autograd.grad(loss, [head.weight])
     config = InitializationConfig(steps=1, batch_size=40, learning_rate=0.1)
@@ -115,7 +116,7 @@ def test_training_lowers_the_loss() -> None:
         model, dataset = make_model(), make_dataset()
         model.load_state_dict(weights)
         model.eval()
-        inputs = to_model_input(dataset.images_NCHW, IMAGE, CPU)
+        inputs = to_model_input(dataset.images(torch.arange(len(dataset))), IMAGE, CPU)
         return functional.cross_entropy(model(inputs), dataset.labels_N).item()
 
     trained = run(InitializationConfig(steps=20, batch_size=10, learning_rate=0.05))
@@ -138,14 +139,14 @@ def test_result_depends_on_the_arguments_alone() -> None:
 
 
 def test_every_epoch_has_its_own_order_of_all_examples() -> None:
-    class Watched(MemoryDataset):
+    class Watched(Dataset):
         def images(self, ids: Tensor) -> Tensor:
             seen.append(ids.tolist())
             return super().images(ids)
 
     seen: list[list[int]] = []
     base = make_dataset()
-    dataset = Watched("fake", base.class_names, base.labels_N, base.fingerprint, base.images_NCHW)
+    dataset = Watched(base.rows, base.fingerprint, base.image_shape)
     initialize(
         nn.Sequential(nn.Flatten(), nn.Linear(16, 2)),
         dataset,

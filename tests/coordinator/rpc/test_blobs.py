@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.chunks import MAX_CHUNK_BYTES, fill_chunk
+from lipt.common.blobs.messages import MAX_CHUNK_BYTES, blob_to_proto, fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
@@ -25,11 +25,11 @@ from lipt.common.errors import (
     UploadInProgressError,
     WrongOffsetError,
 )
-from lipt.common.protocol import CHUNK_BYTES
-from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
-from lipt.common.rpc.wire import blob_to_proto
+from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.v1 import blob_pb2, blob_pb2_grpc
+from tests.serving import serving
 
 DATA = random.Random(0).randbytes(3 * CHUNK_BYTES + 5)
 NAME = BlobName.of(DATA)
@@ -45,15 +45,12 @@ def store(tmp_path: Path) -> BlobStore:
 async def stub(
     store: BlobStore, request: pytest.FixtureRequest
 ) -> AsyncIterator[blob_pb2_grpc.BlobServiceAsyncStub]:
-    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
-    idle_seconds = getattr(request, "param", 20.0)
-    service = BlobService(store, idle_seconds=idle_seconds)
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    service = BlobService(store, idle_seconds=getattr(request, "param", 20.0))
+    async with (
+        serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, service)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
         yield blob_pb2_grpc.BlobServiceStub(channel)
-    await server.stop(None)
 
 
 def message(name: BlobName | None, offset_bytes: int, data: bytes) -> blob_pb2.WriteBlobRequest:
@@ -74,7 +71,7 @@ async def write(stub: Any, requests: Iterable[blob_pb2.WriteBlobRequest]) -> Blo
         response = await stub.WriteBlob(iter(requests))
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
-    return BlobName.parse(response.blob.sha256, response.blob.size_bytes)
+    return BlobName(response.blob.sha256, response.blob.size_bytes)
 
 
 async def read(stub: Any, name: BlobName, offset_bytes: int = 0) -> bytes:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,16 +8,19 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
-from lipt.common.rpc.wire import blob_to_proto
-from lipt.common.subset_difference import Difference, Examples
+from lipt.common.subsets.difference import Difference, Examples
+from lipt.coordinator.compute.process import OnProgress
+from lipt.coordinator.rpc import subsets as rpc
 from lipt.coordinator.rpc.subsets import SubsetService
-from lipt.coordinator.runs.store import Activity
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.coordinator.subsets.sending import Sending
 from lipt.coordinator.subsets.service import Answer, SubsetQuery
-from lipt.v1 import subset_pb2, subset_pb2_grpc
+from lipt.v1 import subset_pb2 as pb
+from lipt.v1 import subset_pb2_grpc
+from tests.serving import serving
 
 RECORD = SubsetRecord(
     key="k",
@@ -34,15 +38,30 @@ RECORD = SubsetRecord(
 
 
 class FakeSubsets:
-    """Answers every query with one record."""
+    """Reports once, waits to be let go, and answers every query with one record."""
 
     def __init__(self) -> None:
         self.queries: list[SubsetQuery] = []
+        self.let_go = asyncio.Event()
+        self.left = asyncio.Event()
 
-    async def get(self, query: SubsetQuery) -> AsyncIterator[Activity | Answer]:
+    async def get(self, query: SubsetQuery, on_progress: OnProgress) -> Answer:
         self.queries.append(query)
-        yield Activity("computing", 1, 2)
-        yield Answer(RECORD, kept=bool(query.previous))
+        on_progress("computing", 1, 2)
+        try:
+            await self.let_go.wait()
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+        return Answer(RECORD, kept=bool(query.previous))
+
+    async def asked(self, stub: Any, request: pb.GetSubsetRequest) -> list[pb.GetSubsetResponse]:
+        """All responses; the answer comes once progress was seen."""
+        self.let_go.clear()
+        call = aiter(stub.GetSubset(request))
+        first = await anext(call)
+        self.let_go.set()
+        return [first, *[response async for response in call]]
 
     async def sending(self, subset: SubsetRecord, previous: str) -> Sending:
         examples = Examples(np.array([1, 5]), np.array([1.0, 0.5], np.float32))
@@ -58,18 +77,16 @@ def subsets() -> FakeSubsets:
 
 @pytest.fixture
 async def stub(subsets: FakeSubsets) -> AsyncIterator[Any]:
-    server = grpc.aio.server()
     service = SubsetService(subsets)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    subset_pb2_grpc.add_SubsetServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with (
+        serving((subset_pb2_grpc.add_SubsetServiceServicer_to_server, service)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
         yield subset_pb2_grpc.SubsetServiceStub(channel)
-    await server.stop(None)
 
 
 async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
-    answer = await stub.ListStrategies(subset_pb2.ListStrategiesRequest())
+    answer = await stub.ListStrategies(pb.ListStrategiesRequest())
     listed = {strategy.name: strategy for strategy in answer.strategies}
     assert list(listed) == list(STRATEGIES)
     assert all(strategy.needs and strategy.cost for strategy in listed.values())
@@ -88,10 +105,10 @@ async def test_features_and_the_previous_subset_are_passed_on(
     stub: Any, subsets: FakeSubsets
 ) -> None:
     features = BlobName.of(b"features")
-    request = subset_pb2.GetSubsetRequest(
+    request = pb.GetSubsetRequest(
         run_id="r", strategy="crest", budget=2, features=blob_to_proto(features), previous="d"
     )
-    responses = [response async for response in stub.GetSubset(request)]
+    responses = await subsets.asked(stub, request)
     (query,) = subsets.queries
     assert (query.features, query.previous, query.weights) == (features, "d", None)
     kinds = [response.WhichOneof("part") for response in responses]
@@ -101,22 +118,39 @@ async def test_features_and_the_previous_subset_are_passed_on(
 
 
 async def test_a_plain_request_has_neither(stub: Any, subsets: FakeSubsets) -> None:
-    request = subset_pb2.GetSubsetRequest(run_id="r", strategy="crest", budget=2)
-    responses = [response async for response in stub.GetSubset(request)]
+    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)
+    responses = await subsets.asked(stub, request)
     (query,) = subsets.queries
     assert (query.features, query.previous) == (None, "")
     assert not responses[1].subset.kept
 
 
-async def test_a_difference_is_sent_only_to_who_accepts_it(stub: Any) -> None:
-    request = subset_pb2.GetSubsetRequest(run_id="r", strategy="crest", budget=2, previous="d")
-    whole = [response async for response in stub.GetSubset(request)]
+async def test_a_difference_is_sent_only_to_who_accepts_it(stub: Any, subsets: FakeSubsets) -> None:
+    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2, previous="d")
+    whole = await subsets.asked(stub, request)
     request.accept_difference = True
-    short = [response async for response in stub.GetSubset(request)]
+    short = await subsets.asked(stub, request)
     assert [response.WhichOneof("part") for response in whole[1:]] == ["subset", "examples"]
     assert whole[1].subset.difference_to == ""
     assert [response.WhichOneof("part") for response in short[1:]] == ["subset", "difference"]
     assert short[1].subset.difference_to == "d"
-    assert short[2].difference == subset_pb2.SubsetDifference(
+    assert short[2].difference == pb.SubsetDifference(
         removed=[3], indices=[1, 5], weights=[1.0, 0.5]
     )
+
+
+async def test_who_waits_hears_that_the_service_is_alive(
+    stub: Any, subsets: FakeSubsets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "_SIGN_OF_LIFE_SECONDS", 0.01)
+    call = aiter(stub.GetSubset(pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)))
+    signs = [(await anext(call)).progress for _ in range(3)]
+    assert signs == [pb.SubsetProgress(activity="computing", done=1, total=2)] * 3
+    subsets.let_go.set()
+
+
+async def test_a_client_that_leaves_is_not_waited_for(stub: Any, subsets: FakeSubsets) -> None:
+    call = stub.GetSubset(pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2))
+    await anext(aiter(call))
+    call.cancel()
+    await subsets.left.wait()

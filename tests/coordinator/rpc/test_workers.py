@@ -10,19 +10,20 @@ from typing import Any, cast
 import pytest
 import torch
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.errors import LearnerRejectedError, UnknownBlobError
-from lipt.common.rpc.wire import blob_to_proto
-from lipt.common.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
+from lipt.common.states import LearnerState
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import WeightSpecs
+from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.rpc.workers import WorkerService
-from lipt.coordinator.runs.store import RunBook
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import CommittedLearner, LearnerRecord, LearnerState, RunRecord
+from lipt.coordinator.state.records import CommittedLearner, LearnerRecord, RunRecord
 from lipt.v1 import worker_pb2 as pb
 
 MakeRun = Callable[..., RunRecord]
@@ -36,11 +37,13 @@ class Bench:
     def __init__(self, directory: Path, database: Database) -> None:
         self.database = database
         self.blobs = BlobStore(directory, max_blob_bytes=10_000)
-        self.book = RunBook(self.database)
+        self.store = RunStore(self.database)
         self.dispatcher = Dispatcher(
-            self.book, lease_seconds=30.0, clock=lambda: 0.0, wall_clock=lambda: 0.0
+            self.store, lease_seconds=30.0, clock=lambda: 0.0, wall_clock=lambda: 0.0
         )
-        self.service = WorkerService(self.dispatcher, WeightSpecs(self.blobs), asyncio.Event())
+        self.service = WorkerService(
+            self.dispatcher, LearnerIntake(self.dispatcher, self.blobs), asyncio.Event()
+        )
         self.worker_id = ""
 
     async def begin(self, run: RunRecord) -> None:
@@ -48,7 +51,7 @@ class Bench:
         initial = self.blobs.put_bytes(serialize_weights(THETA))
         pruning = PruningConfig(method=PruningMethod.NONE)
         config = RunConfig(model="resnet8", learners=learners, pruning=pruning)
-        await self.book.add(run.changed(config=config, initial_weights=initial))
+        await self.store.add(run.changed(config=config, initial_weights=initial))
         registered = await self.service.Register(
             pb.RegisterRequest(
                 instance_id="i",
@@ -64,7 +67,7 @@ class Bench:
             pb.AcquireAssignmentRequest(worker_id=self.worker_id), CONTEXT
         )
 
-    def store(self, *values: float) -> BlobName:
+    def put(self, *values: float) -> BlobName:
         weights = {"w": torch.tensor(values, dtype=torch.float32).reshape(2, -1)}
         return self.blobs.put_bytes(encode_sparse(weights))
 
@@ -80,7 +83,7 @@ class Bench:
 
     @property
     def learner(self) -> LearnerRecord:
-        return self.book.find("r").learners[0]
+        return self.store.find("r").learners[0]
 
 
 @pytest.fixture
@@ -91,10 +94,10 @@ async def bench(tmp_path: Path, database: Database, make_run: MakeRun) -> Bench:
 
 
 async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) -> None:
-    early, late, result = (bench.store(0, 0, 0, value) for value in (1.0, 2.0, 3.0))
+    early, late, result = (bench.put(0, 0, 0, value) for value in (1.0, 2.0, 3.0))
     await bench.commit(result, [early, late])
     await bench.commit(result, [early, late])
-    run = bench.book.find("r")
+    run = bench.store.find("r")
     assert run.committed == (CommittedLearner(0, (early, late), result),)
     assert run.bytes_from_workers == sum(b.size_bytes for b in (early, late, result))
     (loaded,) = await bench.database.load_runs()
@@ -105,40 +108,40 @@ async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) 
 async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
     bench: Bench, num_sent: int
 ) -> None:
-    snapshots = [bench.store(0, 0, 0, value) for value in range(num_sent)]
+    snapshots = [bench.put(0, 0, 0, value) for value in range(num_sent)]
     with pytest.raises(LearnerRejectedError, match=r"num_snapshots is 2.*one runs lipt 0\.1\.0"):
-        await bench.commit(bench.store(1, 2, 3, 4), snapshots)
+        await bench.commit(bench.put(1, 2, 3, 4), snapshots)
     assert bench.learner.state is LearnerState.FAILED
     assert bench.learner.snapshots == ()
 
 
 async def test_snapshot_that_is_not_finite_is_refused_by_name(bench: Bench) -> None:
-    bad = bench.store(0, 0, 0, float("nan"))
+    bad = bench.put(0, 0, 0, float("nan"))
     with pytest.raises(LearnerRejectedError, match="'w' holds 1 non-finite"):
-        await bench.commit(bench.store(1, 2, 3, 4), [bench.store(0, 0, 0, 1), bad])
+        await bench.commit(bench.put(1, 2, 3, 4), [bench.put(0, 0, 0, 1), bad])
     assert bench.learner.state is LearnerState.FAILED
 
 
 async def test_snapshot_of_another_shape_is_refused(bench: Bench) -> None:
     with pytest.raises(LearnerRejectedError, match="the model has"):
-        await bench.commit(bench.store(1, 2, 3, 4), [bench.store(1, 2, 3, 4, 5, 6)] * 2)
+        await bench.commit(bench.put(1, 2, 3, 4), [bench.put(1, 2, 3, 4, 5, 6)] * 2)
 
 
 async def test_snapshot_that_was_not_uploaded_is_named(bench: Bench) -> None:
     missing = BlobName.of(b"never sent")
     with pytest.raises(UnknownBlobError):
-        await bench.commit(bench.store(1, 2, 3, 4), [missing, missing])
+        await bench.commit(bench.put(1, 2, 3, 4), [missing, missing])
     assert bench.learner.state is LearnerState.LEASED
 
 
 async def test_result_that_the_disk_has_changed_is_asked_for_again(bench: Bench) -> None:
-    snapshots = [bench.store(0, 0, 0, value) for value in (1.0, 2.0)]
-    result = bench.store(1, 2, 3, 4)
+    snapshots = [bench.put(0, 0, 0, value) for value in (1.0, 2.0)]
+    result = bench.put(1, 2, 3, 4)
     path = bench.blobs.path(result)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(UnknownBlobError):
         await bench.commit(result, snapshots)
     assert bench.learner.state is LearnerState.LEASED
-    assert bench.store(1, 2, 3, 4) == result
+    assert bench.put(1, 2, 3, 4) == result
     await bench.commit(result, snapshots)
     assert bench.learner.state is LearnerState.DONE

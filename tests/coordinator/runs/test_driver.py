@@ -10,17 +10,19 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ComputeError, StateError
-from lipt.common.events import EventKind, Events
+from lipt.common.observability.events import EventKind, Events
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
 from lipt.coordinator.compute.process import ComputeProcess
-from lipt.coordinator.dispatch.clocks import steady_clock
+from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.learner_result import LearnerResult
+from lipt.coordinator.dispatch.leases import steady_clock
 from lipt.coordinator.pretraining.soup import Ingredient
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.store import LearnerProgress, RunBook
+from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 FULL = StateError("/state cannot be used: No space left on device.")
@@ -49,7 +51,7 @@ class ScriptedCompute:
         return answer
 
 
-class TimedBook(RunBook):
+class TimedBook(RunStore):
     """Time passes only while somebody waits for a change in vain."""
 
     def __init__(self, database: Database) -> None:
@@ -71,17 +73,17 @@ class Bench:
         self.restored: list[RunState] = []
         self.looked_after = asyncio.Event()
         self.database = database
-        self.book = TimedBook(self.database)
+        self.store = TimedBook(self.database)
         self.compute = ScriptedCompute(SOUP)
         self.restart_clock()
 
     def restart_clock(self) -> None:
         """What a new process begins with."""
-        self.deadline_clock = steady_clock(lambda: self.wall, lambda: self.book.monotonic)
+        self.deadline_clock = steady_clock(lambda: self.wall, lambda: self.store.monotonic)
         self.dispatcher = Dispatcher(
-            self.book,
+            self.store,
             lease_seconds=30.0,
-            clock=lambda: self.book.monotonic,
+            clock=lambda: self.store.monotonic,
             wall_clock=self.deadline_clock,
             events=self.events,
         )
@@ -95,7 +97,7 @@ class Bench:
             self.pauses.append(seconds)
 
         return RunDriver(
-            self.book,
+            self.store,
             cast("ComputeProcess", self.compute),
             restore=self.restore,
             wall_clock=lambda: self.wall,
@@ -109,16 +111,16 @@ class Bench:
         driver.start("r")
         (task,) = driver._tasks.values()
         await task
-        return self.book.find("r")
+        return self.store.find("r")
 
-    async def take(self, name: str) -> tuple[str, tuple[str, int], int]:
+    async def take(self, name: str) -> tuple[str, AssignmentKey, int]:
         worker_id = self.dispatcher.workers.register(
             name, name=name, device="cpu", versions={}, allowed_modules=()
         ).worker_id
         granted = await self.dispatcher.acquire(worker_id, wait_seconds=0.0)
         assert granted is not None
         run, learner = granted
-        return worker_id, (run.run_id, learner.index), learner.epoch
+        return worker_id, AssignmentKey(run.run_id, learner.index), learner.epoch
 
 
 @pytest.fixture
@@ -128,7 +130,7 @@ async def bench(database: Database) -> Bench:
 
 async def straggling(bench: Bench, run: RunRecord) -> None:
     """One learner is in, one worker has died, one goes on sending heartbeats."""
-    await bench.book.add(run)
+    await bench.store.add(run)
     quick = await bench.take("quick")
     await bench.take("dead")
     slow = await bench.take("slow")
@@ -142,7 +144,7 @@ async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(
     await straggling(bench, make_run(deadline_seconds=40.0, min_learners=1))
     run = await bench.drive()
     assert run.state is RunState.READY
-    assert bench.book.waits == [40.0]
+    assert bench.store.waits == [40.0]
     assert run.costs.training_seconds == 40.0
     assert [item.state for item in run.learners] == [
         LearnerState.DONE,
@@ -156,13 +158,13 @@ async def test_run_with_too_few_fails_at_its_deadline_and_says_who_is_missing_an
     bench: Bench, make_run: MakeRun
 ) -> None:
     await straggling(bench, make_run(deadline_seconds=40.0, min_learners=2))
-    bench.book.monotonic = 30.0
+    bench.store.monotonic = 30.0
     bench.dispatcher.heartbeat(*(await bench.take("slow")), LearnerProgress())
     ((key, lease),) = [item for item in bench.dispatcher.leases.expired() if item[0] == ("r", 1)]
     await bench.dispatcher._expire(key, lease)
     run = await bench.drive()
     assert run.state is RunState.FAILED
-    assert bench.book.waits == [10.0]
+    assert bench.store.waits == [10.0]
     assert "1 of 3 learners in, min_learners is 2" in run.message
     assert "learner 1 (waiting for a worker: worker dead was silent for 30 s)" in run.message
     assert "learner 2 (at worker slow)" in run.message
@@ -177,12 +179,12 @@ async def test_setting_the_clock_moves_neither_leases_nor_the_deadline(
 ) -> None:
     await straggling(bench, make_run(deadline_seconds=40.0))
     bench.wall += jump_seconds
-    bench.book.monotonic = 29.0
+    bench.store.monotonic = 29.0
     assert bench.dispatcher.leases.expired() == ()
-    bench.book.monotonic = 30.0
+    bench.store.monotonic = 30.0
     assert len(bench.dispatcher.leases.expired()) == 2
     run = await bench.drive()
-    assert bench.book.waits == [10.0]
+    assert bench.store.waits == [10.0]
     assert run.costs.training_seconds == 40.0
 
 
@@ -195,14 +197,14 @@ async def test_clock_set_back_between_two_processes_does_not_hold_a_run_open(
     bench.dispatcher.restore()
     run = await bench.drive()
     assert run.state is RunState.READY
-    assert bench.book.waits == [40.0]
+    assert bench.store.waits == [40.0]
 
 
 async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await straggling(bench, make_run())
-    await bench.book.update("r", lambda run: run.changed(state=RunState.MERGING))
+    await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
     bench.compute.answers = [FULL, FULL, SOUP]
     writes: list[Any] = [FULL, FULL, FULL]
     save_run = bench.database.save_run
@@ -226,14 +228,14 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
 async def test_result_that_the_disk_has_damaged_is_asked_for_again(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_change", RunBook.wait_for_change)
-    await bench.book.add(make_run(num_learners=1))
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    await bench.store.add(make_run(num_learners=1))
     await bench.dispatcher.commit(*await bench.take("first"), LEARNER)
     bench.compute.answers = [DamagedLearners((0,)), SOUP]
     driving = asyncio.ensure_future(bench.drive())
-    while bench.book.find("r").learners[0].state is not LearnerState.QUEUED:
-        revision = bench.book.revision("r")
-        await bench.book.wait_for_change("r", revision, timeout_seconds=60.0)
+    while bench.store.find("r").learners[0].state is not LearnerState.QUEUED:
+        revision = bench.store.revision("r")
+        await bench.store.wait_for_change("r", revision, timeout_seconds=60.0)
     again = await bench.take("second")
     assert again[1:] == (("r", 0), 2)
     await bench.dispatcher.commit(*again, LEARNER)
@@ -246,8 +248,8 @@ async def test_result_that_the_disk_has_damaged_is_asked_for_again(
 async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the_soup(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_change", RunBook.wait_for_change)
-    await bench.book.add(make_run(num_learners=1))
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    await bench.store.add(make_run(num_learners=1))
     driving = asyncio.ensure_future(bench.drive())
     await bench.dispatcher.fail(*await bench.take("first"), "theta* arrived damaged")
     await bench.looked_after.wait()
@@ -259,8 +261,8 @@ async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the
 async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_change", RunBook.wait_for_change)
-    await bench.book.add(make_run())
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    await bench.store.add(make_run())
     driver = bench.driver()
     driver.resume_all()
     await bench.looked_after.wait()
@@ -269,15 +271,15 @@ async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
 
 
 async def test_what_a_run_waits_for_is_shown(bench: Bench, make_run: MakeRun) -> None:
-    await bench.book.add(make_run(state=RunState.MERGING))
+    await bench.store.add(make_run(state=RunState.MERGING))
     bench.compute.answers = [FULL, ComputeError("gone")]
     shown = []
 
     async def note(_: float) -> None:
-        shown.append(bench.book.activity("r").text)
+        shown.append(bench.store.activity("r").text)
 
     driver = RunDriver(
-        bench.book,
+        bench.store,
         cast("ComputeProcess", bench.compute),
         restore=bench.restore,
         wall_clock=lambda: 0.0,
@@ -286,4 +288,4 @@ async def test_what_a_run_waits_for_is_shown(bench: Bench, make_run: MakeRun) ->
     driver.start("r")
     await asyncio.gather(*driver._tasks.values())
     assert shown == ["waiting for the disk: /state cannot be used: No space left on device."]
-    assert bench.book.find("r").message == "gone"
+    assert bench.store.find("r").message == "gone"

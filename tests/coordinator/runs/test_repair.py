@@ -8,6 +8,7 @@ import pytest
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import CorruptBlobError
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
@@ -16,7 +17,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.runs.repair import restore_inputs, restore_pretrained_weights
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import RunRecord
 from tests.coordinator.fakes import FakeCompute
 
 THETA_P = b"theta_p"

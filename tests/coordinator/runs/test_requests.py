@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.messages import run_config_to_proto
+from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.errors import (
     ConfigError,
     FactoryNotAllowedError,
@@ -23,14 +25,13 @@ from lipt.common.errors import (
     UnknownRunError,
     WeightsError,
 )
-from lipt.common.rpc.wire import run_config_to_proto
-from lipt.common.run_config import LearnersConfig, RunConfig
+from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import serialize_weights
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.requests import Runs, how_far, require_ready
-from lipt.coordinator.runs.store import Activity, RunBook
+from lipt.coordinator.runs.requests import RunRequests, how_far, require_ready
+from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import config_pb2
 from tests.coordinator.fakes import DATA, THETA
 
@@ -61,11 +62,11 @@ class World:
 
     def __init__(self, directory: Path, database: Database) -> None:
         self.database = database
-        self.book = RunBook(self.database)
+        self.store = RunStore(self.database)
         self.blobs = BlobStore(directory, max_blob_bytes=2**20)
         self.driver = FakeDriver()
-        self.runs = Runs(
-            self.book,
+        self.requests = RunRequests(
+            self.store,
             cast("RunDriver", cast("Any", self.driver)),
             self.blobs,
             DATA,
@@ -85,16 +86,18 @@ class World:
         overrides = config_pb2.RunConfig(learners=config_pb2.LearnersConfig(**learners))
         if model:
             overrides.model = model
-        return await self.runs.create(request_id, name, overrides)
+        return await self.requests.create(request_id, name, overrides)
 
     async def start_from(self, content: bytes) -> RunRecord:
         given = self.blobs.put_bytes(content)
         initialization = config_pb2.InitializationConfig(weights_sha256=given.sha256)
-        return await self.runs.create("", "", config_pb2.RunConfig(initialization=initialization))
+        return await self.requests.create(
+            "", "", config_pb2.RunConfig(initialization=initialization)
+        )
 
     @property
     def names(self) -> list[str]:
-        return [run.name for run in self.book.runs()]
+        return [run.name for run in self.store.runs()]
 
 
 @pytest.fixture
@@ -118,7 +121,7 @@ async def test_run_takes_what_is_asked_for_and_else_the_coordinator_s_defaults(
 
 async def test_whole_configuration_can_be_sent_back(world: World) -> None:
     first = await world.create()
-    second = await world.runs.create("", "", run_config_to_proto(first.config))
+    second = await world.requests.create("", "", run_config_to_proto(first.config))
     assert second.config == first.config
 
 
@@ -215,16 +218,16 @@ async def test_weights_to_start_from_that_are_not_the_model_s_are_refused(
 async def test_weights_to_start_from_have_to_be_uploaded_first(world: World) -> None:
     initialization = config_pb2.InitializationConfig(weights_sha256="a" * 64)
     with pytest.raises(UnknownBlobError, match="Upload it first"):
-        await world.runs.create("", "", config_pb2.RunConfig(initialization=initialization))
+        await world.requests.create("", "", config_pb2.RunConfig(initialization=initialization))
 
 
 async def test_run_is_cancelled_by_its_name_its_id_or_as_the_latest(world: World) -> None:
     first, second = await world.create("first"), await world.create("second")
     for key in ("first", first.run_id, "latest"):
-        await world.runs.cancel(key)
+        await world.requests.cancel(key)
     assert world.driver.cancelled == [first.run_id, first.run_id, second.run_id]
     with pytest.raises(UnknownRunError, match="'nobody'"):
-        await world.runs.cancel("nobody")
+        await world.requests.cancel("nobody")
 
 
 def test_run_that_is_ready_is_let_through(make_run: MakeRun) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from lipt.common.errors import UnknownRunError
-from lipt.coordinator.runs.store import Activity, RunBook
+from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 
@@ -14,72 +14,72 @@ MakeRun = Callable[..., RunRecord]
 
 
 async def test_change_is_durable_before_it_is_seen(database: Database, make_run: MakeRun) -> None:
-    book = RunBook(database)
-    await book.add(make_run())
-    await book.update("r", lambda run: run.changed(message="hello"))
-    other = RunBook(database)
+    store = RunStore(database)
+    await store.add(make_run())
+    await store.update("r", lambda run: run.changed(message="hello"))
+    other = RunStore(database)
     await other.load()
-    assert other.find("r") == book.find("r")
-    assert book.find("r").message == "hello"
+    assert other.find("r") == store.find("r")
+    assert store.find("r").message == "hello"
 
 
 async def test_change_that_raises_leaves_the_run_as_it_was(
     database: Database, make_run: MakeRun
 ) -> None:
-    book = RunBook(database)
-    await book.add(make_run())
-    revision = book.revision("r")
+    store = RunStore(database)
+    await store.add(make_run())
+    revision = store.revision("r")
 
     def refuse(run: RunRecord) -> RunRecord:
         raise ValueError
 
     with pytest.raises(ValueError):  # noqa: PT011 - the test's own
-        await book.update("r", refuse)
-    assert (book.find("r"), book.revision("r")) == (make_run(), revision)
+        await store.update("r", refuse)
+    assert (store.find("r"), store.revision("r")) == (make_run(), revision)
 
 
 async def test_concurrent_changes_follow_each_other(database: Database, make_run: MakeRun) -> None:
-    book = RunBook(database)
-    await book.add(make_run())
+    store = RunStore(database)
+    await store.add(make_run())
     await asyncio.gather(
-        *(book.update("r", lambda run: run.changed(message=run.message + "x")) for _ in range(20))
+        *(store.update("r", lambda run: run.changed(message=run.message + "x")) for _ in range(20))
     )
-    assert book.find("r").message == "x" * 20
+    assert store.find("r").message == "x" * 20
 
 
 async def test_run_is_found_by_id_by_name_and_as_the_latest(
     database: Database, make_run: MakeRun
 ) -> None:
-    book = RunBook(database)
+    store = RunStore(database)
     with pytest.raises(UnknownRunError, match="lipt run start"):
-        book.find("latest")
-    await book.add(make_run("a"))
-    await book.add(make_run("b"))
-    assert book.find("name-a") == book.find("a")
-    assert book.find("latest").run_id == "b"
+        store.find("latest")
+    await store.add(make_run("a"))
+    await store.add(make_run("b"))
+    assert store.find("name-a") == store.find("a")
+    assert store.find("latest").run_id == "b"
     with pytest.raises(UnknownRunError, match="name-b, name-a"):
-        book.find("c")
+        store.find("c")
 
 
 async def test_watcher_is_woken_by_a_change_and_sees_a_higher_revision(
     database: Database, make_run: MakeRun
 ) -> None:
-    book = RunBook(database)
-    await book.add(make_run())
-    seen = book.revision("r")
-    waiting = asyncio.create_task(book.wait_for_change("r", seen, timeout_seconds=30.0))
+    store = RunStore(database)
+    await store.add(make_run())
+    seen = store.revision("r")
+    waiting = asyncio.create_task(store.wait_for_change("r", seen, timeout_seconds=30.0))
     await asyncio.sleep(0)
-    book.set_activity("r", Activity("merging", 1, 2))
+    store.set_activity("r", Activity("merging", 1, 2))
     assert await waiting > seen
 
 
 async def test_watcher_without_a_change_gets_the_same_revision(
     database: Database, make_run: MakeRun
 ) -> None:
-    book = RunBook(database)
-    await book.add(make_run())
-    seen = book.revision("r")
-    assert await book.wait_for_change("r", seen, timeout_seconds=0.01) == seen
+    store = RunStore(database)
+    await store.add(make_run())
+    seen = store.revision("r")
+    assert await store.wait_for_change("r", seen, timeout_seconds=0.01) == seen
 
 
 async def test_record_refuses_a_misspelt_field(make_run: MakeRun) -> None:
@@ -91,19 +91,19 @@ async def test_revisions_go_on_above_those_of_an_earlier_process(
     database: Database, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lipt.coordinator.runs.store.time", lambda: 1000.0)
-    book = RunBook(database)
-    await book.add(make_run())
-    book.set_activity("r", Activity("merging"))
+    store = RunStore(database)
+    await store.add(make_run())
+    store.set_activity("r", Activity("merging"))
     monkeypatch.setattr("lipt.coordinator.runs.store.time", lambda: 1001.0)
-    later = RunBook(database)
+    later = RunStore(database)
     await later.load()
-    assert (book.revision("r"), later.revision("r")) == (1_000_002, 1_001_000)
+    assert (store.revision("r"), later.revision("r")) == (1_000_002, 1_001_000)
 
 
 async def test_change_of_a_run_that_is_not_there_names_those_that_are(
     database: Database, make_run: MakeRun
 ) -> None:
-    book = RunBook(database)
-    await book.add(make_run("r"))
+    store = RunStore(database)
+    await store.add(make_run("r"))
     with pytest.raises(UnknownRunError, match="no run 'x'; the newest are: name-r"):
-        await book.update("x", lambda run: run)
+        await store.update("x", lambda run: run)

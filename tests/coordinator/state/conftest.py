@@ -9,8 +9,9 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState, SubsetRecord
+from lipt.coordinator.state.records import RunRecord, SubsetRecord
 
 NUM_EXAMPLES = 2
 

@@ -9,9 +9,10 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import StateError
+from lipt.common.states import LearnerState
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.migrations import MIGRATIONS, migrate
-from lipt.coordinator.state.records import LearnerState, RunRecord, SoupRecord, SubsetRecord
+from lipt.coordinator.state.records import RunRecord, SoupRecord, SubsetRecord
 
 MakeRun = Callable[..., RunRecord]
 

@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import StateError
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.runs.store import LearnerProgress, RunBook
+from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.state.contents import read_contents
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.migrations import MIGRATIONS, migrate
-from lipt.coordinator.state.records import LearnerState, RunRecord, RunState
+from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.service import _key
 
 SCHEMA_1 = Path(__file__).parent / "schema_1.sql"
@@ -60,13 +62,13 @@ async def test_first_schema_opens_with_everything_in_it(old: Path) -> None:
 
 async def test_first_schema_s_worker_finishes_its_learner_after_the_upgrade(old: Path) -> None:
     database = Database.open(old / "lipt.db")
-    book = RunBook(database)
-    await book.load()
-    dispatcher = Dispatcher(book, lease_seconds=30.0, clock=lambda: 0.0, wall_clock=lambda: 0.0)
+    store = RunStore(database)
+    await store.load()
+    dispatcher = Dispatcher(store, lease_seconds=30.0, clock=lambda: 0.0, wall_clock=lambda: 0.0)
     dispatcher.restore()
-    run = book.find("second")
+    run = store.find("second")
     learner = run.learners[0]
-    key = (run.run_id, 0)
+    key = AssignmentKey(run.run_id, 0)
     assert not dispatcher.heartbeat(learner.worker_id, key, learner.epoch, LearnerProgress())
     await dispatcher.fail(learner.worker_id, key, learner.epoch, "no reason")
     (again,) = [item for item in await database.load_runs() if item.name == "second"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.subset_difference import Difference, Examples, apply_difference
+from lipt.common.subsets.difference import Difference, Examples, apply_difference
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.sending import Sending, SubsetContents

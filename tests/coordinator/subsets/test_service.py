@@ -11,12 +11,13 @@ import pytest
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import SignalsError
-from lipt.common.subset_difference import Examples
+from lipt.common.states import RunState
+from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.runs.store import Activity, RunBook
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord, RunState, SubsetRecord
+from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
 from tests.coordinator.fakes import DATA, FakeCompute
 
@@ -52,10 +53,7 @@ class World:
             options={},
             weights=None,
         )
-        parts = [part async for part in self.subsets.get(replace(wanted, **query))]
-        assert all(isinstance(part, Activity) for part in parts[:-1])
-        assert isinstance(parts[-1], Answer)
-        return parts[-1]
+        return await self.subsets.get(replace(wanted, **query), lambda *_: None)
 
     def upload(self, content: bytes) -> BlobName:
         return self.blobs.put_bytes(content)
@@ -67,10 +65,10 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
     run = make_run(state=RunState.READY).changed(
         fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(THETA_P)
     )
-    book = RunBook(database)
-    await book.add(run)
+    store = RunStore(database)
+    await store.add(run)
     compute = FakeCompute({RecheckSubset: HOLDS})
-    subsets = Subsets(book, database, blobs, compute.process, DATA, wall_clock=lambda: 1.0)
+    subsets = Subsets(store, database, blobs, compute.process, DATA, wall_clock=lambda: 1.0)
     world = World(subsets, compute, database, blobs)
     compute.answers[SelectSubset] = world.select
     yield world

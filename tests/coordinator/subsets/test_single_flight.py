@@ -6,8 +6,9 @@ import pytest
 
 from lipt.common.errors import BudgetError
 from lipt.coordinator.compute.process import OnProgress
-from lipt.coordinator.runs.store import Activity
-from lipt.coordinator.subsets.single_flight import Computations
+from lipt.coordinator.subsets.single_flight import SingleFlight
+
+Reports = list[tuple[str, int, int]]
 
 
 class Work:
@@ -15,56 +16,61 @@ class Work:
 
     def __init__(self) -> None:
         self.begun = 0
+        self.reported = asyncio.Event()
         self.let_go = asyncio.Event()
 
     async def __call__(self, report: OnProgress) -> int:
         self.begun += 1
         report("working", 1, 2)
+        self.reported.set()
         await self.let_go.wait()
         report("working", 2, 2)
         return self.begun
 
 
-async def outcome(computations: Computations, key: str, work: Work) -> list[Activity | int]:
-    return [part async for part in computations.follow(key, work)]
+def ask(flights: SingleFlight, key: str, work: Work) -> tuple[asyncio.Task[int], Reports]:
+    reports: Reports = []
+    run = flights.run(key, work, lambda *report: reports.append(report))
+    return asyncio.create_task(run), reports
 
 
 async def test_all_who_ask_for_one_key_wait_for_one_computation() -> None:
-    computations, work = Computations(), Work()
-    asking = [asyncio.create_task(outcome(computations, "a", work)) for _ in range(3)]
-    other = asyncio.create_task(outcome(computations, "b", work))
-    parts = computations.follow("a", work)
-    assert isinstance(await anext(parts), Activity)
+    flights, work = SingleFlight(), Work()
+    asking = [ask(flights, key, work) for key in ("a", "a", "b")]
+    await work.reported.wait()
+    late, heard = ask(flights, "a", work)
+    await asyncio.sleep(0)  # it joins
+    assert heard == [("working", 1, 2)]
     work.let_go.set()
-    answers = [(await task)[-1] for task in asking]
-    assert answers[0] == answers[1] == answers[2]
-    await other
+    assert await late == await asking[0][0] == await asking[1][0]
+    assert heard == asking[0][1] == [("working", 1, 2), ("working", 2, 2)]
+    await asking[2][0]
     assert work.begun == 2
 
 
 async def test_what_nobody_waits_for_goes_on_and_what_has_ended_begins_anew() -> None:
-    computations, work = Computations(), Work()
-    parts = computations.follow("a", work)
-    assert await anext(parts) == Activity("working", 1, 2)
-    await parts.aclose()  # type: ignore[attr-defined]
-    assert work.begun == 1
+    flights, work = SingleFlight(), Work()
+    leaving, reports = ask(flights, "a", work)
+    await work.reported.wait()
+    leaving.cancel()
+    await asyncio.wait({leaving})
     work.let_go.set()
-    assert (await outcome(computations, "a", work))[-1] == 1
+    assert await ask(flights, "a", work)[0] == 1
+    assert reports == [("working", 1, 2)]
     await asyncio.sleep(0)  # callbacks of the end are called
-    assert (await outcome(computations, "a", work))[-1] == 2
+    assert await ask(flights, "a", work)[0] == 2
 
 
 async def test_a_failure_reaches_everybody_and_is_not_kept() -> None:
-    computations, calls = Computations(), []
+    flights, calls = SingleFlight(), []
 
     async def fail(report: OnProgress) -> int:
         calls.append(1)
         await asyncio.sleep(0)
         raise BudgetError("budget 0 is outside 1..10.")
 
-    async def ask() -> None:
-        async for _ in computations.follow("a", fail):
-            pass
+    async def ask() -> int:
+        return await flights.run("a", fail, lambda *_: None)
 
     outcomes = await asyncio.gather(ask(), ask(), return_exceptions=True)
     assert all(isinstance(error, BudgetError) for error in outcomes)
@@ -74,9 +80,9 @@ async def test_a_failure_reaches_everybody_and_is_not_kept() -> None:
 
 
 async def test_stopping_ends_what_is_computed() -> None:
-    computations, work = Computations(), Work()
-    parts = computations.follow("a", work)
-    assert await anext(parts) == Activity("working", 1, 2)
-    await computations.stop()
+    flights, work = SingleFlight(), Work()
+    waiting, _ = ask(flights, "a", work)
+    await work.reported.wait()
+    await flights.stop()
     with pytest.raises(asyncio.CancelledError):
-        await anext(parts)
+        await waiting

@@ -10,17 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data import Dataset, open_dataset
-from lipt.common.run_config import LearnersConfig, RunConfig
+from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli import main
-from lipt.trainer.views import (
-    IngredientView,
-    LearnerState,
-    LearnerView,
-    RunState,
-    RunView,
-    SoupView,
-)
+from lipt.trainer.views import IngredientView, LearnerView, RunView, SoupView
 
 # What makes `lipt train` quick.
 SMALL = ("--set", "batch_size=16", "--set", "augmentation=none", "--device", "cpu")

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.trainer import ReselectingSampler, SubsetSampler
-from lipt.trainer.reselection import ReselectionWarning
+from lipt.trainer.reselection.reselection import ReselectionWarning
 from tests.trainer.integrations.conftest import FakeClient, subset_of
 
 with warnings.catch_warnings():
@@ -29,7 +29,7 @@ from lipt.trainer.integrations.huggingface import train_on
 
 # What the frameworks say about pinned memory and old interfaces is none of this test's business.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore", "error::lipt.trainer.reselection.ReselectionWarning"
+    "ignore", "error::lipt.trainer.reselection.reselection.ReselectionWarning"
 )
 
 

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from lipt.common.data import Dataset
-from lipt.common.data.dataset import MemoryDataset
+from lipt.common.data.dataset import in_memory
 from lipt.common.errors import ConfigError, DataError, SubsetError, WeightsError
 from lipt.trainer.main_training import Schedule, Trained, evenly, fit
 from lipt.trainer.main_training.records import EpochRecord, JsonLines
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 from tests.trainer.main_training.conftest import RECIPE, equal, net
 
 MakeSubset = Callable[..., Subset]
@@ -162,7 +162,7 @@ def test_a_test_set_of_other_images_or_classes_is_refused(
     digits: Dataset, shape: tuple[int, ...], names: str, words: str
 ) -> None:
     images_NCHW = torch.zeros(3, *shape, dtype=torch.uint8)
-    test = MemoryDataset("mine", tuple(names), torch.arange(3), "f" * 64, images_NCHW)
+    test = in_memory("mine", tuple(names), torch.arange(3), "f" * 64, images_NCHW)
     steps: list[tuple[int, int]] = []
     with pytest.raises(DataError, match=words):
         fit(net(), digits, test=test, recipe=RECIPE, on_step=lambda *step: steps.append(step))
@@ -171,7 +171,7 @@ def test_a_test_set_of_other_images_or_classes_is_refused(
 
 def test_a_test_set_without_the_last_classes_is_no_other(digits: Dataset) -> None:
     images_NCHW = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
-    test = MemoryDataset("mine", tuple("012"), torch.arange(3), "f" * 64, images_NCHW)
+    test = in_memory("mine", tuple("012"), torch.arange(3), "f" * 64, images_NCHW)
     assert fit(net(), digits, test=test, recipe=RECIPE).test_accuracy is not None
 
 

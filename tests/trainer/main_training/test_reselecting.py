@@ -14,7 +14,7 @@ from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
 from lipt.trainer.main_training.records import EpochRecord
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 
 MakeSubset = Callable[..., Subset]
 

@@ -12,7 +12,7 @@ from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, WeightsError
 from lipt.trainer.main_training import Schedule, fit
 from lipt.trainer.main_training.records import EpochRecord
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 from tests.trainer.main_training.conftest import RECIPE, equal, net
 
 MakeSubset = Callable[..., Subset]

@@ -12,22 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.common.run_config import LearnersConfig, RunConfig
-from lipt.common.subset_digest import subset_digest
+from lipt.common.states import LearnerState, RunState
+from lipt.common.subsets.digest import subset_digest
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.report.gathering import Report, gather
 from lipt.trainer.report.page import render
-from lipt.trainer.subset import Subset
+from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import (
     CostsView,
     DatasetView,
     InfoView,
     IngredientView,
-    LearnerState,
     LearnerView,
-    RunState,
     RunView,
     SoupView,
 )

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from lipt.common.states import LearnerState
 from lipt.trainer.report.soup_plot import HEIGHT, WIDTH, in_soup_order, soup_by_learner
-from lipt.trainer.views import IngredientView, LearnerState, LearnerView
+from lipt.trainer.views import IngredientView, LearnerView
 
 
 def learner(

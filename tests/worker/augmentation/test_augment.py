@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lipt.common.crop_flip import crop_flip
+from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
-from lipt.common.run_config import AugmentationConfig, AugmentationMethod
+from lipt.common.images.crop_flip import crop_flip
 from lipt.worker.augmentation import METHODS, augment
 from lipt.worker.augmentation.randaugment import randaugment
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import ConfigError
-from lipt.common.run_config import PruningMethod
 from lipt.worker.pruning import METHODS, PruningInputs, prunable_parameters, prune
 
 WEIGHTS = {

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.errors import CorruptBlobError, DataError, LiptError, UnknownNameError
-from lipt.common.learner_task import ImageFormat
+from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model
-from lipt.common.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
@@ -23,11 +23,11 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from tests.blob_files import flip_a_bit
-from tests.coordinator.compute.conftest import compute_settings
+from tests.digits import digits_context, digits_settings
 
 
 def describe(directory: Path, source: str) -> DataDescription:
-    settings = replace(compute_settings(directory / "state"), data_source=source)
+    settings = replace(digits_settings(directory / "state"), data_source=source)
     return DescribeData().run(Context(settings, report=lambda *_: None))
 
 
@@ -62,7 +62,7 @@ def test_data_that_is_not_there_is_refused(
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     """One for each test: they damage what is stored."""
-    return Context(compute_settings(tmp_path), report=lambda *_: None)
+    return digits_context(tmp_path)
 
 
 def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
@@ -101,18 +101,15 @@ def test_learner_that_is_not_whole_any_more_is_named_and_can_come_again(
     assert job.run(context) == made
 
 
-def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(context: Context) -> None:
     job, _, learner = make(context)
-    damage(context.blobs.path(learner))
-    # The learners are looked at before the soup is begun, and when it could not be made.
-    looks, keep_if_whole = iter([True, True]), context.blobs.keep_if_whole
-    monkeypatch.setattr(
-        context.blobs, "keep_if_whole", lambda name: next(looks, False) or keep_if_whole(name)
-    )
-    assert job.run(context) == DamagedLearners((0, 1))
-    assert next(looks, None) is None
+
+    def after_the_learners_are_scored(text: str, done: int, _total: int) -> None:
+        if text == "merging learners" and done == len(job.learners):
+            damage(context.blobs.path(learner))
+
+    disturbed = Context(context.settings, report=after_the_learners_are_scored)
+    assert job.run(disturbed) == DamagedLearners((0, 1))
 
 
 def test_initial_weights_that_flipped_on_the_disk_never_get_into_the_soup(context: Context) -> None:

@@ -6,15 +6,21 @@ import pytest
 import torch
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig
+from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset, sample_ids
+from tests.digits import digits_context
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    return digits_context(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import CorruptBlobError, FeaturesError, SignalsError, UnknownBlobError
-from lipt.common.learner_task import ImageFormat
-from lipt.common.run_config import RunConfig
-from lipt.common.subset_digest import subset_digest
+from lipt.common.images.formats import ImageFormat
+from lipt.common.subsets.digest import subset_digest
 from lipt.common.weights.files import serialize_weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import selecting
@@ -20,6 +20,7 @@ from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.coordinator.signals import Signals
 from tests.blob_files import flip_a_bit
+from tests.digits import digits_context
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -45,6 +46,11 @@ class Probe:
             return self(signals, budget)
 
         return Strategy("probe", probe, "keeps", "", cost="N", needs=lambda _: self.needs)
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    return digits_context(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.pairwise import PairwiseSimilarity, scaled_cosine
 from lipt.coordinator.selection.solvers import partition
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy

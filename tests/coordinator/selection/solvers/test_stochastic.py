@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.seeding import derive_generator
+from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy_torch
 from lipt.coordinator.selection.solvers.levels import StoredLevels
 from lipt.coordinator.selection.solvers.stochastic import (

@@ -1,0 +1,87 @@
+"""Backoff: growing pauses between the attempts at what failed, and the loop that makes them.
+
+The pauses are a pure function of how often it failed; clocks, sleeping and chance are passed in.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from lipt.common.errors import LiptError
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Pauses that double from `first_seconds` up to `max_seconds`.
+
+    `jitter` draws in [0, 1), so that peers that were cut at the same moment come back spread
+    out: a pause is half of its length and this share of the other half.
+    """
+
+    first_seconds: float
+    max_seconds: float
+    jitter: Callable[[], float] = field(default=lambda: 1.0)
+
+    def pause_seconds(self, num_failures: int) -> float:
+        """How long to wait after so many failures in a row."""
+        doubled = self.first_seconds * 2.0 ** min(num_failures - 1, 60)
+        return min(self.max_seconds, doubled) * (1 + self.jitter()) / 2
+
+
+@dataclass(frozen=True)
+class RetryPolicy(Backoff):
+    """How often, and how soon, something is tried again.
+
+    Attributes:
+        max_failures: so many failures in a row without progress are the end.
+        sleep: how to pause; `Event.wait` makes the pause end early.
+        on_retry: told of every failure that is tried again.
+    """
+
+    first_seconds: float = 0.2
+    max_seconds: float = 10.0
+    jitter: Callable[[], float] = field(default=random.random)
+    max_failures: float = 10
+    sleep: Callable[[float], object] = field(default=time.sleep)
+    on_retry: Callable[[LiptError], object] = field(default=lambda _: None)
+
+
+def retry(
+    attempt: Callable[[], ResultT],
+    *,
+    on: tuple[type[LiptError], ...],
+    policy: RetryPolicy,
+    progress: Callable[[], int] = lambda: 0,
+) -> ResultT:
+    """Call `attempt` until it succeeds.
+
+    What gets any further is never given up: only failures in a row without progress are counted
+    (tenacity counts attempts, whatever they achieved).
+
+    Args:
+        attempt: goes on from where it is.
+        on: the errors that are tried again; all others are raised at once.
+        policy: how often and how soon.
+        progress: how far it is; further than ever before means that the failure is not counted.
+
+    Raises:
+        LiptError: what `attempt` raised last.
+    """
+    num_failures, furthest = 0, progress()
+    while True:
+        try:
+            return attempt()
+        except on as error:
+            reached = progress()
+            num_failures = 1 if reached > furthest else num_failures + 1
+            furthest = max(furthest, reached)
+            if num_failures >= policy.max_failures:
+                raise
+            policy.on_retry(error)
+            policy.sleep(policy.pause_seconds(num_failures))

@@ -1,0 +1,222 @@
+"""Knobs: the settings that a model class has, read off its fields.
+
+A knob is described once, in its `Field(description=...)`. The example files in deploy/, the
+help of the command lines and the documentation's tables are made from that one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from inspect import cleandoc
+from typing import Any, Literal, TypeGuard, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+Model = type[BaseModel]
+
+_COMMENT_CHARACTERS = 98
+# From here on, digits want to be grouped.
+_LARGE = 10**6
+# What Markdown would take for its own, outside of `code`.
+_MARKUP = re.compile(r"(`[^`]*`)|([*_<>|\[\]\\])")
+_TABLE_HEAD = ("| setting | default | allowed | what it does |", "|---|---|---|---|")
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One setting.
+
+    Attributes:
+        name: as it is written below its section's heading.
+        description: what it does, as a sentence or two.
+        allowed: the values that are taken, in words; "" where the type says it all.
+        default: what holds where nothing is set; None where that is decided later.
+        example: a value to show in place of a default.
+        required: whether it has to be set.
+    """
+
+    name: str
+    description: str
+    allowed: str
+    default: Any
+    example: Any
+    required: bool
+
+
+@dataclass(frozen=True)
+class Section:
+    """Settings that stand under one heading; `name` is dotted, and "" at the top."""
+
+    name: str
+    description: str
+    knobs: tuple[Knob, ...]
+
+
+def sections(model: Model) -> Iterator[Section]:
+    """Every setting of a model: its own first, then those of each section, nested ones included."""
+    yield from _sections(model, name="", description=_summary(model))
+
+
+def example_toml(model: Model, heading: str) -> str:
+    """A TOML file with every setting, described, at its default.
+
+    What has no default is shown by an example: commented out, unless it is required.
+
+    Args:
+        model: the settings' class.
+        heading: the comment at the top.
+    """
+    blocks = [_comment(heading)]
+    for section in sections(model):
+        if section.name:
+            blocks.append(f"{_comment(section.description)}\n[{section.name}]")
+        blocks += [_assignment(knob) for knob in section.knobs]
+    return "\n\n".join(blocks) + "\n"
+
+
+def markdown_tables(model: Model, *, level: int = 2) -> str:
+    """A Markdown table for each section of a model, under headings of the given level.
+
+    The settings at the top have neither a heading nor an introduction: the page has its own.
+    """
+    blocks = []
+    for section in sections(model):
+        if section.name:
+            blocks += [f"{'#' * level} `[{section.name}]`", _escape(section.description)]
+        if section.knobs:
+            blocks.append("\n".join([*_TABLE_HEAD, *map(_row, section.knobs)]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def option_help(model: Model, name: str, *, note: str = "", show_default: bool = True) -> str:
+    """What a command line says about the flag for a setting.
+
+    Args:
+        model: the settings' class.
+        name: dotted, as in "run.learners.num_steps".
+        note: what else there is to say about the flag, as a sentence.
+        show_default: whether the setting's default is the flag's as well.
+
+    Raises:
+        KeyError: there is no such setting.
+    """
+    section, _, leaf = name.rpartition(".")
+    knobs = {part.name: part.knobs for part in sections(model)}[section]
+    knob = {knob.name: knob for knob in knobs}[leaf]
+    default = f"default: {knob.default}" if show_default and knob.default else ""
+    bracket = "; ".join(filter(None, (knob.allowed, default)))
+    return " ".join(filter(None, (knob.description, note, f"[{bracket}]" if bracket else "")))
+
+
+def _sections(model: Model, *, name: str, description: str) -> Iterator[Section]:
+    fields = model.model_fields
+    inner = {key: kind for key, field in fields.items() if _is_model(kind := field.annotation)}
+    own = [_knob(key, field) for key, field in fields.items() if key not in inner]
+    yield Section(name, description, tuple(own))
+    for key, section in inner.items():
+        yield from _sections(
+            section,
+            name=f"{name}.{key}" if name else key,
+            description=fields[key].description or _summary(section),
+        )
+
+
+def _is_model(kind: Any) -> TypeGuard[Model]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _summary(model: Model) -> str:
+    return " ".join(cleandoc(model.__doc__ or "").partition("\n\n")[0].split())
+
+
+def _knob(name: str, field: FieldInfo) -> Knob:
+    required = field.is_required()
+    return Knob(
+        name=name,
+        description=field.description or "",
+        allowed=_allowed(field),
+        # What a factory makes differs from machine to machine.
+        default=None if required or field.default_factory else field.default,
+        example=field.examples[0] if field.examples else None,
+        required=required,
+    )
+
+
+def _allowed(field: FieldInfo) -> str:
+    *choices, last = _choices(field.annotation) or ("",)
+    if choices:
+        return f"{', '.join(choices)} or {last}"
+    bounds: dict[str, Any] = {}
+    for limit in field.metadata:
+        match limit:
+            case Ge(ge=bound):
+                bounds["at least"] = bound
+            case Gt(gt=bound):
+                bounds["above"] = bound
+            case Le(le=bound):
+                bounds["at most"] = bound
+            case Lt(lt=bound):
+                bounds["below"] = bound
+            case MaxLen(max_length=length):
+                return f"at most {length} characters"
+            case _:
+                pass
+    if bounds.keys() == {"at least", "at most"}:
+        return f"{_number(bounds['at least'])} to {_number(bounds['at most'])}"
+    return ", ".join(f"{word} {_number(bound)}" for word, bound in bounds.items())
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return tuple(member.value for member in kind)
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, int):
+        power = value.bit_length() - 1
+        return f"2^{power}" if value >= _LARGE and value == 1 << power else str(value)
+    return f"{value:g}"
+
+
+def _comment(text: str) -> str:
+    lines = [textwrap.wrap(line, _COMMENT_CHARACTERS) or [""] for line in text.splitlines()]
+    return "\n".join(f"# {line}".rstrip() for wrapped in lines for line in wrapped)
+
+
+def _assignment(knob: Knob) -> str:
+    shown = knob.example if knob.default is None else knob.default
+    off = "# " if knob.default is None and not knob.required else ""
+    allowed = f"  # {knob.allowed}" if knob.allowed else ""
+    return f"{_comment(knob.description)}\n{off}{knob.name} = {_toml(shown)}{allowed}"
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool() | list() | tuple():
+            return json.dumps(value)
+        case int():
+            return f"{value:_}" if value >= _LARGE else str(value)
+        case float():
+            return repr(value)
+        case _:
+            return json.dumps(str(value))
+
+
+def _row(knob: Knob) -> str:
+    default = "required" if knob.required else ""
+    if knob.default is not None:
+        default = f"`{_toml(knob.default)}`"
+    cells = (f"`{knob.name}`", default, _escape(knob.allowed), _escape(knob.description))
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    return _MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", text)

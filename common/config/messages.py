@@ -1,0 +1,59 @@
+"""Configuration messages: a run's configuration and a learner's task, to checked values and back.
+
+Both have the same fields in the same tree on both sides, so one walk over the message's
+descriptor converts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import RunConfig
+from lipt.common.config.validation import dump, merge, validate
+from lipt.common.rpc.messages import fill_message, message_to_dict
+from lipt.v1 import config_pb2, worker_pb2
+
+
+def run_config_to_proto(config: RunConfig) -> config_pb2.RunConfig:
+    """The message with every field set (None stays unset)."""
+    return fill_message(config_pb2.RunConfig(), dump(config))
+
+
+def overrides_to_proto(overrides: Mapping[str, Any]) -> config_pb2.RunConfig:
+    """The message with just the given fields set.
+
+    Args:
+        overrides: nested as in `RunConfig`, e.g. {"learners": {"num_steps": 5}}.
+
+    Raises:
+        ConfigError: a field that does not exist, or a value of another kind.
+    """
+    return fill_message(config_pb2.RunConfig(), overrides)
+
+
+def run_config_from_proto(message: config_pb2.RunConfig, defaults: RunConfig) -> RunConfig:
+    """`defaults` with the fields that are set in `message`, validated together.
+
+    Raises:
+        ConfigError: a value out of range; the sentence names field and value.
+    """
+    return validate(RunConfig, merge(dump(defaults), message_to_dict(message)))
+
+
+def task_to_proto(task: LearnerTask) -> worker_pb2.LearnerTask:
+    """A learner's task as a message."""
+    return fill_message(worker_pb2.LearnerTask(), dump(task))
+
+
+def task_from_proto(message: worker_pb2.LearnerTask) -> LearnerTask:
+    """A learner's task, checked.
+
+    Raises:
+        ConfigError: a value that no learner can be trained with; the sentence names field
+            and value.
+    """
+    # A message does not tell a zero from nothing.
+    zeros = {"num_classes": 0, "density": 0.0, "seed": 0, "learners": {}, "augmentation": {}}
+    return validate(LearnerTask, zeros | message_to_dict(message))

@@ -1,0 +1,296 @@
+"""Run configuration: what a run is made of; the wire's `RunConfig` has the same fields.
+
+Defaults are the paper's (Ro et al. 2023) where it gives a figure.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Density = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+class Precision(StrEnum):
+    """What a learner computes in."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class WeightEncoding(StrEnum):
+    """How a learner's weights travel; all but bfloat16 are bit-exact."""
+
+    BITMASK = "bitmask"
+    PLANES = "planes"
+    BFLOAT16_PLANES = "bfloat16_planes"
+
+
+class AugmentationMethod(StrEnum):
+    """How a learner's images are augmented."""
+
+    RANDAUGMENT = "randaugment"
+    CROP_FLIP = "crop_flip"
+    NONE = "none"
+
+
+class PruningMethod(StrEnum):
+    """Which weights a learner drops."""
+
+    MAGNITUDE = "magnitude"
+    SNIP = "snip"
+    RANDOM = "random"
+    NONE = "none"
+
+
+class SoupMethod(StrEnum):
+    """How learners are merged."""
+
+    GREEDY = "greedy"
+    UNIFORM = "uniform"
+
+
+class _Section(BaseModel):
+    # What is not finite has no JSON, so a run with it could not be read again.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ValidationConfig(_Section):
+    """The split held out of the training set for the soup, stratified by class."""
+
+    fraction: float = Field(
+        default=0.02, gt=0.0, le=0.5, description="Share of each class that is held out."
+    )
+    min_per_class: int = Field(
+        default=20,
+        ge=1,
+        description="Fewest examples held out of a class, though never more than half of it.",
+    )
+
+
+class InitializationConfig(_Section):
+    """How theta*, the weights that every learner starts from, is made."""
+
+    epochs: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=3.0,
+        description="Epochs that theta* is trained for, on the whole training split. "
+        "0 leaves it untrained.",
+    )
+    steps: int | None = Field(
+        default=None,
+        ge=0,
+        description="Optimizer steps that theta* is trained for, in place of `epochs`.",
+        examples=[100],
+    )
+    weights_sha256: Sha256 | None = Field(
+        default=None,
+        description="SHA-256 of the safetensors blob that theta* begins with, in place of random "
+        "weights. The flag `--initial-weights FILE` of lipt run start uploads it.",
+        examples=["<64 hexadecimal digits>"],
+    )
+    batch_size: int = Field(
+        default=256, ge=1, description="Examples per optimizer step of theta*'s training."
+    )
+    learning_rate: float = Field(
+        default=0.1, gt=0.0, description="Constant learning rate of theta*'s training."
+    )
+
+
+class LearnersConfig(_Section):
+    """What every learner does with its shard: K passes over M minibatches of B examples."""
+
+    num_learners: int = Field(
+        default=10,
+        ge=1,
+        le=10_000,
+        description="n: how many learners are trained, each on a shard of its own.",
+    )
+    num_minibatches: int = Field(
+        default=1, ge=1, description="M: how many minibatches a learner's shard has."
+    )
+    num_steps: int = Field(
+        default=10,
+        ge=1,
+        description="K: how many passes a learner makes over its minibatches. "
+        "The paper stays at 10, because more of them overfit so small a shard.",
+    )
+    num_snapshots: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="Copies of itself that a learner sends in while it trains, fewer than "
+        "`num_steps`: what `forgetting`, `aum` and `dual` see besides start and end. "
+        "Each is as large as a dense result.",
+    )
+    batch_size: int = Field(default=256, ge=1, description="B: examples in a minibatch.")
+    learning_rate: float = Field(
+        default=0.05,
+        gt=0.0,
+        description="Constant learning rate of SGD. From a random theta*, 0.1 leaves `resnet18` at "
+        "chance, while `resnet8` gains from 0.2.",
+    )
+    momentum: float = Field(default=0.9, ge=0.0, lt=1.0, description="Momentum of SGD.")
+    weight_decay: float = Field(default=5e-4, ge=0.0, description="Weight decay of SGD.")
+    min_learners: int = Field(
+        default=1,
+        ge=1,
+        description="Fewest learners that make a soup: a run that gets fewer fails. At most "
+        "`num_learners`.",
+    )
+    deadline_seconds: float = Field(
+        default=0.0,
+        ge=0.0,
+        description="How long a run waits for learners, from its first assignment on; then it "
+        "goes on with those that are in. 0 waits for all; else it should outlast a lease.",
+    )
+    max_attempts: int = Field(
+        default=3, ge=1, description="How often a learner is tried before it counts as failed."
+    )
+    precision: Precision = Field(
+        default=Precision.AUTO,
+        description="What a learner computes in. `auto` is bfloat16 on CUDA devices that have it, "
+        "and float32 on all others.",
+    )
+    cpu_threads: int = Field(
+        default=1,
+        ge=1,
+        description="Threads for training on a CPU. Part of the run, because the sums in a "
+        "convolution's gradient depend on their number.",
+    )
+    encoding: WeightEncoding = Field(
+        default=WeightEncoding.BITMASK,
+        description="How a learner's weights travel. `planes` is as exact as `bitmask`, a fifth "
+        "smaller and slower to make; `bfloat16_planes` rounds, to a third of the size.",
+    )
+
+    @model_validator(mode="after")
+    def _min_learners_can_arrive(self) -> Self:
+        if self.min_learners > self.num_learners:
+            raise ValueError(
+                f"min_learners {self.min_learners} is more than num_learners "
+                f"{self.num_learners}: so many learners never arrive. Lower min_learners."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _snapshots_have_steps_between(self) -> Self:
+        if self.num_snapshots > self.num_steps - 1:
+            raise ValueError(
+                f"num_snapshots {self.num_snapshots} is more than the {self.num_steps - 1} states "
+                f"between the first and the last of {self.num_steps} steps. Lower num_snapshots, "
+                "or raise num_steps."
+            )
+        return self
+
+    @property
+    def snapshot_steps(self) -> tuple[int, ...]:
+        """The steps after which a learner is copied: K s / (S + 1) for s = 1..S, rounded.
+
+        Halves round up. All S of them are different, and lie in 1..K - 1.
+        """
+        parts = self.num_snapshots + 1
+        return tuple((2 * self.num_steps * part + parts) // (2 * parts) for part in range(1, parts))
+
+
+class AugmentationConfig(_Section):
+    """Augmentation of the images that a learner trains on."""
+
+    method: AugmentationMethod = Field(
+        default=AugmentationMethod.RANDAUGMENT,
+        description="`randaugment` distorts each image by random operations; `crop_flip` shifts it "
+        "by up to 4 pixels and mirrors half of them.",
+    )
+    num_ops: int = Field(
+        default=2, ge=0, le=10, description="Operations that RandAugment applies to an image."
+    )
+    magnitude: int = Field(
+        default=9, ge=0, le=30, description="Strength of RandAugment's operations."
+    )
+
+
+class PruningConfig(_Section):
+    """How a learner is pruned to its density, the share of weights that it KEEPS."""
+
+    method: PruningMethod = Field(
+        default=PruningMethod.MAGNITUDE,
+        description="Which weights are dropped: the smallest (`magnitude`), those that the loss "
+        "depends on least (`snip`), any (`random`), or none at all.",
+    )
+    density_min: Density = Field(
+        default=0.85,
+        description="Lowest density. Each learner gets its own, uniform from here to "
+        "`density_max`.",
+    )
+    density_max: Density = Field(default=0.95, description="Highest density.")
+
+    @model_validator(mode="after")
+    def _range_is_not_empty(self) -> Self:
+        if self.density_min > self.density_max:
+            raise ValueError(
+                f"density_min {self.density_min} is above density_max {self.density_max}. "
+                "Swap them, or set both to one value."
+            )
+        return self
+
+
+class SoupConfig(_Section):
+    """How the learners are merged and their batch-norm statistics mended."""
+
+    method: SoupMethod = Field(
+        default=SoupMethod.GREEDY,
+        description="`greedy` takes a learner in only where that raises the accuracy on the "
+        "validation split; `uniform` averages all of them.",
+    )
+    num_alphas: int = Field(
+        default=10,
+        ge=1,
+        le=1000,
+        description="Mixing ratios that `greedy` tries for each learner: 1/num_alphas, "
+        "2/num_alphas, ..., 1.",
+    )
+    reestimate_batch_norm: bool = Field(
+        default=True,
+        description="Whether batch-norm statistics are estimated again before every evaluation, "
+        "and for theta_p.",
+    )
+    batch_norm_examples: int = Field(
+        default=512,
+        ge=2,
+        description="Training images that batch-norm statistics are estimated from.",
+    )
+
+
+class RunConfig(_Section):
+    """Everything a run's result depends on, besides the data and the library versions."""
+
+    model: str = Field(
+        default="resnet18",
+        description="The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10`, `torchvision:NAME` "
+        "or `package.module:factory`.",
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        lt=2**63,
+        description="Everything random is drawn from it: one seed gives one soup and one subset, "
+        "whatever the workers do.",
+    )
+    validation: ValidationConfig = ValidationConfig()
+    initialization: InitializationConfig = InitializationConfig()
+    learners: LearnersConfig = LearnersConfig()
+    augmentation: AugmentationConfig = AugmentationConfig()
+    pruning: PruningConfig = PruningConfig()
+    soup: SoupConfig = SoupConfig()
+    # The kernels: batch statistics of channels-last activations, and MobileNet's forward pass.
+    evaluation_threads: int = Field(
+        default=2,
+        ge=1,
+        description="Threads for the soup and the signals on a CPU; raise it on a large head node. "
+        "Part of the run, because the sums in some kernels depend on their number.",
+    )

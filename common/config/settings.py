@@ -1,0 +1,122 @@
+"""Settings of a process: from a TOML file, then LIPT_* variables, then flags.
+
+Later ones win. A nested key is `LIPT_RUN__LEARNERS__NUM_STEPS` in the environment.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from lipt.common.config.validation import explain
+from lipt.common.errors import ConfigError
+
+SettingsT = TypeVar("SettingsT", bound="LayeredSettings")
+
+# Settings that both services have.
+LogLevel = Annotated[
+    Literal["DEBUG", "INFO", "WARNING", "ERROR"],
+    Field(description="Messages of this level and above are logged."),
+]
+MetricsAddress = Annotated[
+    str | None,
+    Field(
+        description="Address of Prometheus metrics, at /metrics; https where there are TLS files. "
+        "Needs the package's extra `metrics`. Default: none are served."
+    ),
+]
+TlsKey = Annotated[Path | None, Field(description="PEM file of the certificate's key.")]
+
+
+class LayeredSettings(BaseSettings):
+    """Base of a process's settings; unknown keys are refused."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="LIPT_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags over the environment over the file; each merges into the one below."""
+        flags = _part(settings_cls, init_settings, "flags")
+        toml = _part(settings_cls, init_settings, "toml")
+        return flags, env_settings, toml
+
+
+def _part(
+    settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, key: str
+) -> InitSettingsSource:
+    given = init_settings() if callable(init_settings) else {}
+    return InitSettingsSource(settings_cls, init_kwargs=dict(given.get(key, {})))
+
+
+def load_settings(
+    model: type[SettingsT], *, config: Path | None, flags: Mapping[str, Any]
+) -> SettingsT:
+    """Settings of all three layers, validated together.
+
+    Args:
+        model: the process's settings class.
+        config: a TOML file, or None.
+        flags: nested values of the command line; None stands for "not given".
+
+    Raises:
+        ConfigError: the file is not TOML, a key does not exist, a value is out of
+            range; the sentence names the file, the key, the value and what is allowed.
+    """
+    toml = read_toml(config) if config else {}
+    try:
+        return model(flags=_given(flags), toml=toml)  # type: ignore[call-arg]
+    except ValidationError as error:
+        where = f"{config}: " if config else ""
+        raise ConfigError(f"{where}{explain(error, model)}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigError: there is no such file, or it is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"--config {path} cannot be read: {error.strerror}. "
+            "Start from deploy/run.example.toml, or deploy/worker.example.toml for a worker."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}") from None
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            nested = _given(value)
+            if nested:
+                kept[key] = nested
+        elif value is not None:
+            kept[key] = value
+    return kept

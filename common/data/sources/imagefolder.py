@@ -1,0 +1,60 @@
+"""Image folder: a directory of images for each class, numbered as torchvision numbers them.
+
+torchvision's `ImageFolder` lists the files, so that the ids of a subset mean the
+same images in a training script that uses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+
+from lipt.common.data.sources.encoded import EncodedRows
+from lipt.common.errors import DataError
+
+
+@dataclass(frozen=True)
+class _Paths:
+    paths: tuple[str, ...]
+
+    def open(self, row: int) -> BinaryIO:
+        return Path(self.paths[row]).open("rb")
+
+    def where(self, row: int) -> str:
+        return self.paths[row]
+
+
+def imagefolder_rows(source: str, path: Path) -> EncodedRows:
+    """The images below `path`, classes and files in sorted order.
+
+    Args:
+        source: the name under which the user opens them.
+        path: holds a directory per class; files with other extensions than torchvision's
+            are passed over.
+
+    Raises:
+        DataError: there is no such directory, no class in it, or a class without images.
+    """
+    if not path.is_dir():
+        raise DataError(
+            f"{source}: there is no directory {path}. Name one that holds a directory of images "
+            "for each class."
+        )
+    from torchvision.datasets import ImageFolder  # noqa: PLC0415 - slow, not always needed
+
+    try:
+        folder = ImageFolder(str(path))
+    except OSError as error:
+        raise DataError(
+            f"{source}: {path} cannot be used: {error}. It has to hold a directory for each class "
+            "with at least one image in it."
+        ) from error
+    return EncodedRows(
+        source=source,
+        class_names=tuple(folder.classes),
+        labels_N=torch.tensor(folder.targets, dtype=torch.int64),
+        files=_Paths(tuple(file for file, _ in folder.samples)),
+    )

@@ -1,0 +1,171 @@
+"""Parquet files in Hugging Face's convention: a column of image files, and one of labels.
+
+The image column is a `struct<bytes: binary, path: string>` called img or image,
+or the only one of that type. The labels are integers in a column called label,
+labels, fine_label or fine_labels. Class names come from the "huggingface" entry
+of the schema's metadata, where there is one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipt.common.data.sources.encoded import EncodedRows
+from lipt.common.data.sources.row_groups import ParquetFile, RowGroups
+from lipt.common.data.sources.rows import numbered_classes
+from lipt.common.errors import DataError
+from lipt.common.imports.extras import import_extra
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
+
+
+@dataclass(frozen=True)
+class _ParquetImages:
+    groups: RowGroups
+
+    def open(self, row: int) -> BinaryIO:
+        return io.BytesIO(self.groups.read(row))
+
+    def where(self, row: int) -> str:
+        return self.groups.where(row)
+
+
+def parquet_rows(source: str, path: Path) -> EncodedRows:
+    """The rows of one Parquet file, or of a directory's training split, files in sorted order.
+
+    Args:
+        source: the name under which the user opens them.
+        path: a file, or a directory: its files called train*.parquet or in a directory
+            called train, or all its Parquet files where there are none such.
+
+    Raises:
+        DataError: there is no such file, it is broken, or has no columns of images and labels.
+        MissingExtraError: pyarrow is not installed.
+    """
+    paths = _find_files(source, path)
+    parquet = import_extra(
+        "pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=f"the data set {source}"
+    )
+    files = [ParquetFile(str(file), _open(parquet, file)) for file in paths]
+    schema = files[0].reader.schema_arrow
+    image_column = _image_column(schema, files[0].name)
+    label_column = _label_column(schema, files[0].name)
+    labels_N = torch.cat([_read_labels(file, image_column, label_column) for file in files])
+    if len(labels_N) == 0:
+        raise DataError(f"{source} has no rows. Name the file that holds the training images.")
+    names = _class_names(schema, label_column)
+    return EncodedRows(
+        source=source,
+        class_names=names or numbered_classes(labels_N, source),
+        labels_N=labels_N,
+        files=_ParquetImages(RowGroups(files, image_column)),
+    )
+
+
+def _find_files(source: str, path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise DataError(
+            f"{source}: there is no file or directory {path}. Name a Parquet file, or a directory "
+            "that holds some."
+        )
+    found = sorted(path.rglob("*.parquet"))
+    if not found:
+        raise DataError(f"{source}: there is no *.parquet below {path}. Name where they are.")
+    train = [file for file in found if file.name.startswith("train") or file.parent.name == "train"]
+    directories = sorted({str(file.parent) for file in train})
+    if len(directories) > 1:
+        raise DataError(
+            f"{source}: {path} holds training files in {len(directories)} directories: "
+            f"{', '.join(directories)}. Name the one to use."
+        )
+    return train or found
+
+
+def _open(parquet: Any, path: Path) -> Any:
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} cannot be read as a Parquet file: {error}. Fetch it again, or name another."
+        ) from error
+
+
+def _image_column(schema: Any, name: str) -> str:
+    images = [field.name for field in schema if _holds_images(str(field.type))]
+    for candidate in IMAGE_COLUMNS:
+        if candidate in images:
+            return candidate
+    if len(images) == 1:
+        return str(images[0])
+    raise DataError(
+        f"{name} has {len(images)} columns of the type struct<bytes: binary, path: string> and "
+        f"none is called img or image; its columns are {_columns(schema)}. Call the images' "
+        "column image."
+    )
+
+
+def _holds_images(type_name: str) -> bool:
+    return re.match(r"struct<(.*, )?bytes: (large_)?binary\b", type_name) is not None
+
+
+def _label_column(schema: Any, name: str) -> str:
+    integers = {field.name for field in schema if re.fullmatch(r"u?int\d+", str(field.type))}
+    for candidate in LABEL_COLUMNS:
+        if candidate in integers:
+            return candidate
+    raise DataError(
+        f"{name} has no integer column called {', '.join(LABEL_COLUMNS)}; its columns are "
+        f"{_columns(schema)}. Call the class numbers' column label."
+    )
+
+
+def _columns(schema: Any) -> str:
+    return ", ".join(f"{field.name} ({field.type})" for field in schema)
+
+
+def _read_labels(file: ParquetFile, image_column: str, label_column: str) -> Tensor:
+    schema = file.reader.schema_arrow
+    if _image_column(schema, file.name) != image_column or (
+        _label_column(schema, file.name) != label_column
+    ):
+        raise DataError(
+            f"{file.name} has the columns {_columns(schema)}, not those of the first file: "
+            f"{image_column} and {label_column}. Name files of one data set."
+        )
+    try:
+        column = file.reader.read(columns=[label_column]).column(0)
+        if column.null_count:
+            row = column.is_null().to_pylist().index(True)
+            raise DataError(
+                f"{file.name}, row {row}: the {label_column} is null. Label or remove the row."
+            )
+        return torch.from_numpy(np.array(column.to_pylist(), dtype=np.int64))
+    except (OSError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"the column {label_column} of {file.name} cannot be read: {error}. "
+            "Fetch the file again."
+        ) from error
+
+
+def _class_names(schema: Any, label_column: str) -> tuple[str, ...]:
+    """The names in Hugging Face's metadata, or none."""
+    try:
+        described = json.loads((schema.metadata or {})[b"huggingface"])
+        names = described["info"]["features"][label_column]["names"]
+    except (KeyError, TypeError, ValueError):
+        return ()
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names)

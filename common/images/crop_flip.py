@@ -1,0 +1,53 @@
+"""Crop and flip: the mild augmentation, a random crop out of a padded image, and a flip.
+
+Every image draws its own crop and flip; all of them are one gather.
+
+Shapes: B images, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+PADDING = 4
+
+
+def crop_flip(
+    images_BCHW: Tensor, *, generator: torch.Generator, padding: int = PADDING, flip: bool = True
+) -> Tensor:
+    """Crop each image at random from itself padded with black pixels, and flip half of them.
+
+    Args:
+        images_BCHW: any dtype, on any device. Not modified.
+        generator: a CPU generator, so that the draws are the same on every device; what
+            it draws does not depend on `flip`.
+        padding: pixels on every side.
+        flip: whether any are flipped.
+
+    Returns:
+        New images of the same shape, on the same device: image b shows rows
+        top..top+H and columns left..left+W of its padded self, with top and left
+        uniform in 0..2 padding, mirrored left to right with probability 1/2.
+    """
+    num_images, num_channels, height, width = images_BCHW.shape
+    offsets = (num_images, 1)
+    top_B1 = torch.randint(2 * padding + 1, offsets, generator=generator)
+    left_B1 = torch.randint(2 * padding + 1, offsets, generator=generator)
+    flipped_B1 = torch.randint(2, offsets, generator=generator).to(torch.bool) & flip
+
+    # Only the draws travel, and are not waited for: an accelerator's queue must not run dry.
+    device = images_BCHW.device
+    top_B1, left_B1, flipped_B1 = (
+        drawn_B1.to(device, non_blocking=True) for drawn_B1 in (top_B1, left_B1, flipped_B1)
+    )
+    rows_BH = top_B1 + torch.arange(height, device=device)
+    columns_W = torch.arange(width, device=device)
+    columns_BW = left_B1 + torch.where(flipped_B1, columns_W.flip(0), columns_W)
+    padded_width = width + 2 * padding
+    pixels_BHW = rows_BH.unsqueeze(2) * padded_width + columns_BW.unsqueeze(1)
+
+    padded_BCP = functional.pad(images_BCHW, [padding] * 4).flatten(2)
+    pixels_B1P = pixels_BHW.flatten(1).unsqueeze(1)
+    return padded_BCP.gather(-1, pixels_B1P.expand(-1, num_channels, -1)).view_as(images_BCHW)

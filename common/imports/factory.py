@@ -1,0 +1,104 @@
+"""Factory import: a user's own `package.module:factory`, for models and data sets alike.
+
+The spec may have come over the wire, so nothing is imported unless this
+process's own flags allow the module: importing is running its code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Collection
+from types import ModuleType
+from typing import Any
+
+from lipt.common.errors import ConfigError, FactoryNotAllowedError
+
+# One attribute only: `module:os.system` must not reach through what a module imported.
+_SPEC = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*)")
+
+
+def is_factory_spec(spec: str) -> bool:
+    """Whether `spec` has the form `package.module:factory`."""
+    return _SPEC.fullmatch(spec) is not None
+
+
+def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[..., Any]:
+    """Import what `package.module:factory` names; the factory is not called.
+
+    The current directory is importable, as under `python -m`, so that a file
+    beside the user's configuration works without being installed.
+
+    Args:
+        spec: `package.module:factory`.
+        allowed_modules: modules that may be imported; each allows its submodules, too.
+
+    Raises:
+        ConfigError: the spec is malformed, or the module or attribute cannot be had.
+        FactoryNotAllowedError: neither the module nor a parent of it is allowed.
+    """
+    match = _SPEC.fullmatch(spec)
+    if match is None:
+        raise ConfigError(
+            f"{spec!r} does not name a factory. Write package.module:factory, for example "
+            "my_models:build for the function `build` in my_models.py."
+        )
+    module_name, attribute = match["module"], match["attribute"]
+    _require_allowed(spec, module_name, allowed_modules)
+    module = _import(spec, module_name)
+    try:
+        factory = getattr(module, attribute)
+    except AttributeError:
+        raise ConfigError(
+            f"{spec!r}: the module {module_name!r} ({_file_of(module)}) has no attribute "
+            f"{attribute!r}. Define it there, or correct the name."
+        ) from None
+    if not callable(factory):
+        raise ConfigError(
+            f"{spec!r} is a {type(factory).__name__}, which cannot be called. Name a function "
+            "or class that makes the object, not the object itself."
+        )
+    return factory  # type: ignore[no-any-return]
+
+
+def _require_allowed(spec: str, module_name: str, allowed_modules: Collection[str]) -> None:
+    parts = module_name.split(".")
+    parents = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+    if parents.isdisjoint(allowed_modules):
+        allowed = ", ".join(sorted(allowed_modules)) or "none"
+        raise FactoryNotAllowedError(
+            f"{spec!r} runs code from the module {module_name!r}, which this process does not "
+            f"allow (allowed: {allowed}). Start it with --allow-module {module_name} if you "
+            "trust that module."
+        )
+
+
+def _import(spec: str, module_name: str) -> ModuleType:
+    directory = os.getcwd()  # noqa: PTH109 - sys.path holds strings
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _import_failed(spec, module_name, error) from error
+        raise ConfigError(
+            f"{spec!r}: there is no module {error.name!r} in {directory} or among the installed "
+            "packages. Start this process in the directory that holds it, or install it."
+        ) from None
+    except Exception as error:
+        raise _import_failed(spec, module_name, error) from error
+
+
+def _import_failed(spec: str, module_name: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{spec!r}: importing {module_name!r} failed with {type(error).__name__}: {error}. "
+        f"Check it with: python -c 'import {module_name}'"
+    )
+
+
+def _file_of(module: ModuleType) -> str:
+    return getattr(module, "__file__", None) or "no file"

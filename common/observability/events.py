@@ -1,0 +1,82 @@
+"""Events: what an operator wants to know and count, as log lines and counters.
+
+A line is `event=KIND` and `name=value` pairs, in quotes with JSON's escapes where a
+value holds anything but a plain word: a peer's text cannot begin a line of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import Counter
+from enum import StrEnum
+
+logger = logging.getLogger(__name__)
+
+_PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
+
+
+class EventKind(StrEnum):
+    """What is counted, under these names; `detail` divides some of them further."""
+
+    # A call was answered with an error; detail: its reason.
+    CALL_REFUSED = "call_refused"
+    # A worker was silent for longer than its lease.
+    LEASE_EXPIRED = "lease_expired"
+    # A learner that was out before was given to a worker again.
+    LEARNER_REASSIGNED = "learner_reassigned"
+    # An attempt counted against its learner: the worker failed, or its result was refused.
+    LEARNER_FAILED = "learner_failed"
+    # A learner's result was in, and the disk has changed or lost it: it is trained again.
+    LEARNER_DAMAGED = "learner_damaged"
+    # A worker gave its learner back undone.
+    LEARNER_RETURNED = "learner_returned"
+    # This process was stopped for a while: all leases begin anew.
+    PAUSED = "paused"
+    # Something is tried again; detail: what.
+    RETRIED = "retried"
+    # A run has ended; detail: its state.
+    RUN_ENDED = "run_ended"
+
+
+class Events:
+    """The events of one process, counted since it started; safe to read from any thread."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[EventKind, str]] = Counter()
+
+    def record(
+        self, kind: EventKind, *, detail: str = "", level: int = logging.INFO, **fields: object
+    ) -> None:
+        """Log an event and count it.
+
+        Args:
+            kind: what happened.
+            detail: which kind of it, from a small fixed set: it names a counter.
+            level: of the log line.
+            fields: what it happened to, for the log line only.
+        """
+        self._counts[kind, detail] += 1
+        named = {"event": kind, "detail": detail, **fields}
+        logger.log(
+            level,
+            " ".join(f"{name}={_shown(value)}" for name, value in named.items() if value != ""),
+        )
+
+    def count(self, kind: EventKind, detail: str | None = None) -> int:
+        """How many there were; of all details where none is given."""
+        return sum(
+            number
+            for (counted, under), number in self.counts().items()
+            if counted is kind and detail in (None, under)
+        )
+
+    def counts(self) -> dict[tuple[EventKind, str], int]:
+        """All counters, by kind and detail."""
+        return dict(self._counts)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.match(text) else json.dumps(text)

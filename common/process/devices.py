@@ -1,0 +1,74 @@
+"""Devices: the one to compute on, and the versions that a result depends on."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+import torch
+
+from lipt.common.errors import ConfigError
+
+_PACKAGES = ("lipt", "torch", "torchvision")
+
+
+def resolve_device(spec: str) -> torch.device:
+    """The device that `--device` names.
+
+    Args:
+        spec: "auto" (the first CUDA device if there is one, else the CPU), "cpu",
+            "cuda" (device 0), or "cuda:N".
+
+    Returns:
+        A device that exists, with its index where it has one.
+
+    Raises:
+        ConfigError: no such kind of device, or this machine has none; the message says what it has.
+    """
+    kind, colon, index = spec.strip().lower().partition(":")
+    if colon and not (kind == "cuda" and index.isascii() and index.isdecimal()):
+        raise _not_usable(spec, "is not a device")
+    match kind:
+        case "auto":
+            return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        case "cpu":
+            return torch.device("cpu")
+        case "cuda":
+            if not torch.cuda.is_available() or int(index or 0) >= torch.cuda.device_count():
+                raise _not_usable(spec, "is not on this machine")
+            return torch.device("cuda", int(index or 0))
+        case _:
+            raise _not_usable(spec, "is not a device")
+
+
+def _not_usable(spec: str, what: str) -> ConfigError:
+    num_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    cuda = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(num_cuda)]
+    present = ", ".join(["cpu", *cuda])
+    return ConfigError(
+        f"device {spec!r} {what}: this machine has {present}. "
+        "Choose one of these, or auto (CUDA if there is any, else the CPU)."
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """What people call the device: "cpu", or a CUDA device's own name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return device.type
+
+
+def versions() -> dict[str, str]:
+    """Versions that a result depends on, by name: python, lipt, torch, torchvision.
+
+    From the installed packages' metadata, without importing them; a package that
+    runs from its source tree has none and is "not installed".
+    """
+    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"

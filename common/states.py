@@ -1,0 +1,50 @@
+"""States of runs and learners, the same words for the coordinator and everybody who watches."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RunState(StrEnum):
+    """Where a run is.
+
+    It moves down this list. Two things break the order: a run goes back from MERGING to
+    TRAINING when the coordinator's disk has damaged a learner's result, which is then trained
+    again, and it goes to FAILED or CANCELLED from any state that is not an end.
+    """
+
+    PENDING = "pending"
+    INITIALIZING = "initializing"
+    SHARDING = "sharding"
+    TRAINING = "training"
+    MERGING = "merging"
+    READY = "ready"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    # What a trainer calls a newer coordinator's state; no coordinator's run is in it.
+    UNKNOWN = "unknown"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will change any more."""
+        return self in (RunState.READY, RunState.FAILED, RunState.CANCELLED)
+
+
+class LearnerState(StrEnum):
+    """Where a learner is; QUEUED again whenever an attempt came to nothing or its result is lost.
+
+    DONE, FAILED and DROPPED are its ends otherwise.
+    """
+
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"
+    DROPPED = "dropped"
+    # As in `RunState`.
+    UNKNOWN = "unknown"
+
+    @property
+    def open(self) -> bool:
+        """Whether a result may still come."""
+        return self in (LearnerState.QUEUED, LearnerState.LEASED)

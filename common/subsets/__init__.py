@@ -1,0 +1,4 @@
+"""Subsets: the digest that names one, and the difference between two.
+
+Owns the rules that the coordinator and the trainer must agree on to the byte; for those two.
+"""

@@ -1,0 +1,21 @@
+"""Configuration: every setting of coordinator, runs, workers and main training."""
+
+from __future__ import annotations
+
+from lipt.common.config.knobs import markdown_tables
+from lipt.coordinator.settings import CoordinatorSettings
+from lipt.trainer import Recipe
+from lipt.worker.settings import WorkerSettings
+
+_PARTS = (
+    ("The coordinator and its runs", CoordinatorSettings),
+    ("Workers", WorkerSettings),
+    ("Main training", Recipe),
+)
+
+
+def configuration() -> str:
+    """All settings as Markdown."""
+    return "\n".join(
+        f"## {heading}\n\n{markdown_tables(model, level=3)}" for heading, model in _PARTS
+    )

@@ -1,0 +1,84 @@
+"""Strategies: one table to compare them by, and a section for each with its options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+
+from docs.make.markdown import code, table
+from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.selection.strategy import Balance, Strategy
+
+# The reference stands in the registry, the letters in the page's legend.
+_LEFT_OUT = ("Shapes:", "Source:", "Sources:")
+
+
+def strategies() -> str:
+    """The strategies as Markdown."""
+    return "\n".join([_overview(STRATEGIES.values()), *map(section, STRATEGIES.values())])
+
+
+def _overview(listed: Iterable[Strategy]) -> str:
+    return table(
+        ("strategy", "what it keeps", "needs", "weights", "cost"),
+        (
+            (
+                f"[{strategy.name}](#{strategy.name})",
+                strategy.summary,
+                _needs(strategy),
+                "yes" if strategy.returns_weights else "",
+                strategy.cost,
+            )
+            for strategy in listed
+        ),
+    )
+
+
+def section(strategy: Strategy) -> str:
+    """What there is to know of one strategy."""
+    balance = {
+        Balance.BY_DEFAULT: "equal shares of every class, unless asked otherwise",
+        Balance.ALWAYS: "equal shares of every class, always",
+        Balance.NEVER: "classes as they come",
+    }
+    facts = [
+        f"needs {_needs(strategy)}",
+        f"cost {strategy.cost}",
+        balance[strategy.balance],
+        *(["gives weights"] if strategy.returns_weights else []),
+        *(["says when to select again"] if strategy.rechecks else []),
+    ]
+    parts = [f"### {strategy.name} {{ #{strategy.name} }}", _explanation(strategy)]
+    parts += [f"*{'; '.join(facts)}.*"]
+    if strategy.paper:
+        parts.append(strategy.paper)
+    if strategy.options:
+        parts.append(_options(strategy))
+    return "\n".join(f"{part.rstrip()}\n" for part in parts)
+
+
+def _needs(strategy: Strategy) -> str:
+    return " and ".join(sorted(strategy.default_needs())) or "labels"
+
+
+def _explanation(strategy: Strategy) -> str:
+    """What the strategy's module says of it; its summary where that is nothing."""
+    module = inspect.getmodule(strategy.function)
+    paragraphs = inspect.cleandoc((module and module.__doc__) or strategy.summary).split("\n\n")
+    kept = (paragraph for paragraph in paragraphs if not paragraph.startswith(_LEFT_OUT))
+    return "\n\n".join(kept).replace("<", "&lt;").replace("*", "\\*")
+
+
+def _options(strategy: Strategy) -> str:
+    return table(
+        ("option", "default", "allowed", "what it does"),
+        (
+            (
+                code(option.name),
+                code(option.default),
+                ", ".join(option.allowed),
+                option.adapter.json_schema().get("description", ""),
+            )
+            for option in strategy.options
+        ),
+    )

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from lipt.common.config.knobs import example_toml, markdown_tables, option_help, sections
+from lipt.common.config.run_config import Precision
+
+
+class Oven(BaseModel):
+    """How the soup is
+    kept warm.
+
+    No part of the files.
+    """
+
+    watts: float = Field(default=0.5, gt=0.0, le=2.0, description="Power, theta*.")
+    label: str = Field(default="on", max_length=80, description="Is `*on*`, or_off|broken.")
+
+
+class Kitchen(BaseModel):
+    cooks: int = Field(default=3, ge=1, le=10_000, description="How many cooks there are.")
+    oven: Oven = Oven()
+    spare: Oven = Field(default=Oven(), description="For when it breaks.")
+    salt: Literal["sea", "rock"] = Field(default="sea", description="Kind of salt.")
+    precision: Precision = Field(default=Precision.AUTO, description="Of the scales.")
+    seed: int = Field(default=2**32, ge=0, lt=2**63, description="A pinch.")
+    open_late: bool = Field(default=False, description="Whether it closes after midnight.")
+    guests: tuple[str, ...] = Field(default=(), description="Who comes.")
+    bell: Path | None = Field(default=None, description="To ring.", examples=["/dev/bell"])
+    door: Path = Field(default_factory=Path.home, description="To shut.", examples=["/door"])
+    owner: str = Field(description='Who "pays".', examples=['the "boss"'])
+
+
+TOML = """\
+# kitchen --config kitchen.toml
+#
+# All of it.
+
+# How many cooks there are.
+cooks = 3  # 1 to 10000
+
+# Kind of salt.
+salt = "sea"  # sea or rock
+
+# Of the scales.
+precision = "auto"  # auto, float32 or bfloat16
+
+# A pinch.
+seed = 4_294_967_296  # at least 0, below 2^63
+
+# Whether it closes after midnight.
+open_late = false
+
+# Who comes.
+guests = []
+
+# To ring.
+# bell = "/dev/bell"
+
+# To shut.
+# door = "/door"
+
+# Who "pays".
+owner = "the \\"boss\\""
+
+# How the soup is kept warm.
+[oven]
+
+# Power, theta*.
+watts = 0.5  # above 0, at most 2
+
+# Is `*on*`, or_off|broken.
+label = "on"  # at most 80 characters
+
+# For when it breaks.
+[spare]
+
+# Power, theta*.
+watts = 0.5  # above 0, at most 2
+
+# Is `*on*`, or_off|broken.
+label = "on"  # at most 80 characters
+"""
+
+
+OVEN_TABLE = r"""
+| setting | default | allowed | what it does |
+|---|---|---|---|
+| `watts` | `0.5` | above 0, at most 2 | Power, theta\*. |
+| `label` | `"on"` | at most 80 characters | Is `*on*`, or\_off\|broken. |
+""".strip()
+
+
+def test_example_has_every_setting_with_its_description_its_default_and_what_is_allowed() -> None:
+    assert example_toml(Kitchen, "kitchen --config kitchen.toml\n\nAll of it.") == TOML
+
+
+def test_example_read_back_gives_the_defaults() -> None:
+    assert Kitchen.model_validate(tomllib.loads(TOML)) == Kitchen(owner='the "boss"')
+
+
+def test_long_description_is_wrapped_within_100_columns() -> None:
+    class Wordy(BaseModel):
+        much: int = Field(default=1, description="word " * 40)
+
+    lines = example_toml(Wordy, "x").splitlines()
+    assert lines[2:] == ["# " + " ".join(["word"] * 19)] * 2 + ["# word word", "much = 1"]
+
+
+def test_tables_escape_what_markdown_takes_for_its_own_outside_of_code() -> None:
+    assert markdown_tables(Kitchen, level=3).split("\n\n")[1:4] == [
+        "### `[oven]`",
+        "How the soup is kept warm.",
+        OVEN_TABLE,
+    ]
+
+
+def test_table_says_what_is_required_and_leaves_open_what_is_found_out_later() -> None:
+    table = markdown_tables(Kitchen)
+    assert '| `owner` | required |  | Who "pays". |' in table
+    assert "| `door` |  |  | To shut. |" in table
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cooks", "How many cooks there are. [1 to 10000; default: 3]"),
+        ("precision", "Of the scales. [auto, float32 or bfloat16; default: auto]"),
+        ("open_late", "Whether it closes after midnight."),
+        ("door", "To shut."),
+        ("spare.watts", "Power, theta*. [above 0, at most 2; default: 0.5]"),
+    ],
+)
+def test_flag_says_what_its_setting_does_allows_and_defaults_to(name: str, text: str) -> None:
+    assert option_help(Kitchen, name) == text
+
+
+def test_flag_adds_a_note_and_leaves_out_a_default_that_is_not_its_own() -> None:
+    text = option_help(Kitchen, "cooks", note="Repeatable.", show_default=False)
+    assert text == "How many cooks there are. Repeatable. [1 to 10000]"
+
+
+def test_flag_of_no_setting_is_refused() -> None:
+    with pytest.raises(KeyError, match="cook"):
+        option_help(Kitchen, "cook")
+
+
+def test_nested_sections_follow_their_parent_with_dotted_names() -> None:
+    class House(BaseModel):
+        kitchen: Kitchen
+        rooms: int = Field(default=1, description="Rooms.")
+
+    names = [section.name for section in sections(House)]
+    assert names == ["", "kitchen", "kitchen.oven", "kitchen.spare"]

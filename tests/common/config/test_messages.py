@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.messages import (
+    overrides_to_proto,
+    run_config_from_proto,
+    run_config_to_proto,
+    task_from_proto,
+    task_to_proto,
+)
+from lipt.common.config.run_config import (
+    AugmentationConfig,
+    LearnersConfig,
+    PruningConfig,
+    PruningMethod,
+    RunConfig,
+)
+from lipt.common.errors import ConfigError
+from lipt.common.images.formats import ImageFormat
+from lipt.v1 import config_pb2, worker_pb2
+
+TASK = LearnerTask(
+    model="resnet8",
+    num_classes=10,
+    image=ImageFormat(3, 32, 32, mean=(0.5, 0.25, 0.75), std=(0.5, 0.25, 1.0)),
+    learners=LearnersConfig(num_steps=3),
+    augmentation=AugmentationConfig(num_ops=1),
+    pruning_method=PruningMethod.SNIP,
+    density=0.875,
+    seed=2**62,
+)
+
+
+def fields(model: type[BaseModel]) -> dict[str, Any]:
+    return {
+        name: fields(field.annotation)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        else None
+        for name, field in model.model_fields.items()
+    }
+
+
+def wire_fields(message: Any) -> dict[str, Any]:
+    return {
+        field.name: wire_fields(field.message_type) if field.message_type else None
+        for field in message.fields
+    }
+
+
+def test_run_config_has_the_same_fields_on_the_wire() -> None:
+    assert wire_fields(config_pb2.RunConfig.DESCRIPTOR) == fields(RunConfig)
+
+
+def test_run_config_survives_the_wire() -> None:
+    config = RunConfig(
+        model="wrn28_10",
+        seed=7,
+        learners=LearnersConfig(num_learners=3, learning_rate=0.25),
+        pruning=PruningConfig(method=PruningMethod.RANDOM, density_min=0.5),
+    )
+    sent = config_pb2.RunConfig.FromString(run_config_to_proto(config).SerializeToString())
+    assert run_config_from_proto(sent, RunConfig()) == config
+
+
+def test_fields_that_are_not_set_take_the_defaults() -> None:
+    defaults = RunConfig(learners=LearnersConfig(num_learners=4, num_steps=6))
+    overrides = overrides_to_proto({"learners": {"num_steps": 0 + 2}, "seed": 0})
+    merged = run_config_from_proto(overrides, defaults)
+    assert (merged.learners.num_learners, merged.learners.num_steps, merged.seed) == (4, 2, 0)
+
+
+def test_zero_is_a_value_and_not_absence() -> None:
+    defaults = RunConfig(seed=5)
+    assert run_config_from_proto(overrides_to_proto({"seed": 0}), defaults).seed == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"nonsense": 1}, "nonsense: there is no such setting; there are model"),
+        ({"learners": {"steps": 1}}, r"learners\.steps: there is no such setting"),
+        ({"learners": 3}, "it is a group of settings"),
+        ({"pruning": {"method": "axe"}}, "choose one of magnitude, snip, random, none"),
+        ({"seed": "seven"}, "seed = 'seven'"),
+        ({"seed": -1}, "seed = -1"),
+        ({"seed": (1, 2)}, r"seed = \(1, 2\)"),
+    ],
+)
+def test_bad_override_names_the_setting(overrides: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        overrides_to_proto(overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"pruning": {"density_min": 0.0}}, r"pruning\.density_min = 0\.0: .*greater than 0"),
+        ({"pruning": {"density_max": 1.5}}, r"pruning\.density_max = 1\.5: .*less than or equal"),
+        ({"pruning": {"density_min": 0.99}}, "density_min 0.99 is above density_max 0.95"),
+        ({"learners": {"min_learners": 11}}, "min_learners 11 is more than num_learners 10"),
+        ({"initialization": {"epochs": 4.0}}, r"initialization\.epochs = 4\.0"),
+    ],
+)
+def test_value_out_of_range_is_refused_with_the_value(
+    overrides: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run_config_from_proto(overrides_to_proto(overrides), RunConfig())
+
+
+def test_enum_number_of_a_newer_version_is_refused() -> None:
+    message = config_pb2.RunConfig()
+    message.soup.method = 99  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r"soup\.method = '99'"):
+        run_config_from_proto(message, RunConfig())
+
+
+def test_task_survives_the_wire() -> None:
+    sent = worker_pb2.LearnerTask.FromString(task_to_proto(TASK).SerializeToString())
+    assert task_from_proto(sent) == TASK
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("density", 0.0, r"density = 0\.0: input should be greater than 0"),
+        ("density", float("nan"), "density = nan: "),
+        ("num_classes", 0, "num_classes = 0: input should be greater than or equal to 1"),
+        ("pruning_method", 99, "pruning_method = '99': input should be 'magnitude', 'snip'"),
+    ],
+)
+def test_task_that_cannot_be_done_is_refused(field: str, value: Any, words: str) -> None:
+    message = task_to_proto(TASK)
+    setattr(message, field, value)
+    with pytest.raises(ConfigError, match=words):
+        task_from_proto(message)
+
+
+@pytest.mark.parametrize("side", ["channels", "height", "width"])
+def test_image_without_pixels_cannot_be_trained_on(side: str) -> None:
+    message = task_to_proto(TASK)
+    setattr(message.image, side, -1)
+    with pytest.raises(ConfigError, match=rf"image\.{side} = -1: input should be greater"):
+        task_from_proto(message)
+
+
+def test_normalization_has_to_fit_the_channels() -> None:
+    message = task_to_proto(TASK)
+    message.image.std[1] = 0.0
+    with pytest.raises(ConfigError, match="3 channels"):
+        task_from_proto(message)

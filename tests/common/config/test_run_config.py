@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from lipt.common.config.messages import overrides_to_proto, run_config_from_proto
+from lipt.common.config.run_config import LearnersConfig, RunConfig
+from lipt.common.config.validation import validate
+from lipt.common.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "num_snapshots", "steps"),
+    [
+        (10, 0, ()),
+        # 10/2
+        (10, 1, (5,)),
+        # 10/3 and 20/3
+        (10, 2, (3, 7)),
+        # 2.5 and 7.5 round up
+        (10, 3, (3, 5, 8)),
+        (5, 4, (1, 2, 3, 4)),
+        (2, 1, (1,)),
+    ],
+)
+def test_snapshots_are_evenly_spaced_between_the_first_and_the_last_state(
+    num_steps: int, num_snapshots: int, steps: tuple[int, ...]
+) -> None:
+    config = LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
+    assert config.snapshot_steps == steps
+
+
+def test_every_number_of_snapshots_has_so_many_steps_inside() -> None:
+    for num_steps in range(1, 40):
+        for num_snapshots in range(num_steps):
+            config = LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
+            inside = set(config.snapshot_steps)
+            assert len(inside) == num_snapshots
+            assert inside <= set(range(1, num_steps))
+
+
+@pytest.mark.parametrize(("num_steps", "num_snapshots"), [(1, 1), (10, 10), (10, 1000)])
+def test_more_snapshots_than_states_on_the_way_are_refused(
+    num_steps: int, num_snapshots: int
+) -> None:
+    with pytest.raises(ValidationError, match=r"Lower num_snapshots, or raise num_steps"):
+        LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
+
+
+def test_number_of_snapshots_travels_with_a_run() -> None:
+    message = overrides_to_proto({"learners": {"num_snapshots": 4}})
+    assert run_config_from_proto(message, RunConfig()).learners.num_snapshots == 4
+    assert RunConfig().learners.num_snapshots == 0
+
+
+def floats(model: type[BaseModel]) -> list[str]:
+    """The dotted names of a model's numbers."""
+    found = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += [f"{name}.{deeper}" for deeper in floats(inner)]
+        elif inner is float:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("path", floats(RunConfig))
+def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) -> None:
+    # JSON has no such numbers: a run's record with one could not be read at the next start.
+    section, _, field = path.partition(".")
+    with pytest.raises(ConfigError, match=rf"{section}\.{field} = .*finite"):
+        validate(RunConfig, {section: {field: value}})

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lipt.common.config.settings import load_settings
+from lipt.common.errors import ConfigError
+from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
+from lipt.worker.settings import WorkerSettings
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_flags_win_over_the_environment_which_wins_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write(
+        tmp_path / "run.toml",
+        'listen = "file:1"\ndevice = "file"\nlog_level = "DEBUG"\n'
+        '[dataset]\nsource = "digits"\n[run.learners]\nnum_steps = 1\nnum_learners = 2\n'
+        "num_minibatches = 3\n",
+    )
+    monkeypatch.setenv("LIPT_DEVICE", "environment")
+    monkeypatch.setenv("LIPT_LISTEN", "environment:1")
+    monkeypatch.setenv("LIPT_RUN__LEARNERS__NUM_LEARNERS", "20")
+    flags = {"listen": "flag:1", "run": {"learners": {"num_steps": 10}, "model": None}}
+    settings = load_settings(CoordinatorSettings, config=config, flags=flags)
+    assert (settings.listen, settings.device, settings.log_level) == (
+        "flag:1",
+        "environment",
+        "DEBUG",
+    )
+    learners = settings.run.learners
+    assert (learners.num_steps, learners.num_learners, learners.num_minibatches) == (10, 20, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lisen = 'x'", "lisen: there is no such setting; there are listen, state_dir, "),
+        (
+            "[lease]\nseconds = 5",
+            r"lease\.seconds: there is no such setting; there are duration_seconds$",
+        ),
+        (
+            "[run.learners]\ndensity = 1",
+            r"run\.learners\.density: there is no such .* num_learners, num_minibatches, ",
+        ),
+        ("[lease]\nduration_seconds = -1", r"lease\.duration_seconds = -1: .*greater than 0"),
+        ("[lease]\nduration_seconds = 0", r"lease\.duration_seconds = 0: .*greater than 0"),
+        ("[lease]\nduration_seconds = nan", r"lease\.duration_seconds = nan: .*finite"),
+        ("[lease]\nduration_seconds = 1e9", r"duration_seconds = 1000000000\.0: .*equal to 3600"),
+        ("[lease]\nduration_seconds = 'x'", r"lease\.duration_seconds = 'x': .*valid number"),
+        (
+            "[lease]\nduration_seconds = 30\n[run.learners]\ndeadline_seconds = 5",
+            r"deadline_seconds = 5 is below lease\.duration_seconds = 30: .* 0, .* or to 30",
+        ),
+        ("[run.learners]\ndeadline_seconds = -1", r"deadline_seconds = -1: .*equal to 0"),
+        ("[run.learners]\nmin_learners = 11", "min_learners 11 is more than num_learners 10"),
+        ("drain_seconds = -1", "drain_seconds = -1: .*greater than or equal to 0"),
+        ("log_level = 'LOUD'", "log_level = 'LOUD': .*'DEBUG', 'INFO', 'WARNING' or 'ERROR'"),
+        ("drain_seconds = inf", "drain_seconds = inf: .*finite"),
+        ("[run.pruning]\nmethod = 'axe'", r"run\.pruning\.method = 'axe': .*'magnitude'"),
+        ("[run.learners]\nnum_steps = 0", r"run\.learners\.num_steps = 0"),
+        ("listen = ", "is not TOML"),
+    ],
+)
+def test_bad_file_is_refused_with_file_key_and_what_is_allowed(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    config = write(tmp_path / "run.toml", text)
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_settings(CoordinatorSettings, config=config, flags={"dataset": {"source": "digits"}})
+    assert str(config) in str(caught.value)
+
+
+@pytest.mark.parametrize("deadline", [0.0, 30.0, 3600.0])
+def test_deadline_of_a_lease_or_more_or_none_is_taken(deadline: float) -> None:
+    flags = {"dataset": {"source": "digits"}, "run": {"learners": {"deadline_seconds": deadline}}}
+    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
+    assert settings.run.learners.deadline_seconds == deadline
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cordinator = 'x:1'", "cordinator: there is no such setting; there are coordinator, name"),
+        ("max_learners = 0", "max_learners = 0: .*greater than or equal to 1"),
+        ("cache_bytes = -5", "cache_bytes = -5: .*greater than or equal to 0"),
+    ],
+)
+def test_worker_s_bad_file_is_refused_likewise(tmp_path: Path, text: str, words: str) -> None:
+    config = write(tmp_path / "worker.toml", text)
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_settings(WorkerSettings, config=config, flags={})
+    assert str(config) in str(caught.value)
+
+
+def test_missing_file_is_refused_with_the_example_to_start_from(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.example\.toml"):
+        load_settings(CoordinatorSettings, config=tmp_path / "none.toml", flags={})
+
+
+def test_data_set_has_to_be_named() -> None:
+    with pytest.raises(ConfigError, match="dataset"):
+        load_settings(CoordinatorSettings, config=None, flags={})
+
+
+def test_test_data_variable_is_not_mistaken_for_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIPT_DATA", "/some/folder")
+    flags = {"dataset": {"source": "digits"}}
+    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
+    assert settings.dataset.source == "digits"
+
+
+def test_own_factories_are_allowed_and_others_are_not() -> None:
+    flags = {
+        "dataset": {"source": "mine.data:train"},
+        "run": {"model": "torchvision:resnet18"},
+        "allow_modules": ("also",),
+    }
+    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
+    assert with_own_modules(settings).allow_modules == ("also", "mine.data")

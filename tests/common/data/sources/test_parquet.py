@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lipt.common.data import decode_image, open_dataset
+from lipt.common.data.sources.row_groups import ParquetFile, RowGroups
+from lipt.common.errors import DataError, MissingExtraError
+
+Encode = Callable[..., bytes]
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def table(
+    images: list[bytes | None],
+    labels: list[int | None],
+    *,
+    image_column: str = "img",
+    label_column: str = "label",
+    names: Any = None,
+) -> Any:
+    struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    rows = [{"bytes": image, "path": f"{i}.png"} for i, image in enumerate(images)]
+    made = pa.table(
+        {image_column: pa.array(rows, struct), label_column: pa.array(labels, pa.int64())}
+    )
+    if names is not None:
+        features = {label_column: {"names": names, "_type": "ClassLabel"}}
+        described = json.dumps({"info": {"features": features}})
+        made = made.replace_schema_metadata({"huggingface": described})
+    return made
+
+
+def write(path: Path, made: Any, *, row_group_size: int = 2) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(made, path, row_group_size=row_group_size)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("image_column", "label_column"),
+    [("img", "label"), ("image", "fine_label"), ("picture", "labels"), ("image", "fine_labels")],
+)
+def test_reads_the_hugging_face_convention(
+    tmp_path: Path, encode: Encode, image_column: str, label_column: str
+) -> None:
+    images = [encode(i) for i in range(5)]
+    made = table(
+        [*images],
+        [0, 1, 2, 1, 0],
+        image_column=image_column,
+        label_column=label_column,
+        names=["ant", "bee", "cow", "dog"],
+    )
+    data = open_dataset(f"parquet:{write(tmp_path / 'x.parquet', made)}")
+    assert data.class_names == ("ant", "bee", "cow", "dog")
+    assert data.labels_N.tolist() == [0, 1, 2, 1, 0]
+    assert data.image_shape == (3, 12, 10)
+    for row, image in enumerate(images):
+        assert torch.equal(data.images(torch.tensor([row]))[0], decode_image(image, (3, 12, 10)))
+
+
+@pytest.mark.parametrize("names", [None, [1, 2], "no list", {"0": "a"}])
+def test_classes_without_usable_names_are_numbered(
+    tmp_path: Path, encode: Encode, names: Any
+) -> None:
+    made = table([encode()] * 2, [0, 3], names=names)
+    data = open_dataset(f"parquet:{write(tmp_path / 'x.parquet', made)}")
+    assert data.class_names == ("0", "1", "2", "3")
+
+
+def test_broken_metadata_is_passed_over(tmp_path: Path, encode: Encode) -> None:
+    made = table([encode()] * 2, [0, 1]).replace_schema_metadata({"huggingface": "{"})
+    assert len(open_dataset(f"parquet:{write(tmp_path / 'x.parquet', made)}").class_names) == 2
+
+
+def test_prefers_the_column_called_image(tmp_path: Path, encode: Encode) -> None:
+    made = table([encode(1), encode(2)], [0, 1], image_column="image")
+    other = table([encode(3), encode(4)], [0, 1]).column("img")
+    made = made.add_column(0, "mask", other)
+    data = open_dataset(f"parquet:{write(tmp_path / 'x.parquet', made)}")
+    assert torch.equal(data.images(torch.tensor([0]))[0], decode_image(encode(1), (3, 12, 10)))
+
+
+def labelled(directory: Path, name: str, encode: Encode, labels: list[int]) -> None:
+    write(directory / name, table([encode(label) for label in labels], [*labels]))
+
+
+def test_a_directory_gives_its_training_split_in_order(tmp_path: Path, encode: Encode) -> None:
+    labelled(tmp_path / "data", "train-00001-of-00002.parquet", encode, [2, 3])
+    labelled(tmp_path / "data", "train-00000-of-00002.parquet", encode, [0, 1, 1])
+    labelled(tmp_path / "data", "test-00000-of-00001.parquet", encode, [4])
+    assert open_dataset(f"parquet:{tmp_path}").labels_N.tolist() == [0, 1, 1, 2, 3]
+
+
+def test_a_directory_called_train_is_the_training_split(tmp_path: Path, encode: Encode) -> None:
+    labelled(tmp_path / "train", "0000.parquet", encode, [0, 1])
+    labelled(tmp_path / "test", "0000.parquet", encode, [4])
+    assert open_dataset(f"parquet:{tmp_path}").labels_N.tolist() == [0, 1]
+
+
+def test_without_training_files_all_are_taken(tmp_path: Path, encode: Encode) -> None:
+    labelled(tmp_path, "b.parquet", encode, [1])
+    labelled(tmp_path, "a.parquet", encode, [0, 2])
+    assert open_dataset(f"parquet:{tmp_path}").labels_N.tolist() == [0, 2, 1]
+
+
+def test_refuses_two_directories_of_training_files(tmp_path: Path, encode: Encode) -> None:
+    labelled(tmp_path / "large", "train.parquet", encode, [0, 1])
+    labelled(tmp_path / "small", "train.parquet", encode, [0, 1])
+    with pytest.raises(DataError, match=r"in 2 directories: .*large, .*small\. Name the one"):
+        open_dataset(f"parquet:{tmp_path}")
+
+
+@pytest.mark.parametrize("budget", [2**30, 0])
+def test_a_corrupt_image_is_named_by_file_and_row(
+    tmp_path: Path, encode: Encode, budget: int
+) -> None:
+    labelled(tmp_path, "train-0.parquet", encode, [0, 1, 1])
+    bad = table([encode(1), encode(2)[:-30]], [0, 1])
+    path = write(tmp_path / "train-1.parquet", bad)
+    sentence = rf"image 4 of parquet:.* \({path}, row 1\) cannot be used: it is not a whole image"
+    with pytest.raises(DataError, match=sentence):
+        open_dataset(f"parquet:{tmp_path}", memory_budget_bytes=budget)
+
+
+def test_an_image_outside_the_file_is_named(tmp_path: Path, encode: Encode) -> None:
+    path = write(tmp_path / "x.parquet", table([encode(), None], [0, 1]))
+    with pytest.raises(DataError, match=r"row 1\).*img\.bytes is null; images have to be inside"):
+        open_dataset(f"parquet:{path}")
+
+
+@pytest.mark.parametrize(
+    ("label", "sentence"),
+    [
+        (-1, r"row 1 has the label -1, which is not the number of a class: its 3 classes"),
+        (3, r"row 1 has the label 3, .* its 3 classes are numbered from 0"),
+        (None, r"x\.parquet, row 1: the label is null\. Label or remove the row"),
+    ],
+)
+def test_refuses_labels_of_no_class(
+    tmp_path: Path, encode: Encode, label: int | None, sentence: str
+) -> None:
+    made = table([encode()] * 3, [0, label, 1], names=["a", "b", "c"])
+    path = write(tmp_path / "x.parquet", made)
+    with pytest.raises(DataError, match=sentence):
+        open_dataset(f"parquet:{path}")
+
+
+def test_refuses_numbers_that_are_no_classes(tmp_path: Path, encode: Encode) -> None:
+    path = write(tmp_path / "x.parquet", table([encode()] * 2, [0, 10**9]))
+    with pytest.raises(DataError, match=r"row 1 has the label 1000000000, .*counted from 0"):
+        open_dataset(f"parquet:{path}")
+
+
+def test_refuses_labels_beyond_64_bits(tmp_path: Path, encode: Encode) -> None:
+    made = table([encode()] * 2, [0, 1]).drop_columns("label")
+    made = made.append_column("label", pa.array([0, 2**63], pa.uint64()))
+    path = write(tmp_path / "x.parquet", made)
+    with pytest.raises(DataError, match=r"the column label of .* cannot be read"):
+        open_dataset(f"parquet:{path}")
+
+
+def test_lists_the_columns_when_none_fits(tmp_path: Path, encode: Encode) -> None:
+    made = table([encode()], [0])
+    path = write(tmp_path / "x.parquet", made.rename_columns(["img", "target"]))
+    with pytest.raises(
+        DataError, match=r"no integer column called label, .*target \(int64\)\. Call"
+    ):
+        open_dataset(f"parquet:{path}")
+    path = write(tmp_path / "y.parquet", pa.table({"text": ["a"], "label": [0]}))
+    with pytest.raises(DataError, match=r"has 0 columns .*text \(string\), label \(int64\)"):
+        open_dataset(f"parquet:{path}")
+
+
+def test_refuses_files_of_different_data_sets(tmp_path: Path, encode: Encode) -> None:
+    labelled(tmp_path, "a.parquet", encode, [0, 1])
+    write(tmp_path / "b.parquet", table([encode()], [0], label_column="labels"))
+    with pytest.raises(
+        DataError, match=r"b\.parquet has the columns .*of the first file: img and label"
+    ):
+        open_dataset(f"parquet:{tmp_path}")
+
+
+def test_missing_empty_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file or directory .*absent"):
+        open_dataset(f"parquet:{tmp_path / 'absent'}")
+    with pytest.raises(DataError, match=r"there is no \*\.parquet below .*\. Name where they are"):
+        open_dataset(f"parquet:{tmp_path}")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no parquet")
+    with pytest.raises(DataError, match=r"x\.parquet cannot be read as .*Fetch it again"):
+        open_dataset(f"parquet:{tmp_path}")
+    write(tmp_path / "x.parquet", table([], []))
+    with pytest.raises(DataError, match="has no rows"):
+        open_dataset(f"parquet:{tmp_path}")
+
+
+def test_without_pyarrow_says_what_to_install(
+    tmp_path: Path, encode: Encode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labelled(tmp_path, "a.parquet", encode, [0, 1])
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingExtraError, match=r"'pyarrow'.*pip install 'lipt\[parquet\]'"):
+        open_dataset(f"parquet:{tmp_path}")
+
+
+class CountingReader:
+    """A reader that remembers which row groups were read."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = pq.ParquetFile(path)
+        self.metadata = self._file.metadata
+        self.reads: list[int] = []
+
+    def read_row_group(self, group: int, columns: list[str]) -> Any:
+        self.reads.append(group)
+        return self._file.read_row_group(group, columns=columns)
+
+
+def test_row_groups_are_dropped_least_recently_used_first(tmp_path: Path) -> None:
+    # Groups of two rows of 10 bytes; the budget holds two groups.
+    images: list[bytes | None] = [bytes([i]) * 10 for i in range(6)]
+    reader = CountingReader(write(tmp_path / "x.parquet", table(images, [0] * 6)))
+    groups = RowGroups([ParquetFile("x", reader)], "img", max_bytes=40)
+    assert [groups.read(row) for row in range(6)] == images
+    assert reader.reads == [0, 1, 2]
+    groups.read(2)
+    groups.read(0)
+    assert reader.reads == [0, 1, 2, 0]
+    groups.read(3)
+    groups.read(5)
+    assert reader.reads == [0, 1, 2, 0, 2]
+
+
+def test_one_row_group_over_the_budget_is_still_kept(tmp_path: Path) -> None:
+    reader = CountingReader(write(tmp_path / "x.parquet", table([b"aaa", b"bbb"], [0, 1])))
+    groups = RowGroups([ParquetFile("x", reader)], "img", max_bytes=1)
+    assert [groups.read(0), groups.read(1)] == [b"aaa", b"bbb"]
+    assert reader.reads == [0]
+
+
+def test_real_images(cifar10_jpeg: Path) -> None:
+    path = cifar10_jpeg / "test.parquet"
+    data = open_dataset(f"parquet:{path}", memory_budget_bytes=0)
+    assert data.encoded
+    assert data.image_shape == (3, 32, 32)
+    assert data.labels_N.bincount().tolist() == [1000] * 10
+    raw = data.raw_bytes(9999)
+    assert torch.equal(data.images(torch.tensor([9999]))[0], decode_image(raw, (3, 32, 32)))

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from PIL import Image
+
+from lipt.common.errors import DataError
+from lipt.common.images.decode import check_file, decode_image
+from lipt.common.images.formats import Header
+from lipt.common.images.pixels import fit_image, fit_pixels
+
+Encode = Callable[..., bytes]
+
+
+def saved(image: Image.Image, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def gray(rows: list[list[int]]) -> Image.Image:
+    return Image.fromarray(np.array(rows, np.uint8))
+
+
+def test_decodes_to_channels_first() -> None:
+    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    decoded_CHW = decode_image(saved(Image.fromarray(pixels)), (3, 2, 3))
+    assert decoded_CHW.dtype == torch.uint8
+    assert decoded_CHW.tolist() == pixels.transpose(2, 0, 1).tolist()
+
+
+def test_grayscale_becomes_three_equal_channels() -> None:
+    data = saved(gray([[1, 2], [3, 4]]))
+    assert decode_image(data, (1, 2, 2)).tolist() == [[[1, 2], [3, 4]]]
+    assert decode_image(data, (3, 2, 2)).tolist() == [[[1, 2], [3, 4]]] * 3
+
+
+def test_colour_becomes_its_luma() -> None:
+    # ITU-R 601: (299 R + 587 G + 114 B) / 1000 = 29.9 for red 100.
+    image = Image.new("RGB", (1, 1), (100, 0, 0))
+    assert decode_image(saved(image), (1, 1, 1)).item() == 30
+
+
+@pytest.mark.parametrize("mode", ["1", "P", "RGBA", "LA", "CMYK"])
+def test_converts_other_modes(mode: str) -> None:
+    image = Image.new("RGB", (4, 4), (255, 255, 255)).convert(mode)
+    data = saved(image, "TIFF" if mode == "CMYK" else "PNG")
+    assert bool((decode_image(data, (3, 4, 4)) == 255).all())
+    assert bool((decode_image(data, (1, 4, 4)) == 255).all())
+
+
+def test_drops_a_palettes_transparency() -> None:
+    image = Image.new("P", (2, 2), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    image.info["transparency"] = bytes([255, 0])
+    assert decode_image(saved(image), (3, 2, 2))[:, 0, 0].tolist() == [10, 20, 30]
+
+
+def test_keeps_the_upper_bits_of_16() -> None:
+    image = Image.fromarray(np.array([[0, 255], [256, 65535]], np.uint16))
+    data = saved(image)
+    assert decode_image(data, (1, 2, 2)).tolist() == [[[0, 0], [1, 255]]]
+    assert check_file(io.BytesIO(data)) == Header(2, 2, grayscale=True)
+
+
+@pytest.mark.parametrize("values", [[[0.5, 1.0]], [[1e9, 0.0]]])
+def test_refuses_floating_point_brightness(values: list[list[float]]) -> None:
+    data = saved(Image.fromarray(np.array(values, np.float32)), "TIFF")
+    with pytest.raises(DataError, match="floating-point values; save it with 8 bits"):
+        decode_image(data, (1, 1, 2))
+
+
+def test_refuses_32_bit_brightness_beyond_16_bits() -> None:
+    data = saved(Image.fromarray(np.array([[0, 70000]], np.int32)), "TIFF")
+    with pytest.raises(DataError, match=r"span 0\.\.70000; save it with 8 bits"):
+        decode_image(data, (1, 1, 2))
+
+
+def test_crops_the_longer_side_at_the_centre() -> None:
+    # 2 x 6 to 2 x 2: the scale is 1, so columns 2 and 3 stay as they are.
+    image = gray([[0, 1, 2, 3, 4, 5], [10, 11, 12, 13, 14, 15]])
+    assert fit_image(image, 1, (2, 2)).tolist() == [[[2, 3], [12, 13]]]
+    assert fit_image(image.transpose(Image.Transpose.TRANSPOSE), 1, (2, 2)).tolist() == [
+        [[2, 12], [3, 13]]
+    ]
+
+
+def test_halving_weighs_neighbours_as_a_triangle() -> None:
+    # Pillow's bilinear filter at scale 2: weights 1, 3, 3, 1 around the centre, cut at the edge.
+    image = gray([[80, 80, 160, 160]] * 2)
+    left = (3 * 80 + 3 * 80 + 1 * 160) / 7
+    right = (1 * 80 + 3 * 160 + 3 * 160) / 7
+    assert fit_image(image, 1, (1, 2)).tolist() == [[[round(left), round(right)]]]
+
+
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    target=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    channels=st.sampled_from([1, 3]),
+    own_channels=st.sampled_from([1, 3]),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_flat_image_stays_flat_at_every_size(
+    size: tuple[int, int], target: tuple[int, int], channels: int, own_channels: int
+) -> None:
+    fitted = fit_pixels(np.full((own_channels, *size), 77, np.uint8), channels, target)
+    assert fitted.shape == (channels, *target)
+    assert fitted.dtype == np.uint8
+    assert (fitted == 77).all()
+
+
+def test_large_jpeg_is_close_to_its_full_decoding() -> None:
+    # A smooth gradient, so that only the decoder's reduced scale could make a difference.
+    ramp = np.linspace(0, 255, 512).astype(np.uint8)
+    image = Image.fromarray(np.broadcast_to(ramp, (512, 512)).copy())
+    decoded = decode_image(saved(image, "JPEG"), (1, 16, 16)).numpy().astype(int)
+    full = fit_image(image, 1, (16, 16)).astype(int)
+    assert abs(decoded - full).max() <= 2
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "PPM", "TIFF", "GIF", "WEBP"])
+def test_reads_the_formats_of_image_folders(encode: Encode, kind: str) -> None:
+    data = encode(kind=kind)
+    assert check_file(io.BytesIO(data)) == Header(12, 10, grayscale=False)
+    assert decode_image(data, (3, 12, 10)).shape == (3, 12, 10)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "PPM", "GIF", "WEBP"])
+@pytest.mark.parametrize("keep", [0.5, 0.9])
+def test_refuses_a_cut_off_file(encode: Encode, kind: str, keep: float) -> None:
+    data = encode(size=(40, 40), kind=kind)
+    data = data[: int(len(data) * keep)]
+    with pytest.raises(DataError, match="it is not a whole image"):
+        decode_image(data, (3, 40, 40))
+    with pytest.raises(DataError, match="it is not a whole image"):
+        check_file(io.BytesIO(data))
+
+
+def test_padding_after_the_end_marker_is_no_damage(encode: Encode) -> None:
+    data = encode(kind="JPEG") + bytes(1000)
+    assert check_file(io.BytesIO(data)) == Header(12, 10, grayscale=False)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xd8\xff", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n"]
+)
+def test_refuses_other_files(data: bytes) -> None:
+    with pytest.raises(DataError, match="it is not a whole image"):
+        decode_image(data, (3, 8, 8))
+
+
+def test_refuses_an_image_that_declares_too_many_pixels() -> None:
+    header = struct.pack(">IIBBBBB", 8200, 8200, 8, 0, 0, 0, 0)
+    chunk = b"IHDR" + header
+    data = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
+    data += struct.pack(">I", zlib.crc32(chunk))
+    data += struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+    with pytest.raises(DataError, match=r"8200 x 8200 pixels, over the limit of 67108864"):
+        decode_image(data, (1, 8, 8))
+
+
+@given(
+    data=st.binary(max_size=60),
+    prefix=st.sampled_from(
+        [
+            b"",
+            b"\xff\xd8\xff\xe0",
+            b"\x89PNG\r\n\x1a\n",
+            b"P6 3 3 255\n",
+            b"GIF89a",
+            b"BM",
+            b"II*\0",
+        ]
+    ),
+)
+@settings(max_examples=150, deadline=None)
+@pytest.mark.filterwarnings("ignore")
+def test_garbage_is_refused_or_decoded_and_nothing_else(data: bytes, prefix: bytes) -> None:
+    try:
+        decoded = decode_image(prefix + data, (3, 4, 4))
+    except DataError:
+        return
+    assert decoded.shape == (3, 4, 4)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+import pytest
+
+from lipt.common.backoff import Backoff, RetryPolicy, retry
+from lipt.common.errors import CorruptBlobError, LiptError, UnknownBlobError, UnreachableError
+
+AGAIN = (UnreachableError, CorruptBlobError)
+
+
+class Transfer:
+    """Reaches the given offsets one after the other, failing at each, then succeeds."""
+
+    def __init__(self, *offsets: int, error: type[LiptError] = UnreachableError) -> None:
+        self.offset = 0
+        self._offsets: Iterator[int] = iter(offsets)
+        self._error = error
+
+    def attempt(self) -> str:
+        for offset in self._offsets:
+            self.offset = offset
+            raise self._error("cut")
+        return "done"
+
+
+def run(transfer: Transfer, *, max_failures: float = 3) -> tuple[str, list[float]]:
+    pauses: list[float] = []
+    policy = RetryPolicy(
+        max_failures=max_failures,
+        first_seconds=1.0,
+        max_seconds=4.0,
+        sleep=pauses.append,
+        jitter=lambda: 1.0,
+    )
+    return retry(
+        transfer.attempt, on=AGAIN, policy=policy, progress=lambda: transfer.offset
+    ), pauses
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    assert run(Transfer(0, 0, 0, 0, 0), max_failures=6) == ("done", [1.0, 2.0, 4.0, 4.0, 4.0])
+
+
+def test_a_pause_is_half_to_all_of_the_backoff() -> None:
+    for drawn, seconds in ((0.0, 1.0), (0.5, 1.5)):
+        assert Backoff(1.0, 8.0, jitter=lambda: drawn).pause_seconds(2) == seconds  # noqa: B023
+
+
+def test_without_jitter_the_pauses_double_however_often_it_fails() -> None:
+    backoff = Backoff(first_seconds=0.2, max_seconds=5.0)
+    pauses = [backoff.pause_seconds(failures) for failures in (1, 2, 3, 5, 6, 10_000)]
+    assert pauses == [0.2, 0.4, 0.8, 3.2, 5.0, 5.0]
+
+
+def test_without_a_limit_it_is_tried_until_it_succeeds() -> None:
+    assert run(Transfer(*[0] * 1000), max_failures=inf)[0] == "done"
+
+
+def test_every_failure_that_is_tried_again_is_told() -> None:
+    told: list[str] = []
+    transfer, policy = (
+        Transfer(0, 0, 0),
+        RetryPolicy(max_failures=3, sleep=lambda _: None, on_retry=lambda e: told.append(e.reason)),
+    )
+    with pytest.raises(UnreachableError):
+        retry(transfer.attempt, on=AGAIN, policy=policy, progress=lambda: transfer.offset)
+    assert told == ["UNREACHABLE"] * 2
+
+
+def test_progress_starts_the_count_again() -> None:
+    assert run(Transfer(0, 0, 7, 7, 9, 9)) == ("done", [1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
+
+
+def test_gives_up_after_so_many_failures_without_progress() -> None:
+    with pytest.raises(UnreachableError, match="cut"):
+        run(Transfer(5, 5, 5))
+
+
+def test_starting_over_after_damage_is_no_progress() -> None:
+    # 8, back to 0, 8 again: no new byte since the first.
+    with pytest.raises(CorruptBlobError):
+        run(Transfer(8, 0, 8, error=CorruptBlobError))
+
+
+def test_an_error_that_will_not_change_is_raised_at_once() -> None:
+    with pytest.raises(UnknownBlobError):
+        run(Transfer(0, error=UnknownBlobError))

@@ -1,0 +1,100 @@
+"""The generated parts have everything, and the check of the site sees what it is for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from docs.make.check import complaints, loads_from_elsewhere
+from docs.make.configuration import configuration
+from docs.make.errors import errors
+from docs.make.markdown import table
+from docs.make.strategies import section, strategies
+from lipt.common.config.knobs import sections
+from lipt.common.config.run_config import RunConfig
+from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.strategy import Strategy
+from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.signals import Signals
+from lipt.trainer import Recipe
+from lipt.worker.settings import WorkerSettings
+
+
+def made_up(
+    signals: Signals,
+    budget: int,
+    *,
+    metric: Annotated[Literal["near", "far"], Field(description="What is close.")] = "near",
+) -> Selection:
+    """Choose the first ones."""
+    return unweighted(signals.labels_N[:budget])
+
+
+def test_every_strategy_has_a_row_and_a_section_with_its_options() -> None:
+    page = strategies()
+    for name, strategy in STRATEGIES.items():
+        assert f"| [{name}](#{name}) |" in page
+        own = page.partition(f"### {name} {{ #{name} }}")[2].partition("\n### ")[0]
+        assert strategy.cost in own
+        for option in strategy.options:
+            assert f"| `{option.name}` | `{option.default}` |" in own
+
+
+def test_a_strategys_options_are_described_by_their_annotations() -> None:
+    made = Strategy(name="made", function=made_up, summary="first ones", paper="", cost="N")
+    assert "| `metric` | `near` | near, far | What is close. |" in section(made)
+
+
+@pytest.mark.parametrize("model", [CoordinatorSettings, RunConfig, WorkerSettings, Recipe])
+def test_every_setting_has_a_row_with_its_description(model: type[BaseModel]) -> None:
+    page = configuration()
+    for part in sections(model):
+        for knob in part.knobs:
+            assert re.search(rf"^\| `{knob.name}` \| .* \| \S.* \|$", page, re.MULTILINE)
+
+
+def test_every_reason_leads_to_its_entry() -> None:
+    page = errors()
+    assert (
+        "| [INVALID_BUDGET](../troubleshooting.md#invalid_budget) "
+        "| `BudgetError` | INVALID_ARGUMENT | no |\n" in page
+    )
+    assert "INTERNAL" in page
+    assert page.count("[UNREACHABLE]") == 1
+
+
+def test_a_cell_stays_one_cell() -> None:
+    assert table(("a",), [("x | y\nz",)]) == "| a |\n| --- |\n| x \\| y z |\n"
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        '<script defer src="https://cdn.example/x.js"></script>',
+        "<link rel=stylesheet href=//fonts.example/css>",
+        '<img alt="a" src="http://pictures.example/a.png">',
+        "<style>@import url('https://fonts.example/x.css')</style>",
+    ],
+)
+def test_what_a_page_loads_from_elsewhere_is_found(loading: str, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(f"<p>{loading}</p>")
+    (wrong,) = loads_from_elsewhere(tmp_path)
+    assert wrong.startswith("index.html loads ")
+    assert ".example" in wrong
+
+
+def test_links_that_are_followed_by_hand_and_files_of_the_site_are_not(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(
+        '<a href="https://elsewhere.example">x</a><script src="assets/x.js"></script>'
+    )
+    assert list(loads_from_elsewhere(tmp_path)) == []
+
+
+def test_complaints_of_the_readers_of_docstrings_are_found() -> None:
+    said = "Build started\ngriffe: trainer/samplers.py:1: No type\nNo issues found\n"
+    assert complaints(said) == ["griffe: trainer/samplers.py:1: No type"]

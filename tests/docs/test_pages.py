@@ -1,0 +1,94 @@
+"""What the pages say of the sources: names, files, reasons and events that are there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from lipt.common.observability.events import EventKind
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PACKAGES = ("common", "coordinator", "worker", "trainer")
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.parts)
+TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
+
+
+def text(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+def sources(*folders: str) -> str:
+    return "\n".join(text(path) for name in folders for path in (ROOT / name).rglob("*.py"))
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    config = tomllib.loads(text(ROOT / "zensical.toml"))
+    named = set(re.findall(r"[\w/-]+\.md", str(config["project"]["nav"])))
+    assert named == {str(page.relative_to(DOCS)) for page in PAGES}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    folders = "|".join((*PACKAGES, "proto", "tests", "examples", "benchmarks", "deploy"))
+    for name in re.findall(rf"`((?:{folders})/[\w/.-]+)`", text(page)):
+        assert "NAME" in name or (ROOT / name).exists(), name
+
+
+def test_architecture_says_what_each_folder_of_the_coordinator_holds() -> None:
+    page = text(DOCS / "architecture.md")
+    for path in (ROOT / "coordinator").iterdir():
+        if path.is_dir() and path.name != "__pycache__":
+            assert f"\n| `{path.name}/` | " in page
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_links_from_outside_of_the_site_lead_to_files(name: str) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text(ROOT / name)):
+        assert (ROOT / target).is_file(), target
+
+
+def test_troubleshooting_has_an_entry_for_each_reason() -> None:
+    declared = r'^    reason(?:: ClassVar\[str\])? = "(\w+)"'
+    reasons = set(re.findall(declared, sources(*PACKAGES), re.MULTILINE))
+    entries = re.findall(r"^### (\w+)$", text(DOCS / "troubleshooting.md"), re.MULTILINE)
+    assert sorted(entries) == sorted(reasons)
+
+
+def test_every_entry_says_what_one_sees_why_and_what_to_do() -> None:
+    entries = re.split(r"^### \w+$", text(DOCS / "troubleshooting.md"), flags=re.MULTILINE)[1:]
+    for entry in entries:
+        parts = re.findall(r"^- \*\*(You see|Why|Do):\*\*", entry, re.MULTILINE)
+        assert parts == ["You see", "Why", "Do"], entry
+
+
+def test_operations_lists_every_event() -> None:
+    row = r"^\| `(\w+)` \| [^|]+ \| [^|]*\|$"
+    listed = re.findall(row, text(DOCS / "operations.md"), re.MULTILINE)
+    assert listed == [kind.value for kind in EventKind]
+
+
+def mutations() -> list[tuple[str, str]]:
+    table = text(DOCS / "reliability.md").partition("| take out |")[2]
+    rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
+    return [(taken_out, failing) for taken_out, failing in rows]
+
+
+def test_what_the_table_of_mutations_takes_out_is_in_the_sources() -> None:
+    code = sources(*PACKAGES)
+    paths = str([path.relative_to(ROOT) for name in PACKAGES for path in (ROOT / name).rglob("*")])
+    for taken_out, _ in mutations():
+        for quoted in re.findall(r"`([^`]+)`", taken_out):
+            known = code if "/" not in quoted and not quoted.endswith(".py") else paths
+            for word in re.findall(r"[\w/]+", quoted):
+                assert word in known, f"{word} of {quoted}"
+
+
+def test_what_the_table_of_mutations_says_fails_is_in_the_tests() -> None:
+    code = sources("tests") + str(list((ROOT / "tests").rglob("*.py")))
+    for _, failing in mutations():
+        for name in re.findall(r"`(test_\w+)[.]*`", failing):
+            assert name in code, name

@@ -1,0 +1,61 @@
+"""A coordinator on the examples' own data and model, with a run that is ready."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SMALL_RUN = {
+    "learners": {"num_learners": 2, "num_steps": 5, "batch_size": 64},
+    "soup": {"num_alphas": 3},
+}
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One coordinator and one worker on `mine:data` and `mine:model`, with a run."""
+    pytest.importorskip("sklearn")
+    environment = {"PYTHONPATH": with_examples()}
+    with Cluster(tmp_path_factory.mktemp("served")) as cluster:
+        cluster.start_coordinator(
+            "--model", "mine:model", "--data", "mine:data", environment=environment
+        )
+        cluster.start_worker("one", "--allow-module", "mine", environment=environment)
+        with cluster.client() as client:
+            client.wait(client.start_run(SMALL_RUN).run_id)
+        yield cluster
+
+
+@pytest.fixture
+def run_example(served: Cluster, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run one of the examples in an empty folder, as its reader would."""
+
+    def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / name)],
+            cwd=tmp_path,
+            env=os.environ
+            | {"PYTHONPATH": with_examples(), "LIPT_COORDINATOR": served.address}
+            | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+def with_examples() -> str:
+    """A module path that begins with the examples."""
+    return os.pathsep.join(filter(None, (str(EXAMPLES), os.environ.get("PYTHONPATH"))))

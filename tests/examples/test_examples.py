@@ -1,0 +1,94 @@
+"""Every example, run against a live coordinator."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lipt.trainer import Subset
+from tests.cluster import Cluster
+from tests.examples.conftest import EXAMPLES
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+# Of 1,797 digits; a tenth.
+NUM_CHOSEN = 180
+
+
+def test_every_example_is_run_here_and_named_in_their_readme() -> None:
+    here = Path(__file__).read_text("utf-8")
+    named = (EXAMPLES / "README.md").read_text("utf-8")
+    for path in EXAMPLES.glob("*.py"):
+        assert f"`{path.name}`" in named
+        assert f'"{path.name}"' in here or path.name == "mine.py"
+
+
+def test_one_subset_is_asked_for_kept_and_trained_on(run_example: Run, tmp_path: Path) -> None:
+    said = run_example("one_subset.py", EPOCHS="2").stdout
+    subset = Subset.load(tmp_path / "subset.npy")
+    assert len(np.load(tmp_path / "subset.npy")) == NUM_CHOSEN
+    assert said.startswith(f"{NUM_CHOSEN} of 1797 examples, digest {subset.digest[:12]}, loss ")
+
+
+def test_weights_of_a_subset_count_in_the_loss(run_example: Run) -> None:
+    said = run_example("weighted.py", EPOCHS="2").stdout
+    match = re.fullmatch(
+        rf"{NUM_CHOSEN} examples, the heaviest stands for (\d+), loss [\d.]+\n", said
+    )
+    assert match is not None, said
+    assert int(match[1]) > 1
+
+
+def test_the_training_script_selects_again_every_20_epochs(
+    run_example: Run, served: Cluster
+) -> None:
+    done = run_example("train.py", EPOCHS="41")  # past epochs 20 and 40
+    assert done.stderr == ""
+    match = re.fullmatch(r"loss ([\d.]+), (\d+) times selected again\n", done.stdout)
+    assert match is not None, done.stdout
+    assert int(match[2]) == 2
+    assert float(match[1]) < 1.0  # chance is ln 10 = 2.3
+    with served.client() as client:
+        assert client.run().config.model == "mine:model"
+
+
+def test_training_goes_on_where_it_was_stopped(run_example: Run) -> None:
+    assert run_example("resumable.py", EPOCHS="3").stdout.startswith("epochs 0 to 2, ")
+    assert run_example("resumable.py", EPOCHS="7").stdout.startswith("epochs 3 to 6, ")
+
+
+def test_lightning_selects_again(run_example: Run) -> None:
+    pytest.importorskip("lightning")
+    said = run_example("with_lightning.py", EPOCHS="11").stdout  # past epochs 5 and 10
+    assert said.splitlines()[-1] == "2 times selected again"
+
+
+def test_hugging_faces_trainer_selects_again(run_example: Run) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    said = run_example("with_huggingface.py", EPOCHS="11").stdout
+    assert said.splitlines()[-1] == "2 times selected again"
+
+
+def test_the_recipe_trains_on_a_subset(run_example: Run, tmp_path: Path) -> None:
+    # 180 examples in batches of 64 are 3 steps.
+    said = run_example("recipe.py", EPOCHS="2").stdout
+    assert re.fullmatch(r"6 steps, [\d.]+% on the subset\n", said) is not None
+    assert (tmp_path / "recipe.ckpt").is_file()
+
+
+def test_features_of_ones_own_are_selected_on(run_example: Run) -> None:
+    said = run_example("own_features.py").stdout
+    assert said == "100 examples by kcenter on [1797, 16] features\n"
+
+
+def test_a_run_is_started_and_followed(run_example: Run, tmp_path: Path) -> None:
+    said = run_example("follow_a_run.py").stdout.splitlines()
+    assert said[-2].startswith("ready: 2 of 2 learners")
+    assert re.fullmatch(r"soup [\d.]+%, kept [12] learners", said[-1]) is not None
+    assert (tmp_path / "theta_p.safetensors").stat().st_size > 0

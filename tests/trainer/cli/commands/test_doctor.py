@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipt.common.config.run_config import RunConfig
+from lipt.common.network.tls import TlsFiles
+from lipt.trainer.cli.doctor.checks import (
+    Check,
+    check_line,
+    coordinator_checks,
+    dataset_check,
+    protocol_check,
+    worker_checks,
+)
+from lipt.trainer.cli.doctor.probe import probe, speaks_tls
+from lipt.trainer.views import DatasetView, InfoView, WorkerView
+
+WORKER = WorkerView("w", "worker-1", "cpu", {"torch": "2.15.0"}, "demo/3", 1.0)
+DATASET = DatasetView("digits", 1797, ("0", "1"), (900, 897), "abc", (1, 8, 8))
+INFO = InfoView((1, 0), {"torch": "2.15.0"}, "cpu", DATASET, RunConfig(), (WORKER,))
+
+
+def test_a_healthy_coordinator_has_no_complaint() -> None:
+    checks = coordinator_checks(INFO, protocol=(1, 0), versions={"torch": "2.15.0"})
+    assert [(check.name, check.ok) for check in checks] == [
+        ("protocol", True),
+        ("coordinator", True),
+        ("data", True),
+        ("worker worker-1", True),
+    ]
+
+
+def test_protocols_of_different_majors_fail_and_the_older_side_is_named() -> None:
+    assert protocol_check((1, 3), (1, 0)).ok
+    ours_is_old = protocol_check((2, 0), (1, 4))
+    assert ours_is_old.ok is False
+    assert "Update this side" in ours_is_old.remedy
+    assert "Update the coordinator" in protocol_check((1, 9), (2, 0)).remedy
+
+
+def test_different_versions_are_noted_with_who_has_which() -> None:
+    worker = replace(WORKER, versions={"torch": "2.11.0"})
+    checks = coordinator_checks(
+        replace(INFO, workers=(worker,)), protocol=(1, 0), versions={"torch": "2.15.0"}
+    )
+    (note,) = [check for check in checks if check.name == "versions"]
+    assert note.ok is None
+    assert note.detail == (
+        "torch differs: this side 2.15.0, the coordinator 2.15.0, worker worker-1 2.11.0"
+    )
+
+
+def test_missing_data_fails_and_missing_workers_are_noted() -> None:
+    assert dataset_check(None).ok is False
+    assert "--data" in dataset_check(replace(DATASET, num_examples=0)).remedy
+    (note,) = worker_checks(())
+    assert note.ok is None
+    assert "lipt-worker --coordinator" in note.remedy
+    (stale,) = worker_checks((replace(WORKER, seconds_since_heard=61.0),))
+    assert stale.ok is None
+
+
+def test_a_check_is_a_line() -> None:
+    assert check_line(Check("data", True, "digits")) == "ok     data: digits."
+    assert check_line(Check("data", False, "none", "Give --data.")) == (
+        "FAILED data: none. Give --data."
+    )
+
+
+def test_the_doctor_is_content_with_a_coordinator(fake: Any, lipt: Any) -> None:
+    result = lipt("doctor")
+    assert result.exit_code == 0, result.stdout
+    assert "data: digits, 1797 examples of 2 classes, images 1x8x8" in result.stdout
+    assert "FAILED" not in result.stdout
+    report = json.loads(lipt("doctor", "--json").stdout)
+    assert report["healthy"]
+    assert report["coordinator"] == fake.address
+    assert {"name", "ok", "detail", "remedy"} == set(report["checks"][0])
+
+
+def test_the_doctor_fails_with_a_remedy_where_nobody_listens(lipt: Any, dead_address: str) -> None:
+    result = lipt("doctor", "--coordinator", dead_address)
+    assert result.exit_code == 1
+    assert f"FAILED connection: {dead_address}" in result.stdout
+    assert "start lipt-coordinator" in result.stdout
+
+
+def test_the_doctor_knows_another_kind_of_server(lipt: Any, serve: Any) -> None:
+    result = lipt("doctor", "--coordinator", serve(None), "--json")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert not report["healthy"]
+    assert "not a LiPT coordinator" in report["checks"][-1]["detail"]
+
+
+def test_a_malformed_address_is_a_mistake(lipt: Any) -> None:
+    result = lipt("doctor", "--coordinator", "localhost")
+    assert result.exit_code == 1
+    assert "is not host:port" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    """A certificate for 127.0.0.1 that signs itself."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "30", "-subj", "/CN=lipt", "-keyout", str(key), "-out", str(cert)),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return TlsFiles(cert=cert, key=key, ca=cert)
+
+
+@pytest.fixture
+def tls_port(certificate: TlsFiles) -> Iterator[int]:
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    assert certificate.cert is not None
+    context.load_cert_chain(certificate.cert, certificate.key)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        while True:
+            try:
+                plain, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                context.wrap_socket(plain, server_side=True).close()
+            except OSError:
+                plain.close()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+def test_a_trusted_certificate_is_fine(certificate: TlsFiles, tls_port: int) -> None:
+    _, check = probe("127.0.0.1", tls_port, TlsFiles(ca=certificate.ca))
+    assert check.ok
+    assert "for another 30 days" in check.detail
+
+
+def test_an_untrusted_certificate_is_named(tls_port: int) -> None:
+    _, check = probe("127.0.0.1", tls_port, TlsFiles())
+    assert check.ok is False
+    assert "not trusted" in check.detail
+    assert "--tls-ca" in check.remedy
+
+
+def test_a_certificate_for_another_name_is_named(certificate: TlsFiles, tls_port: int) -> None:
+    _, check = probe("localhost", tls_port, TlsFiles(ca=certificate.ca))
+    assert check.ok is False
+    assert "localhost" in check.detail
+
+
+def test_tls_to_a_server_without_it_fails(fake: Any, certificate: TlsFiles) -> None:
+    port = int(fake.address.rpartition(":")[2])
+    _, check = probe("127.0.0.1", port, TlsFiles(ca=certificate.ca))
+    assert check.ok is False
+    assert "leave the --tls options out" in check.remedy
+
+
+def test_a_server_with_tls_is_told_from_one_without(fake: Any, tls_port: int) -> None:
+    assert speaks_tls("127.0.0.1", tls_port)
+    assert not speaks_tls("127.0.0.1", int(fake.address.rpartition(":")[2]))
+
+
+def test_a_certificate_without_its_file_content_is_a_finding(tls_port: int, tmp_path: Path) -> None:
+    empty = tmp_path / "ca.pem"
+    empty.write_text("")
+    _, check = probe("127.0.0.1", tls_port, TlsFiles(ca=empty))
+    assert check.ok is False
+
+
+def test_a_name_that_does_not_resolve_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    (check,) = probe("no-such-host", 1, None)
+    assert check.ok is False
+    assert "spelling" in check.remedy

@@ -1,0 +1,94 @@
+"""`lipt subset get`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipt.trainer.subsets.subset import Subset
+from lipt.v1 import subset_pb2
+
+DIGEST = hashlib.sha256(struct.pack("<2q2f", 2, 5, 1.0, 0.5)).hexdigest()
+
+
+def subset_script() -> list[Any]:
+    return [
+        subset_pb2.GetSubsetResponse(
+            subset=subset_pb2.Subset(
+                strategy="grand",
+                num_examples=2,
+                fingerprint="f" * 64,
+                digest=DIGEST,
+                manifest_json='{"seed": 0}',
+            )
+        ),
+        subset_pb2.GetSubsetResponse(
+            examples=subset_pb2.SubsetExamples(indices=[2, 5], weights=[1.0, 0.5])
+        ),
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".json", ".parquet"])
+def test_a_subset_is_written(fake: Any, lipt: Any, tmp_path: Path, suffix: str) -> None:
+    fake.subset_scripts = [subset_script()]
+    out = tmp_path / f"subset{suffix}"
+    result = lipt(
+        *("subset", "get", "--run", "mine", "--strategy", "grand", "--budget", "2"),
+        *("--no-balanced", "--option", "norm=full", "--out", str(out)),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{out}: 2 examples by grand, digest {DIGEST}\n"
+    subset = Subset.load(out)
+    assert subset.indices.tolist() == [2, 5]
+    assert subset.manifest == {"seed": 0}
+    (request,) = fake.requests
+    assert request.HasField("balanced")
+    assert not request.balanced
+    assert dict(request.options) == {"norm": "full"}
+
+
+def test_a_subset_in_json_has_stable_keys(fake: Any, lipt: Any, tmp_path: Path) -> None:
+    fake.subset_scripts = [subset_script()]
+    out = tmp_path / "subset.npy"
+    result = lipt("subset", "get", "--fraction", "0.1", "--out", str(out), "--json")
+    assert json.loads(result.stdout) == {
+        "path": str(out),
+        "num_examples": 2,
+        "strategy": "grand",
+        "digest": DIGEST,
+        "fingerprint": "f" * 64,
+        "manifest": {"seed": 0},
+    }
+
+
+def test_an_early_stop_is_a_line_of_its_own(fake: Any, lipt: Any, tmp_path: Path) -> None:
+    script = subset_script()
+    script[0].subset.manifest_json = '{"stopped_early": "nothing is left to gain."}'
+    fake.subset_scripts = [script]
+    out = tmp_path / "subset.npy"
+    result = lipt("subset", "get", "--budget", "3", "--out", str(out))
+    assert result.stdout.splitlines() == [
+        f"{out}: 2 examples by grand, digest {DIGEST}",
+        "grand stopped early: nothing is left to gain.",
+    ]
+
+
+def test_own_features_are_uploaded(fake: Any, lipt: Any, tmp_path: Path) -> None:
+    content = struct.pack("<Q", 2) + b"{}"
+    path = tmp_path / "features.safetensors"
+    path.write_bytes(content)
+    fake.subset_scripts = [subset_script()]
+    out = str(tmp_path / "s.npy")
+    result = lipt("subset", "get", "--budget", "2", "--features", str(path), "--out", out)
+    assert result.exit_code == 0, result.stderr
+    (request,) = fake.requests_of(subset_pb2.GetSubsetRequest)
+    assert fake.blobs[request.features.sha256] == content
+    path.write_bytes(b"\x80\x04}\x94.")
+    result = lipt("subset", "get", "--budget", "2", "--features", str(path), "--out", out)
+    assert result.exit_code == 1
+    assert "'features': N x d" in result.stderr

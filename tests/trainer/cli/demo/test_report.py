@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lipt.trainer.cli.demo.pipeline import DemoResult
+from lipt.trainer.cli.demo.report import report_lines, spread
+from lipt.trainer.cli.demo.trying import SubsetResult
+from lipt.trainer.client.conversion import view_of
+from lipt.trainer.comparison.verdict import Difference, Outcome
+from lipt.trainer.views import DatasetView, RunView
+from lipt.v1 import run_pb2
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [([18, 18], "18 each"), ([0, 40, 7], "0 to 40"), ([], "-")],
+)
+def test_the_spread_of_classes(counts: list[int], text: str) -> None:
+    assert spread(counts) == text
+
+
+def test_the_report_sets_accuracies_and_subsets_side_by_side_and_ends_with_the_verdict() -> None:
+    soup = run_pb2.SoupReport(
+        initial_accuracy=0.1,
+        mean_learner_accuracy=0.375,
+        best_learner_accuracy=0.5,
+        soup_accuracy=0.625,
+    )
+    run = view_of(
+        RunView, run_pb2.Run(run_id="r", name="demo", state=run_pb2.RUN_STATE_READY, soup=soup)
+    )
+    file = Path("lipt-demo/subset-grand.npy")
+    outcome = Outcome(
+        strategy="grand",
+        fraction=0.1,
+        num_seeds=3,
+        mean_accuracy=0.5,
+        std_accuracy=0.01,
+        difference=Difference(-0.4, -0.42, -0.38),
+        subset_accuracy=1.0,
+        levelled_off=True,
+        num_steps=150,
+        total_seconds=7.0,
+        bytes_sent=3_500_000,
+    )
+    result = DemoResult(
+        dataset=DatasetView("digits", 1797, ("0", "1"), (900, 897), "abc", (1, 8, 8)),
+        run=run,
+        subsets=(SubsetResult("grand", 180, (90, 90), "ab" * 32, (file,)),),
+        outcomes=(outcome,),
+        verdict="At 10% grand does not beat random.",
+        files=(file,),
+        report=Path("lipt-demo/report.html"),
+        seconds=12.34,
+    )
+    lines = report_lines(result)
+    assert "digits: 1797 images 1x8x8, 2 classes" in lines
+    assert "soup (theta_p)  62.5%" in lines
+    assert "mean learner    37.5%" in lines
+    assert [line.split() for line in lines if line.startswith("grand")] == [
+        ["grand", "180", "90", "each", "abababababab", str(file)]
+    ]
+    (row,) = (line for line in lines if line.startswith("10% "))
+    assert "50.0% +- 1.0" in row
+    assert "-40.0 (-42.0 to -38.0)" in row
+    assert "3.5 MB" in row
+    assert lines[lines.index(row) + 1 :] == [
+        "",
+        "At 10% grand does not beat random.",
+        "",
+        "report: lipt-demo/report.html",
+        "done in 12.3 s",
+    ]
+    assert f"wrote {file}" in lines

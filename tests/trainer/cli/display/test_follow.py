@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lipt.common.states import LearnerState, RunState
+from lipt.trainer.cli.display.follow import LineDisplay, follow
+from lipt.trainer.cli.display.live import LiveDisplay, render, shown_learners
+from lipt.trainer.cli.display.waiting import Background, Quiet, run_talking
+
+
+def test_lines_come_at_changes_and_at_least_every_ten_seconds(make_run: Any) -> None:
+    said: list[str] = []
+    display = LineDisplay(said.append, now=0.0)
+    display.show(make_run(state=RunState.PENDING), now=1.0)
+    assert said == ["run demo: pending"]
+    for second in range(2, 10):
+        display.tick(float(second))
+    assert len(said) == 1
+    display.tick(10.0)
+    assert said[1:] == ["run demo: pending"]
+    display.tick(19.0)
+    assert said[2:] == ["run demo: pending; no news for 18 s"]
+
+
+def test_changes_that_say_nothing_do_not_keep_it_silent(make_run: Any, make_learner: Any) -> None:
+    said: list[str] = []
+    display = LineDisplay(said.append, now=0.0)
+    for second in range(30):
+        learner = make_learner(0, state=LearnerState.LEASED, step=second)
+        display.show(make_run(learners=(learner,)), now=float(second))
+    # One at first, then one every nine seconds: at 9, 18 and 27.
+    assert len(said) == 4
+    assert said[1] == "run demo: training, 0 of 1 learners done; learner 0 at step 9/5"
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.shown: list[Any] = []
+        self.ticks = 0
+        self.closed = False
+
+    def show(self, run: Any, now: float) -> None:
+        self.shown.append(run)
+
+    def tick(self, now: float) -> None:
+        self.ticks += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_following_shows_every_change_and_returns_the_last(make_run: Any) -> None:
+    runs = [make_run(revision=number) for number in (1, 2, 3)]
+    display = _Recorder()
+    assert follow(iter(runs), display) is runs[-1]
+    assert display.shown == runs
+    assert display.closed
+
+
+def test_following_nothing_returns_none() -> None:
+    assert follow(iter(()), _Recorder()) is None
+
+
+def test_a_check_ends_the_following(make_run: Any) -> None:
+    hold = threading.Event()
+    display = _Recorder()
+
+    def changes() -> Any:
+        yield make_run()
+        hold.wait()
+
+    def check() -> None:
+        raise RuntimeError("a process died")
+
+    with pytest.raises(RuntimeError, match="a process died"):
+        follow(changes(), display, check=check)
+    assert display.closed
+    hold.set()
+
+
+def test_quiet_comes_while_nothing_does() -> None:
+    hold = threading.Event()
+
+    def items() -> Any:
+        yield 1
+        hold.wait()
+        yield 2
+
+    seen: list[Any] = []
+    for item in Background(items(), tick_seconds=0.001):
+        seen.append(item)
+        if isinstance(item, Quiet):
+            hold.set()
+    assert [item for item in seen if not isinstance(item, Quiet)] == [1, 2]
+    assert Quiet() in seen
+
+
+def test_an_error_of_the_work_is_raised_here() -> None:
+    def work(report: Any) -> None:
+        raise KeyError("gone")
+
+    with pytest.raises(KeyError, match="gone"):
+        run_talking(work, lambda line: None)
+
+
+def test_slow_work_is_talked_about() -> None:
+    heard = threading.Event()
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        heard.set()
+
+    def work(report: Any) -> int:
+        report("scoring 3/9")
+        assert heard.wait(30)
+        return 7
+
+    assert run_talking(work, say, silence_seconds=0.001) == 7
+    assert any(line.startswith("scoring 3/9 (") for line in said)
+
+
+def test_the_table_has_a_row_per_learner(make_run: Any, make_learner: Any, kept: Any) -> None:
+    learners = (
+        make_learner(0, state=LearnerState.DONE, worker="[red]", ingredient=kept),
+        make_learner(1, state=LearnerState.LEASED, worker="w-2", step=3, loss=0.5),
+    )
+    console = Console(file=io.StringIO(), width=120, force_terminal=False)
+    console.print(render(make_run(learners=learners), learners))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "run demo: training, 1 of 2 learners done" in text
+    assert "kept, alpha 0.3" in text
+    assert "[red]" in text
+    assert "3/5" in text
+
+
+def test_a_table_taller_than_the_terminal_shows_those_in_training(make_learner: Any) -> None:
+    learners = tuple(
+        make_learner(index, state=LearnerState.LEASED if index == 7 else LearnerState.QUEUED)
+        for index in range(10)
+    )
+    assert [item.index for item in shown_learners(learners, 3)] == [0, 1, 7]
+    assert shown_learners(learners, 10) == learners
+
+
+def test_a_live_table_ends_with_its_last_state(make_run: Any) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    display = LiveDisplay(console)
+    display.show(make_run(state=RunState.PENDING), 0.0)
+    display.tick(1.0)
+    display.show(make_run(state=RunState.CANCELLED), 2.0)
+    display.close()
+    assert "run demo: cancelled" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from lipt.common.errors import ForkedError, UnreachableError
+from lipt.trainer.connection.reconnection import Reconnection
+
+AWAY = UnreachableError("away.")
+
+
+class Clock:
+    """Stands still but for the pauses."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def of(clock: Clock, *, limit_seconds: float) -> Reconnection:
+    return Reconnection(limit_seconds, clock=lambda: clock.now, sleep=clock.sleep)
+
+
+def test_a_coordinator_that_never_answered_is_not_waited_for() -> None:
+    clock = Clock()
+    with pytest.raises(UnreachableError) as raised:
+        of(clock, limit_seconds=300.0).pause(AWAY)
+    assert raised.value is AWAY
+    assert not clock.pauses
+
+
+def test_pauses_double_until_the_limit_has_passed_since_the_first_failure() -> None:
+    clock = Clock()
+    reconnection = of(clock, limit_seconds=1.4)
+    assert list(reconnection.heard(["hello"])) == ["hello"]
+    for _ in range(3):
+        reconnection.pause(AWAY)
+    with pytest.raises(UnreachableError):
+        reconnection.pause(AWAY)
+    assert clock.pauses == [0.2, 0.4, 0.8]
+
+
+def test_a_message_gives_the_next_interruption_the_whole_limit() -> None:
+    clock = Clock()
+    reconnection = of(clock, limit_seconds=0.5)
+    for message in reconnection.heard(range(3)):
+        clock.now += 100.0
+        reconnection.pause(AWAY)
+        assert clock.pauses == [0.2] * (message + 1)
+
+
+def test_what_a_fork_has_cut_is_asked_for_at_once_and_not_counted() -> None:
+    clock = Clock()
+    reconnection = of(clock, limit_seconds=0.0)
+    reconnection.pause(ForkedError("cut."))
+    list(reconnection.heard(["hello"]))
+    reconnection.pause(ForkedError("cut."))
+    assert not clock.pauses

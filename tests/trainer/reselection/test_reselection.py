@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lipt.common.errors import (
+    ComputeError,
+    ConfigError,
+    LiptError,
+    NotACoordinatorError,
+    SubsetError,
+    UnreachableError,
+    WeightsError,
+    WrongOffsetError,
+)
+from lipt.common.weights.files import serialize_weights
+from lipt.trainer.reselection.reselection import Reselection, ReselectionWarning
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import StrategyView
+from tests.trainer.made_up import made_up_subset
+
+
+def subset_of(number: int) -> Subset:
+    return made_up_subset([number])
+
+
+class FakeClient:
+    """Answers with subset 0, 1, 2, ..., or with what a test puts in the way."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes | None] = []
+        self.arguments: list[Mapping[str, Any]] = []
+        self.refusals: list[LiptError] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def strategies(self) -> list[StrategyView]:
+        plain = StrategyView("craig", "", "", True, True, (), needs=("signals",))
+        return [plain, replace(plain, name="aum", needs=("learners",))]
+
+    def subset(self, run: str, strategy: str, *, weights: bytes | None, **options: Any) -> Subset:
+        self.gate.wait()
+        self.asked.append(weights)
+        self.arguments.append({"run": run, "strategy": strategy, **options})
+        if self.refusals and weights is not None:
+            raise self.refusals.pop(0)
+        return subset_of(len(self.asked) - 1)
+
+
+@pytest.fixture
+def fake() -> FakeClient:
+    return FakeClient()
+
+
+@pytest.fixture
+def model() -> nn.Linear:
+    return nn.Linear(2, 2)
+
+
+@pytest.fixture
+def make(fake: FakeClient, model: nn.Linear) -> Callable[..., Reselection]:
+    def reselection(**options: Any) -> Reselection:
+        given = {"strategy": "craig", "fraction": 0.1, **options}
+        return Reselection(fake, model, **given)  # type: ignore[arg-type]
+
+    return reselection
+
+
+def digests(reselection: Reselection, epochs: range) -> list[int]:
+    return [int(reselection.before_epoch(epoch).indices[0]) for epoch in epochs]
+
+
+def test_the_first_subset_is_the_runs_and_later_ones_the_models(
+    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
+) -> None:
+    reselection = make(every=2, run="r-1", balanced=False, options={"a": 1})
+    assert digests(reselection, range(6)) == [0, 0, 1, 1, 2, 2]
+    assert fake.asked == [None, *[serialize_weights(model.state_dict())] * 2]
+    expected: dict[str, Any] = {"run": "r-1", "strategy": "craig", "fraction": 0.1}
+    expected |= {"budget": None}
+    expected |= {"balanced": False, "options": {"a": 1}}
+    assert fake.arguments[0] == {**expected, "previous": None}
+    # Told what training has now, a strategy may answer that it is still good.
+    assert fake.arguments[1] == {**expected, "previous": subset_of(0)}
+
+
+def test_the_weights_are_those_of_the_moment(
+    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
+) -> None:
+    reselection = make(every=1)
+    before = serialize_weights(model.state_dict())
+    with torch.no_grad():
+        model.weight.add_(1)
+    digests(reselection, range(2))
+    assert fake.asked[1] == serialize_weights(model.state_dict()) != before
+
+
+def test_a_given_first_subset_is_not_asked_for(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(first=subset_of(7), every=3)
+    assert digests(reselection, range(3)) == [7, 7, 7]
+    assert not fake.asked
+
+
+def test_an_absent_coordinator_costs_one_warning_and_is_asked_again(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=2)
+    fake.refusals = [UnreachableError("away."), UnreachableError("still away.")]
+    digests(reselection, range(2))
+    with pytest.warns(ReselectionWarning, match=r"epoch 2: no new subset \(away\.\)"):
+        assert reselection.before_epoch(2).indices[0] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert reselection.before_epoch(3).indices[0] == 0  # away, but nothing new to say
+        assert reselection.before_epoch(4).indices[0] == 3  # back
+    assert [selected.epoch for selected in reselection.history] == [4]
+
+
+def test_a_new_outage_is_warned_of_again(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=1)
+    reselection.before_epoch(0)
+    for epoch in (1, 3):
+        fake.refusals = [UnreachableError("away.")]
+        with pytest.warns(ReselectionWarning):
+            reselection.before_epoch(epoch)
+        reselection.before_epoch(epoch + 1)
+
+
+def test_the_same_epoch_again_asks_nothing_and_changes_nothing(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    # Lightning and Hugging Face set a sampler's epoch themselves, and a callback does too.
+    reselection = make(every=1, prefetch=True)
+    fake.refusals = [UnreachableError("away.")]
+    reselection.before_epoch(0)
+    reselection.before_epoch(0)
+    with pytest.warns(ReselectionWarning):
+        first = reselection.before_epoch(1)
+    fake.gate.clear()  # the next prefetch is on its way, and nothing waits for it
+    assert reselection.before_epoch(1) is first
+    fake.gate.set()
+    # The third answer: the first subset, the one that did not come, and this one were asked for.
+    assert reselection.before_epoch(2).indices[0] == 2
+    assert len(reselection.history) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotACoordinatorError("a proxy answers."),
+        ComputeError("the compute process ended."),
+        SubsetError("damaged on the way."),
+        WrongOffsetError("out of step ten times in a row."),
+        OSError("no such file."),
+    ],
+)
+def test_a_coordinator_in_trouble_does_not_end_training(
+    make: Callable[..., Reselection], fake: FakeClient, error: LiptError
+) -> None:
+    reselection = make(every=1)
+    reselection.before_epoch(0)
+    fake.refusals = [error]
+    with pytest.warns(ReselectionWarning, match=str(error)):
+        assert reselection.before_epoch(1).indices[0] == 0
+    assert reselection.before_epoch(2).indices[0] == 2
+
+
+def test_weights_of_another_model_end_training(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    # It would be refused every time: a training that goes on would never re-select.
+    reselection = make(every=1)
+    reselection.before_epoch(0)
+    fake.refusals = [WeightsError("other names.")]
+    with pytest.raises(WeightsError):
+        reselection.before_epoch(1)
+
+
+def test_prefetching_asks_an_epoch_early_without_waiting(
+    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
+) -> None:
+    reselection = make(every=2, prefetch=True)
+    reselection.before_epoch(0)
+    early = serialize_weights(model.state_dict())
+    fake.gate.clear()
+    assert reselection.before_epoch(1).indices[0] == 0  # asked, not waited for
+    with torch.no_grad():
+        model.weight.add_(1)
+    fake.gate.set()
+    assert reselection.before_epoch(2).indices[0] == 1
+    assert fake.asked == [None, early]
+    assert [selected.stale_epochs for selected in reselection.history] == [1]
+
+
+@pytest.mark.parametrize("num_epochs", [5, 6])
+def test_nothing_is_asked_for_that_no_epoch_would_use(
+    make: Callable[..., Reselection], fake: FakeClient, num_epochs: int
+) -> None:
+    reselection = make(every=2, prefetch=True, num_epochs=num_epochs)
+    assert digests(reselection, range(num_epochs)) == [0, 0, 1, 1, 2, 2][:num_epochs]
+    reselection._executor.shutdown()  # whatever was asked for early has been by now
+    assert len(fake.asked) == 3
+
+
+def test_an_epoch_that_will_not_come_has_no_subset_of_its_own(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    # Lightning announces the epoch after the last one when it loads a finished training.
+    reselection = make(every=2, num_epochs=4)
+    assert digests(reselection, range(2, 5)) == [1, 1, 1]
+    assert len(fake.asked) == 2
+    reselection.num_epochs = 6  # training is to be longer: now it comes
+    assert digests(reselection, range(4, 6)) == [2, 2]
+
+
+def test_its_identity_has_all_that_decides_the_subsets(make: Callable[..., Reselection]) -> None:
+    reselection = make(every=3, run="r-1", options={"a": 1}, prefetch=True)
+    assert json.loads(json.dumps(reselection.identity)) == {
+        "run": "r-1",
+        "strategy": "craig",
+        "fraction": 0.1,
+        "budget": None,
+        "options": {"a": "1"},
+        "balanced": None,
+        "every": 3,
+        "prefetch": True,
+    }
+
+
+def test_going_on_from_a_checkpoint_keeps_its_subset_until_one_is_due(
+    make: Callable[..., Reselection],
+) -> None:
+    reselection = make(every=4)
+    reselection.subset = subset_of(9)
+    assert digests(reselection, range(5, 9)) == [9, 9, 9, 1]
+
+
+def test_a_checkpoint_at_the_epoch_that_is_due_asks(make: Callable[..., Reselection]) -> None:
+    reselection = make(every=4)
+    assert digests(reselection, range(4, 6)) == [1, 1]
+
+
+def test_a_checkpoint_has_all_that_going_on_needs(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=3)
+    digests(reselection, range(3))
+    state = json.loads(json.dumps(reselection.state_dict()))
+    other = make(every=3)
+    other.load_state_dict(state)
+    assert other.subset == reselection.subset
+    assert other.before_epoch(2) == reselection.subset  # no epoch twice
+    asked = len(fake.asked)
+    assert other.before_epoch(3) == subset_of(asked)
+
+
+def test_a_subset_that_was_due_is_still_due_after_a_checkpoint(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=3)
+    fake.refusals = [UnreachableError("away.")]
+    with pytest.warns(ReselectionWarning):
+        digests(reselection, range(4))
+    other = make(every=3)
+    other.load_state_dict(reselection.state_dict())
+    assert other.before_epoch(3) == subset_of(0)
+    assert other.before_epoch(4) == subset_of(len(fake.asked) - 1) != subset_of(0)
+
+
+def test_wrappers_are_looked_through(fake: FakeClient) -> None:
+    inner = nn.Linear(2, 2)
+    wrapped = nn.DataParallel(inner)
+    reselection = Reselection(fake, wrapped, "craig", fraction=0.1, every=1)  # type: ignore[arg-type]
+    digests(reselection, range(2))
+    assert fake.asked[1] == serialize_weights(inner.state_dict())
+
+
+def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_for(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    with pytest.raises(ConfigError, match=r"aum looks at how .*Train on its one subset"):
+        make(strategy="aum")
+    assert not fake.asked
+
+
+@pytest.mark.parametrize("every", [0, -1])
+def test_less_than_an_epoch_is_refused(make: Callable[..., Reselection], every: int) -> None:
+    with pytest.raises(ConfigError, match=rf"every = {every}: .* 1 epoch or more"):
+        make(every=every)

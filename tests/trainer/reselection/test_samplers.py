@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset
+
+from lipt.common.errors import ConfigError
+from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import StrategyView
+from tests.trainer.made_up import made_up_subset
+
+TEN = made_up_subset(range(5, 105, 10))
+
+
+def test_an_epoch_is_the_subset_in_another_order_each_time() -> None:
+    sampler = SubsetSampler(TEN)
+    first = list(sampler)
+    assert sorted(first) == TEN.indices.tolist()
+    assert list(sampler) == first  # until the epoch changes
+    sampler.set_epoch(1)
+    assert list(sampler) != first
+    assert sorted(sampler) == TEN.indices.tolist()
+
+
+def test_unshuffled_is_ascending() -> None:
+    assert list(SubsetSampler(TEN, shuffle=False)) == TEN.indices.tolist()
+
+
+def test_another_seed_is_another_order() -> None:
+    assert list(SubsetSampler(TEN, seed=1)) != list(SubsetSampler(TEN, seed=2))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 10, 12])
+def test_ranks_are_disjoint_and_cover_the_subset(num_ranks: int) -> None:
+    samplers = [SubsetSampler(TEN, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+    parts = [list(sampler) for sampler in samplers]
+    assert [len(sampler) for sampler in samplers] == [len(part) for part in parts]
+    assert sorted(index for part in parts for index in part) == TEN.indices.tolist()
+
+
+def test_dropping_makes_ranks_equal_and_disjoint() -> None:
+    parts = [list(SubsetSampler(TEN, rank=r, num_ranks=4, uneven="drop")) for r in range(4)]
+    assert [len(part) for part in parts] == [2, 2, 2, 2]
+    assert len({index for part in parts for index in part}) == 8
+
+
+@pytest.mark.parametrize("num_ranks", [4, 7, 25])
+def test_repeating_makes_ranks_equal_and_covers(num_ranks: int) -> None:
+    samplers = [
+        SubsetSampler(TEN, rank=r, num_ranks=num_ranks, uneven="repeat") for r in range(num_ranks)
+    ]
+    parts = [list(sampler) for sampler in samplers]
+    assert {len(part) for part in parts} == {-(-10 // num_ranks)}
+    assert {index for part in parts for index in part} == set(TEN.indices.tolist())
+
+
+@pytest.mark.parametrize(("rank", "num_ranks"), [(1, 1), (-1, 2), (3, 3)])
+def test_a_rank_outside_the_world_is_refused(rank: int, num_ranks: int) -> None:
+    with pytest.raises(ConfigError, match=rf"rank {rank} is not one of {num_ranks}"):
+        SubsetSampler(TEN, rank=rank, num_ranks=num_ranks)
+
+
+def test_an_empty_subset_is_refused() -> None:
+    with pytest.raises(ConfigError, match="empty"):
+        SubsetSampler(made_up_subset([]))
+
+
+def test_a_users_batch_sampler_takes_it() -> None:
+    batches = list(BatchSampler(SubsetSampler(TEN), batch_size=4, drop_last=True))
+    assert [len(batch) for batch in batches] == [4, 4]
+
+
+class _Alternating:
+    """A client without a coordinator: a question has the next answer, over and over."""
+
+    def __init__(self, subsets: Sequence[Subset]) -> None:
+        self._answers = itertools.cycle(subsets)
+
+    def strategies(self) -> list[StrategyView]:
+        return []
+
+    def subset(self, run: str, strategy: str, **options: object) -> Subset:
+        return next(self._answers)
+
+
+def reselecting(subsets: Sequence[Subset]) -> ReselectingSampler:
+    """Draws from another subset in every epoch."""
+    client: Any = _Alternating(subsets)
+    return ReselectingSampler(client, torch.nn.Linear(2, 2), every=1, fraction=0.1)
+
+
+def test_a_samplers_state_is_its_order_and_its_subset() -> None:
+    subsets = [made_up_subset(range(8)), made_up_subset(range(50, 62))]
+    one = reselecting(subsets)
+    one.set_epoch(3)
+    other = reselecting(subsets)
+    other.load_state_dict(one.state_dict())
+    assert list(other) == list(one)
+    assert len(other) == 12
+
+
+def test_persistent_workers_see_the_new_subset() -> None:
+    subsets = [made_up_subset(range(8)), made_up_subset(range(50, 62))]
+    sampler = reselecting(subsets)
+    loader = DataLoader(
+        TensorDataset(torch.arange(100)),
+        batch_size=4,
+        sampler=sampler,
+        num_workers=1,
+        persistent_workers=True,
+    )
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        seen = sorted(int(value) for (batch_B,) in loader for value in batch_B)
+        assert seen == subsets[epoch % 2].indices.tolist()
+        assert len(sampler) == len(seen)

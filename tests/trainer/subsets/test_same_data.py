@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder, VisionDataset
+
+from lipt.common.data import open_dataset
+from lipt.common.data.loading import load
+from lipt.common.data.sources.factory import FactoryRows
+from lipt.common.errors import SubsetError
+from lipt.common.subsets.digest import subset_digest
+from lipt.trainer.subsets.subset import Subset
+
+NUM_ROWS = 70  # more than the rows that a fingerprint samples
+
+
+def subset_for(fingerprint: str, num_examples: int | None = NUM_ROWS, last: int = 9) -> Subset:
+    indices_K = np.array([2, 5, last])
+    weights_K = np.ones(3, np.float32)
+    manifest = {} if num_examples is None else {"data": {"num_examples": num_examples}}
+    digest = subset_digest(indices_K, weights_K)
+    return Subset(indices_K, weights_K, fingerprint, digest, "grand", manifest)
+
+
+def images() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (NUM_ROWS, 3, 4, 4), dtype=torch.uint8, generator=generator)
+
+
+class Pairs(Dataset[tuple[torch.Tensor, int]]):
+    """A user's own data set, without `targets`."""
+
+    def __init__(self) -> None:
+        self.images_NCHW = images()
+
+    def __len__(self) -> int:
+        return NUM_ROWS
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        return self.images_NCHW[row], row % 3
+
+
+class Vision(VisionDataset):
+    """As torchvision's CIFAR: PIL images, `targets`, `classes`, a transform."""
+
+    def __init__(self, transform: Callable[[Any], Any] | None = None) -> None:
+        super().__init__("", transform=transform)
+        self.images_NHWC = images().permute(0, 2, 3, 1).numpy()
+        self.targets = [row % 3 for row in range(NUM_ROWS)]
+        self.classes = ["a", "b", "c"]
+
+    def __len__(self) -> int:
+        return NUM_ROWS
+
+    def __getitem__(self, row: int) -> tuple[Any, int]:
+        image: Any = Image.fromarray(self.images_NHWC[row])
+        return self.transform(image) if self.transform else image, self.targets[row]
+
+
+def served(data: Any) -> str:
+    """The fingerprint that a coordinator has that was given `module:factory`."""
+    return load(
+        FactoryRows("m:f", data), image_size=None, memory_budget_bytes=2**20, progress=None
+    ).fingerprint
+
+
+def test_a_set_of_ours_is_known_by_its_fingerprint() -> None:
+    digits = open_dataset("digits")
+    chosen = subset_for(digits.fingerprint, len(digits)).apply(digits)
+    assert len(chosen) == 3
+    assert torch.equal(chosen[1]["image"], digits[5]["image"])  # type: ignore[arg-type]
+
+
+def test_other_data_is_refused_with_both_fingerprints() -> None:
+    train, test = open_dataset("digits-train"), open_dataset("digits-test")
+    subset = subset_for(train.fingerprint, num_examples=None)
+    with pytest.raises(SubsetError, match=f"{train.fingerprint}.*{test.fingerprint}.*check=False"):
+        subset.apply(test)
+    assert len(subset.apply(test, check=False)) == 3
+
+
+def test_another_length_is_refused_whatever_is_said() -> None:
+    digits = open_dataset("digits")
+    for check in (True, False):
+        with pytest.raises(SubsetError, match="from 1796 examples and this data set has 1797"):
+            subset_for(digits.fingerprint, 1796).apply(digits, check=check)
+
+
+def test_an_index_beyond_the_end_is_refused_whatever_is_said() -> None:
+    subset = subset_for("f" * 64, num_examples=None, last=NUM_ROWS)
+    with pytest.raises(SubsetError, match="largest index is 70 and this data set has 70 rows"):
+        subset.apply(Pairs(), check=False)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [None, transforms.ToTensor(), transforms.Compose([transforms.RandomCrop(3)])],
+    ids=["none", "tensor", "random"],
+)
+def test_a_torchvision_set_is_recognized_under_its_transform(transform: Any) -> None:
+    mine = Vision(transform)
+    chosen = subset_for(served(Vision())).apply(mine)
+    assert [label for _, label in chosen] == [2, 2, 0]
+    assert mine.transform is transform
+
+
+def test_pairs_without_targets_are_read_for_their_labels() -> None:
+    assert len(subset_for(served(Pairs())).apply(Pairs())) == 3
+    other = Pairs()
+    other.images_NCHW = other.images_NCHW.flip(0)
+    with pytest.raises(SubsetError, match=f"{served(Pairs())}.*{served(other)}"):
+        subset_for(served(Pairs())).apply(other)
+
+
+def test_a_transform_that_a_set_cannot_do_without_is_kept() -> None:
+    class Stubborn(Pairs):
+        def __init__(self) -> None:
+            super().__init__()
+            self.transform = torch.clone
+
+        def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+            return self.transform(self.images_NCHW[row]), row % 3
+
+    assert len(subset_for(served(Pairs())).apply(Stubborn())) == 3
+
+
+def test_a_set_that_gives_no_bytes_away_says_so() -> None:
+    floats = TensorDataset(torch.zeros(NUM_ROWS, 4), torch.zeros(NUM_ROWS, dtype=torch.int64))
+    subset = subset_for("f" * 64)
+    with pytest.raises(SubsetError, match=r"TensorDataset cannot be computed \(.*check=False if"):
+        subset.apply(floats)
+    assert len(subset.apply(floats, check=False)) == 3
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        for number in range(5):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / label / f"{number}.png")
+    return tmp_path
+
+
+def test_an_image_folder_is_recognized_as_files_and_as_pixels(folder: Path) -> None:
+    mine = ImageFolder(str(folder), transform=transforms.ToTensor())
+    as_files = open_dataset(f"imagefolder:{folder}").fingerprint
+    as_pixels = served(ImageFolder(str(folder)))
+    assert as_files != as_pixels
+    for fingerprint in (as_files, as_pixels):
+        assert len(subset_for(fingerprint, 10).apply(mine)) == 3
+    with pytest.raises(SubsetError, match=f"{as_files} or {as_pixels}"):
+        subset_for("f" * 64, 10).apply(mine)
+
+
+def test_a_loader_takes_what_is_applied() -> None:
+    loader = DataLoader(subset_for(served(Pairs())).apply(Pairs()), batch_size=2)
+    assert [labels.tolist() for _, labels in loader] == [[2, 2], [0]]
+
+
+class Table:
+    """As much of a `datasets.Dataset` as is asked for, of rows that are no images."""
+
+    def __init__(self, rows: list[int], *columns: str) -> None:
+        self.rows = rows
+        self.features = dict.fromkeys(columns or ("text", "label"))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def with_format(self, kind: str) -> Table:
+        return self
+
+    def select(self, indices: list[int]) -> Table:
+        return Table([self.rows[index] for index in indices])
+
+
+def test_what_has_no_images_is_selected_from_on_ones_own_word() -> None:
+    subset, table = subset_for("f" * 64), Table(list(range(NUM_ROWS)))
+    with pytest.raises(SubsetError, match=r"columns text, label.*check=False"):
+        subset.hf_select(table)
+    assert subset.hf_select(table, check=False).rows == [2, 5, 9]
+    with pytest.raises(SubsetError, match="from 70 examples and this data set has 3"):
+        subset.hf_select(Table([1, 2, 3]), check=False)
+
+
+def test_what_looks_like_a_table_and_cannot_be_read_is_refused_with_the_remedy() -> None:
+    table = Table(list(range(NUM_ROWS)), "image", "label")
+    with pytest.raises(SubsetError, match=r"Table cannot be computed \(.*subscriptable\).*check=F"):
+        subset_for("f" * 64).hf_select(table)
+
+
+@pytest.fixture
+def parquet_file(folder: Path) -> Path:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    files = sorted(folder.glob("*/*.png"))
+    records = [{"bytes": file.read_bytes(), "path": file.name} for file in files]
+    table = arrow.table({"image": records, "label": [0] * 5 + [1] * 5})
+    path = folder / "train.parquet"
+    parquet.write_table(table, path)
+    return path
+
+
+def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    images = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    table = datasets.Dataset.from_parquet(
+        str(parquet_file), features=images, cache_dir=str(parquet_file.parent / "cache")
+    )
+    subset = subset_for(open_dataset(f"parquet:{parquet_file}").fingerprint, 10)
+    assert subset.hf_select(table)["label"][:] == [0, 1, 1]
+    assert len(subset.apply(table)) == 3
+    with pytest.raises(SubsetError, match="but this Dataset has"):
+        subset.hf_select(table.select(list(reversed(range(10)))))

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipt.common.errors import MissingExtraError, SubsetError
+from lipt.trainer.subsets.subset import Subset
+
+SUFFIXES = (".npy", ".csv", ".json", ".parquet")
+
+
+def make_subset(
+    indices: list[int], weights: list[float], manifest: dict[str, Any] | None = None
+) -> Subset:
+    packed = struct.pack(f"<{len(indices)}q{len(weights)}f", *indices, *weights)
+    return Subset(
+        indices=np.array(indices, dtype=np.int64),
+        weights=np.array(weights, dtype=np.float32),
+        fingerprint="ab" * 32,
+        digest=hashlib.sha256(packed).hexdigest(),
+        strategy="grand",
+        manifest=manifest if manifest is not None else {"seed": 3},
+    )
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    # Surrogates cannot be encoded as UTF-8, by anybody.
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@st.composite
+def subsets(draw: st.DrawFn) -> Subset:
+    indices = sorted(draw(st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=20)))
+    floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+    weights = draw(st.lists(floats, min_size=len(indices), max_size=len(indices)))
+    texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+    return make_subset(indices, weights, draw(st.dictionaries(texts, JSON_VALUES, max_size=3)))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@settings(deadline=None)
+@given(subset=subsets())
+def test_every_format_gives_back_what_was_saved(
+    subset: Subset, suffix: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("round") / f"subset{suffix}"
+    loaded = Subset.load(subset.save(path))
+    assert loaded == subset
+    assert loaded.indices.tobytes() == subset.indices.tobytes()
+    assert loaded.weights.tobytes() == subset.weights.tobytes()
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+
+@given(subset=subsets())
+@settings(deadline=None)
+def test_a_subset_within_something_else_is_exact_too(subset: Subset) -> None:
+    again = Subset.from_json(subset.to_json())
+    assert again == subset
+    assert again.indices.tobytes() == subset.indices.tobytes()
+    assert again.weights.tobytes() == subset.weights.tobytes()
+
+
+def test_a_json_is_the_same_in_a_file_and_without(tmp_path: Path) -> None:
+    subset = make_subset([2, 5], [1.0, 0.1])
+    assert subset.save(tmp_path / "subset.json").read_text() == subset.to_json()
+    with pytest.raises(SubsetError, match="does not hold a subset"):
+        Subset.from_json(subset.to_json()[:40])
+
+
+def test_numpy_reads_the_indices_of_a_npy(tmp_path: Path) -> None:
+    path = make_subset([2, 5, 9], [1.0, 0.5, 2.0]).save(tmp_path / "subset.npy")
+    assert np.load(path).tolist() == [2, 5, 9]
+    assert np.load(path, mmap_mode="r").tolist() == [2, 5, 9]
+
+
+def test_a_npy_is_three_records_of_numpy(tmp_path: Path) -> None:
+    subset = make_subset([2, 5], [1.0, 0.5])
+    path = subset.save(tmp_path / "subset.npy")
+    metadata = {
+        "digest": subset.digest,
+        "fingerprint": "ab" * 32,
+        "format": "lipt-subset",
+        "manifest": {"seed": 3},
+        "strategy": "grand",
+        "version": 1,
+    }
+    expected = io.BytesIO()
+    np.save(expected, np.array([2, 5], dtype="<i8"))
+    np.save(expected, np.array([1.0, 0.5], dtype="<f4"))
+    np.save(expected, np.frombuffer(json.dumps(metadata).encode(), dtype=np.uint8))
+    assert path.read_bytes() == expected.getvalue()
+
+
+def test_a_csv_is_a_plain_table(tmp_path: Path) -> None:
+    subset = make_subset([2, 5], [1.0, 0.1], {})
+    path = subset.save(tmp_path / "subset.csv")
+    # 0.1 as float32 is 0.100000001490116...
+    assert path.read_text() == (
+        "index,weight,lipt\n"
+        f'2,1.0,"{{""digest"": ""{subset.digest}"", ""fingerprint"": ""{"ab" * 32}"", '
+        '""format"": ""lipt-subset"", ""manifest"": {}, ""strategy"": ""grand"", '
+        '""version"": 1}"\n'
+        "5,0.10000000149011612,\n"
+    )
+
+
+def test_a_json_has_everything_by_name(tmp_path: Path) -> None:
+    subset = make_subset([2, 5], [1.0, 0.5])
+    assert json.loads(subset.save(tmp_path / "subset.json").read_text()) == {
+        "format": "lipt-subset",
+        "version": 1,
+        "strategy": "grand",
+        "fingerprint": "ab" * 32,
+        "digest": subset.digest,
+        "manifest": {"seed": 3},
+        "indices": [2, 5],
+        "weights": [1.0, 0.5],
+    }
+
+
+def test_a_parquet_has_two_columns(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = make_subset([2, 5], [1.0, 0.5]).save(tmp_path / "subset.parquet")
+    table = parquet.read_table(path)
+    assert table.to_pydict() == {"index": [2, 5], "weight": [1.0, 0.5]}
+    assert [str(field.type) for field in table.schema] == ["int64", "float"]
+
+
+def test_parquet_without_pyarrow_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'lipt\[parquet\]'"):
+        make_subset([2], [1.0]).save(tmp_path / "subset.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["subset.txt", "subset"])
+def test_another_suffix_is_refused_with_the_four(name: str, tmp_path: Path) -> None:
+    complaint = r"\.npy, \.csv, \.json, \.parquet"
+    with pytest.raises(SubsetError, match=complaint):
+        make_subset([2], [1.0]).save(tmp_path / name)
+    with pytest.raises(SubsetError, match=complaint):
+        Subset.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@settings(deadline=None)
+@given(share=st.floats(0.0, 1.0, exclude_max=True))
+def test_a_truncated_file_never_gives_another_subset(
+    suffix: str, share: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    subset = make_subset([2, 5, 9], [1.0, 0.5, 2.0])
+    path = subset.save(tmp_path_factory.mktemp("cut") / f"subset{suffix}")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    try:
+        loaded = Subset.load(path)
+    except SubsetError:
+        return
+    assert loaded == subset  # all that a text file can lose is its last punctuation
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_half_a_file_is_refused_with_the_remedy(suffix: str, tmp_path: Path) -> None:
+    path = make_subset([2, 5, 9], [1.0, 0.5, 2.0]).save(tmp_path / f"subset{suffix}")
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(SubsetError, match="get it again with 'lipt subset get'"):
+        Subset.load(path)
+
+
+def test_a_plain_npy_of_indices_is_not_taken_for_a_subset(tmp_path: Path) -> None:
+    np.save(tmp_path / "indices.npy", np.array([2, 5]))
+    with pytest.raises(SubsetError, match="there are no weights"):
+        Subset.load(tmp_path / "indices.npy")
+
+
+def test_a_pickled_npy_is_not_opened(tmp_path: Path) -> None:
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(SubsetError, match="does not hold a subset"):
+        Subset.load(tmp_path / "objects.npy")
+
+
+def test_a_changed_example_is_refused(tmp_path: Path) -> None:
+    path = make_subset([2, 5], [1.0, 0.5]).save(tmp_path / "subset.json")
+    path.write_text(path.read_text().replace("[2, 5]", "[2, 6]"))
+    with pytest.raises(SubsetError, match="changed or damaged"):
+        Subset.load(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        ('"version": 1', '"version": 2', "of format 'lipt-subset' version 2"),
+        ('"fingerprint": ', '"footprint": ', "lacks its fingerprint"),
+        ('"manifest": {', '"manifesto": {', "lacks its fingerprint, digest, strategy or manifest"),
+        ('"indices"', '"indexes"', "indices"),
+        ("{", "[{", "does not hold a subset"),
+    ],
+)
+def test_metadata_that_is_not_ours_is_refused(
+    before: str, after: str, complaint: str, tmp_path: Path
+) -> None:
+    path = make_subset([2, 5], [1.0, 0.5]).save(tmp_path / "subset.json")
+    path.write_text(path.read_text().replace(before, after, 1))
+    with pytest.raises(SubsetError, match=complaint):
+        Subset.load(path)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
+    path = make_subset([2], [1.0]).save(tmp_path / "subset.csv")
+    before = path.read_bytes()
+    with pytest.raises(SubsetError, match=r"Choose \.npy, \.json or \.parquet"):
+        make_subset([3], [1.0], {"long": "x" * 200_000}).save(path)
+    assert path.read_bytes() == before
+
+
+def test_columns_cannot_be_changed() -> None:
+    source = np.array([2, 5], dtype=np.int64)
+    packed = struct.pack("<2q2f", 2, 5, 1.0, 1.0)
+    subset = Subset(
+        source, np.ones(2, np.float32), "ab" * 32, hashlib.sha256(packed).hexdigest(), "uniform"
+    )
+    with pytest.raises(ValueError, match="read-only"):
+        subset.indices[0] = 3
+    source[0] = 3
+    assert subset.indices.tolist() == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("indices", "weights", "complaint"),
+    [
+        ([5, 2], [1.0, 1.0], "ascending order"),
+        ([2, 2], [1.0, 1.0], "ascending order"),
+        ([-1, 2], [1.0, 1.0], "row numbers"),
+        ([2, 5], [1.0], "one weight per index"),
+        ([2], [float("nan")], "finite"),
+        ([2], [float("inf")], "finite"),
+    ],
+)
+def test_columns_that_are_no_subset_are_refused(
+    indices: list[int], weights: list[float], complaint: str
+) -> None:
+    with pytest.raises(SubsetError, match=complaint):
+        make_subset(indices, weights)
+
+
+def test_subsets_are_equal_by_value() -> None:
+    one, same, other = (make_subset([2, index], [1.0, 0.5]) for index in (5, 5, 6))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert one != make_subset([2, 5], [1.0, 0.5], {})
+    assert one != "subset"
+    assert len(one) == 2

@@ -1,0 +1,81 @@
+"""Options that several commands share, each declared once.
+
+Nothing here imports gRPC until a command runs: `--help` has to be instant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from lipt.common.network.tls import TlsFiles
+    from lipt.trainer.client.client import Client
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Run = Annotated[str, typer.Option("--run", "-r", help="A run's id or name, or latest.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id or name, or latest.")]
+Budget = Annotated[
+    int | None, typer.Option("--budget", "-k", help="How many examples, in its place.")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the strategy."),
+]
+ImageSize = Annotated[
+    int | None,
+    typer.Option("--image-size", help="Scale the images to it, as lipt-coordinator does."),
+]
+AllowModule = Annotated[
+    list[str] | None, typer.Option(help="A module that --data and --model may import.")
+]
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """The coordinator that a command talks to: where it is, and the files of TLS."""
+
+    address: Annotated[
+        str,
+        typer.Option(
+            "--coordinator",
+            envvar="LIPT_COORDINATOR",
+            metavar="HOST:PORT",
+            help="Where lipt-coordinator listens.",
+        ),
+    ] = "127.0.0.1:50051"
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option("--tls-cert", envvar="LIPT_TLS_CERT", help="This side's certificate (PEM)."),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        typer.Option("--tls-key", envvar="LIPT_TLS_KEY", help="The certificate's key (PEM)."),
+    ] = None
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option("--tls-ca", envvar="LIPT_TLS_CA", help="Who signs the coordinator (PEM)."),
+    ] = None
+
+    def tls(self) -> TlsFiles | None:
+        """The files of TLS; None for a connection in the clear.
+
+        Raises:
+            ConfigError: a file is missing, or one that belongs to it.
+        """
+        from lipt.common.network.tls import TlsFiles
+
+        return TlsFiles.from_options(self.tls_cert, self.tls_key, self.tls_ca)
+
+    def connect(self) -> Client:
+        """A client of it.
+
+        Raises:
+            ConfigError: the address is not host:port, or as `tls`.
+        """
+        from lipt.trainer.client.client import Client
+
+        return Client(self.address, tls=self.tls())

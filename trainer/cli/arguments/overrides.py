@@ -1,0 +1,133 @@
+"""From the command line's words to a run's settings, each given once.
+
+`--set learners.learning_rate=0.05` reaches every setting; the common ones have
+flags of their own. A value is read as TOML reads one, and as text where TOML
+does not know it: `resnet8` needs no quotes.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from lipt.common.config.settings import read_toml
+from lipt.common.config.validation import merge
+from lipt.common.errors import ConfigError, LiptError
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`a.b=1` as ("a.b", 1).
+
+    Raises:
+        ConfigError: there is no "=", or no name before it.
+    """
+    name, separator, value = text.partition("=")
+    parts = name.strip().split(".")
+    if not separator or not all(parts):
+        raise ConfigError(f"{text!r} is not NAME=VALUE. Example: learners.learning_rate=0.05")
+    return name.strip(), _parse_value(value.strip())
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, str]:
+    """A strategy's options, `name=value` each, as they travel: text.
+
+    Raises:
+        ConfigError: there is no "=", no name before it, or a name was given before.
+    """
+    options: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = (part.strip() for part in text.partition("="))
+        if not separator or not name:
+            raise ConfigError(f"--option {text!r} is not NAME=VALUE. 'lipt strategies' lists them.")
+        if name in options:
+            raise ConfigError(
+                f"--option {name} was given twice: {options[name]!r} and {value!r}. Drop one."
+            )
+        options[name] = value
+    return options
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names with commas between them.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ConfigError(f"{text!r} names nothing: give at least one name, e.g. craig,grand")
+    return names
+
+
+def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{"a.b": 1} as {"a": {"b": 1}}.
+
+    Raises:
+        ConfigError: one name is both a setting and a group of settings.
+    """
+    nested: dict[str, Any] = {}
+    for name, value in settings.items():
+        *groups, leaf = name.split(".")
+        level = nested
+        for group in groups:
+            level = level.setdefault(group, {})
+            if not isinstance(level, dict):
+                raise ConfigError(f"{name}: {group} was given a value of its own before.")
+        if leaf in level:
+            raise ConfigError(f"{name} is a group of settings that were given one by one.")
+        level[leaf] = value
+    return nested
+
+
+def collect_overrides(
+    flags: Mapping[str, Any], assignments: Sequence[str], config: Path | None
+) -> dict[str, Any]:
+    """What a run's request says, nested as in `RunConfig`.
+
+    Args:
+        flags: values of the flags by the setting's dotted name; None: not given.
+        assignments: the texts of `--set`.
+        config: a TOML file whose `[run]` table lies beneath flags and `--set`.
+
+    Raises:
+        ConfigError: a text that is not NAME=VALUE, a setting given twice, or a
+            file without a `[run]` table.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    for text in assignments:
+        name, value = parse_assignment(text)
+        if name in given:
+            raise ConfigError(f"{name} was given twice: {given[name]!r} and {value!r}. Drop one.")
+        given[name] = value
+    return merge(_run_table(config) if config else {}, nest(given))
+
+
+def _run_table(config: Path) -> dict[str, Any]:
+    table = read_toml(config).get("run")
+    if not isinstance(table, dict):
+        raise ConfigError(
+            f"{config} has no [run] table. Put the run's settings under [run], [run.learners] "
+            "and so on; deploy/run.example.toml shows all of them."
+        )
+    return table
+
+
+@contextmanager
+def refusing_as_usage() -> Iterator[None]:
+    """Turns a refusal of what was typed into a usage error (status 2)."""
+    try:
+        yield
+    except LiptError as error:
+        raise typer.BadParameter(str(error)) from None

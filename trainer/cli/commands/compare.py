@@ -1,0 +1,116 @@
+"""`lipt compare`: do a strategy's subsets beat random ones, and at what total cost?"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json
+
+
+@grouped
+def compare(
+    *,
+    data: Annotated[str, typer.Option(help="The coordinator's data, opened here to train on.")],
+    test: Annotated[str, typer.Option(help="What accuracy is measured on.")],
+    image_size: ImageSize = None,
+    model: Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")],
+    strategies: Annotated[str, typer.Option(help="Names with commas between them.")],
+    fractions: Annotated[str, typer.Option(help="Of the data, with commas.")] = "0.1",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of the whole pipeline.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps of every training, in place of epochs.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="On the largest subset (200).")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Of the training's recipe."),
+    ] = None,
+    run_settings: Annotated[
+        list[str] | None,
+        typer.Option("--run-set", metavar="NAME=VALUE", help="Of the runs, as in 'run start'."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Trials; goes on after those that it holds.")
+    ] = Path("comparison.jsonl"),
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    device: Annotated[str, typer.Option(help="Of main training.")] = "auto",
+    allow_module: AllowModule = None,
+    json: Json = False,
+    coordinator: Coordinator,
+) -> None:
+    """Compare strategies with both kinds of random, by main training at equal steps."""
+    from lipt.common.process.threads import wait_passively
+
+    wait_passively()
+    from lipt.common.config.validation import validate
+    from lipt.common.data import open_dataset
+    from lipt.common.imports.extras import import_extra
+    from lipt.trainer.cli.arguments.overrides import (
+        collect_overrides,
+        parse_names,
+        refusing_as_usage,
+    )
+    from lipt.trainer.cli.arguments.paths import require_replaceable
+    from lipt.trainer.cli.display.output import print_json, print_table
+    from lipt.trainer.cli.display.training_progress import TrainingProgress
+    from lipt.trainer.comparison import table
+    from lipt.trainer.comparison.compare import Plan
+    from lipt.trainer.comparison.compare import compare as run_comparison
+    from lipt.trainer.comparison.verdict import outcomes, verdict
+    from lipt.trainer.main_training import Recipe
+
+    # Now rather than after hours of training.
+    import_extra("scipy", package="scipy", extra="report", needed_for="lipt compare")
+    with refusing_as_usage():
+        given = {"steps": steps, "epochs": epochs}
+        plan = Plan(
+            strategies=parse_names(strategies),
+            fractions=_fractions(fractions),
+            seeds=tuple(range(seeds)),
+            model=model,
+            recipe=validate(Recipe, collect_overrides(given, settings or [], None)),
+            run_overrides=collect_overrides({}, run_settings or [], None),
+        )
+    require_replaceable(out)
+    modules = allow_module or []
+    opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
+    train_data, test_data = opened(data), opened(test)
+    with (
+        coordinator.connect() as client,
+        TrainingProgress() as progress,
+    ):
+        trials = run_comparison(
+            client,
+            plan,
+            train_data,
+            test_data,
+            out=out,
+            device=device,
+            allowed_modules=modules,
+            say=lambda line: typer.echo(line, err=True),
+            on_step=progress.on_step,
+        )
+    rows = outcomes(trials)
+    if json:
+        print_json({"outcomes": rows, "verdict": verdict(rows), "trials": trials})
+        return
+    if markdown:
+        typer.echo("\n".join(table.markdown(rows)))
+    else:
+        print_table(table.HEADER, [table.cells(row) for row in rows])
+    typer.echo(f"\n{verdict(rows)}")
+
+
+def _fractions(text: str) -> tuple[float, ...]:
+    try:
+        fractions = tuple(sorted({float(part) for part in text.split(",")}))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not numbers with commas, e.g. 0.05,0.1") from None
+    if not all(0 < fraction <= 1 for fraction in fractions):
+        raise typer.BadParameter(f"{text!r}: a fraction is in (0, 1], e.g. 0.1")
+    return fractions

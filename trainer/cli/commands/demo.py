@@ -1,0 +1,44 @@
+"""`lipt demo`: the whole service on this machine, on real images, within a minute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lipt.trainer.cli.arguments.options import Json
+
+
+def demonstrate(
+    *,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where results and logs are written.")
+    ] = Path("lipt-demo"),
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=64, help="How many worker processes.")
+    ] = 3,
+    json: Json = False,
+) -> None:
+    """Start a coordinator and workers here, select subsets of the digits, and train on them."""
+    import os
+
+    from lipt.trainer.cli.demo.pipeline import run_demo
+    from lipt.trainer.cli.demo.report import report_lines
+    from lipt.trainer.cli.display.follow import make_display
+    from lipt.trainer.cli.display.output import print_json
+
+    # Before torch is loaded, here and in the children. Images of 8x8 gain nothing from a
+    # second thread, which would only take the core that another process needs.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    result = run_demo(
+        directory,
+        num_workers=workers,
+        make_display=lambda: make_display(as_json=json),
+        say=lambda line: typer.echo(line, err=json),
+    )
+    if json:
+        print_json(result)
+        return
+    for line in report_lines(result):
+        typer.echo(line)

@@ -1,0 +1,41 @@
+"""`lipt doctor`: what is installed here, and whether a coordinator can be used from here."""
+
+from __future__ import annotations
+
+import typer
+
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Coordinator, Json
+
+
+@grouped
+def examine(*, json: Json = False, coordinator: Coordinator) -> None:
+    """Examine this installation and its way to the coordinator.
+
+    The status is 1 when something is broken; every complaint has its remedy.
+    """
+    from lipt.trainer.cli.display.output import print_json
+    from lipt.trainer.cli.doctor.checks import check_line
+    from lipt.trainer.cli.doctor.examination import installed_versions, local_checks, remote_checks
+
+    tls = coordinator.tls()
+    versions = installed_versions()
+    checks = []
+    # Importing torch takes seconds: what is known is said before the rest is found out.
+    for step in (local_checks(versions), remote_checks(coordinator.address, tls, versions)):
+        for check in step:
+            checks.append(check)
+            if not json:
+                typer.echo(check_line(check))
+    healthy = all(check.ok is not False for check in checks)
+    if json:
+        print_json(
+            {
+                "healthy": healthy,
+                "coordinator": coordinator.address,
+                "versions": versions,
+                "checks": checks,
+            }
+        )
+    if not healthy:
+        raise typer.Exit(1)

@@ -1,0 +1,68 @@
+"""`lipt report`: one HTML file about a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Coordinator, RunArgument
+
+if TYPE_CHECKING:
+    from lipt.trainer.report.gathering import Report
+
+
+@grouped
+def report(
+    run: RunArgument = "latest",
+    *,
+    data: Annotated[str, typer.Option(help="The coordinator's data, opened here for pictures.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    strategies: Annotated[
+        str, typer.Option(help="Subsets to tell of: names with commas between them.")
+    ] = "craig",
+    fraction: Annotated[float, typer.Option("--fraction", "-f", help="Of the data set.")] = 0.1,
+    comparison: Annotated[
+        Path | None, typer.Option(help="What 'lipt compare' has written, for the verdict.")
+    ] = None,
+    allow_module: Annotated[
+        list[str] | None, typer.Option(help="A module that --data may import.")
+    ] = None,
+    coordinator: Coordinator,
+) -> None:
+    """Write a run's report: verdict, costs, the soup's story, what was chosen."""
+    from lipt.common.data import open_dataset
+    from lipt.trainer.cli.arguments.overrides import parse_names, refusing_as_usage
+    from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
+    from lipt.trainer.cli.display.waiting import run_talking
+    from lipt.trainer.comparison.trial import read_trials
+    from lipt.trainer.report.gathering import gather
+    from lipt.trainer.report.page import render
+    from lipt.trainer.writing.files import write_atomically
+
+    if not 0 < fraction <= 1:
+        raise typer.BadParameter(f"{fraction} is not in (0, 1], e.g. 0.1", param_hint="--fraction")
+    with refusing_as_usage():
+        names = parse_names(strategies)
+    require_replaceable(out)
+    require_apart({"--comparison": comparison, "--out": out})
+    found = None if comparison is None else read_trials(comparison)
+    with coordinator.connect() as client:
+
+        def work(tell: Callable[[str], None]) -> Report:
+            tell(f"reading {data}")
+            dataset = open_dataset(data, allowed_modules=allow_module or [])
+            tell("gathering the report")
+            view = client.wait(run)
+            return gather(client, view, dataset, [(name, fraction) for name in names], found)
+
+        gathered = run_talking(work)
+    write_atomically(out, render(gathered).encode())
+    typer.echo(f"{out}: run {gathered.run.label}, {', '.join(names)}")
+    if gathered.verdict:
+        typer.echo(gathered.verdict)

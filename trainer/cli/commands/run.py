@@ -1,0 +1,184 @@
+"""`lipt run`: start, list, show, watch and cancel runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lipt.common.config.knobs import option_help
+from lipt.common.config.run_config import RunConfig
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
+
+if TYPE_CHECKING:
+    from lipt.trainer.client.client import Client
+    from lipt.trainer.views import RunView
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Start, list, show, watch and cancel runs."
+)
+
+
+def _knob(name: str) -> Any:
+    # What is not given is the coordinator's own default, which need not be this version's.
+    return typer.Option(help=option_help(RunConfig, name, show_default=False))
+
+
+@app.command()
+@grouped
+def start(
+    *,
+    name: Annotated[str, typer.Option("--name", help="To find it again.")] = "",
+    model: Annotated[str | None, _knob("model")] = None,
+    seed: Annotated[int | None, _knob("seed")] = None,
+    num_learners: Annotated[int | None, _knob("learners.num_learners")] = None,
+    num_minibatches: Annotated[int | None, _knob("learners.num_minibatches")] = None,
+    num_steps: Annotated[int | None, _knob("learners.num_steps")] = None,
+    batch_size: Annotated[int | None, _knob("learners.batch_size")] = None,
+    min_learners: Annotated[int | None, _knob("learners.min_learners")] = None,
+    deadline_seconds: Annotated[float | None, _knob("learners.deadline_seconds")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, e.g. pruning.method=snip."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A TOML file with a [run] table.")
+    ] = None,
+    initial_weights: Annotated[
+        Path | None,
+        typer.Option("--initial-weights", help="A safetensors file to start theta* from."),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
+    json: Json = False,
+    coordinator: Coordinator,
+) -> None:
+    """Start a run.
+
+    What is not given here or in --config is the coordinator's default.
+    """
+    from lipt.common.weights.header import require_safetensors
+    from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
+
+    with refusing_as_usage():
+        overrides = collect_overrides(
+            {
+                "model": model,
+                "seed": seed,
+                "learners.num_learners": num_learners,
+                "learners.num_minibatches": num_minibatches,
+                "learners.num_steps": num_steps,
+                "learners.batch_size": batch_size,
+                "learners.min_learners": min_learners,
+                "learners.deadline_seconds": deadline_seconds,
+            },
+            assignments or [],
+            config,
+        )
+    if initial_weights is not None:
+        require_safetensors(initial_weights)
+    with coordinator.connect() as client:
+        if initial_weights is not None:
+            blob = _upload(client, initial_weights)
+            overrides.setdefault("initialization", {})["weights_sha256"] = blob
+        run = client.start_run(overrides, name=name)
+        if watch:
+            _follow(client, run, as_json=json)
+        elif json:
+            _print_run_json(run)
+        else:
+            typer.echo(f"run {run.label} ({run.run_id}) has started.")
+            typer.echo(f"Follow it with: lipt run watch {run.label}")
+
+
+@app.command("list")
+@grouped
+def list_runs(*, json: Json = False, coordinator: Coordinator) -> None:
+    """List the coordinator's runs, newest first."""
+    from lipt.trainer.cli.display.output import print_json, print_table
+    from lipt.trainer.writing.formatting import format_percent
+
+    with coordinator.connect() as client:
+        runs = client.runs()
+    if json:
+        print_json(runs)
+    elif not runs:
+        typer.echo("There are no runs. Start one with: lipt run start")
+    else:
+        print_table(
+            ("name", "id", "state", "model", "created", "soup", "message"),
+            [
+                (
+                    run.name or "-",
+                    run.run_id,
+                    run.state.value,
+                    run.config.model,
+                    f"{run.created_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.created_at else "-",
+                    format_percent(run.soup.soup_accuracy) if run.soup else "-",
+                    run.message,
+                )
+                for run in runs
+            ],
+        )
+
+
+@app.command()
+@grouped
+def show(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordinator) -> None:
+    """Show a run: its state, learners, soup and costs."""
+    from lipt.trainer.cli.display.show import run_lines
+
+    with coordinator.connect() as client:
+        view = client.run(run)
+    if json:
+        _print_run_json(view)
+        return
+    for line in run_lines(view):
+        typer.echo(line)
+
+
+@app.command()
+@grouped
+def watch(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordinator) -> None:
+    """Follow a run to its end; the status is 1 when it failed or was cancelled."""
+    with coordinator.connect() as client:
+        _follow(client, client.run(run), as_json=json)
+
+
+@app.command()
+@grouped
+def cancel(run: RunArgument, *, json: Json = False, coordinator: Coordinator) -> None:
+    """Stop a run; what it has made so far stays readable."""
+    with coordinator.connect() as client:
+        view = client.cancel(run)
+    if json:
+        _print_run_json(view)
+    else:
+        typer.echo(f"run {view.label} is {view.state}.")
+
+
+def _upload(client: Client, weights: Path) -> str:
+    from lipt.trainer.cli.display.output import counting_bytes
+    from lipt.trainer.cli.display.waiting import run_talking
+
+    def work(report: Callable[[str], None]) -> str:
+        on_bytes = counting_bytes(report, f"uploading {weights}")
+        return client.upload_weights(weights, on_bytes=on_bytes).sha256
+
+    return run_talking(work)
+
+
+def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
+    from lipt.trainer.cli.display.follow import follow, make_display
+
+    latest = follow(client.watch(run.run_id), make_display(as_json=as_json)) or run
+    if latest.state != "ready":
+        raise typer.Exit(1)
+
+
+def _print_run_json(run: RunView) -> None:
+    from lipt.trainer.cli.display.output import print_json
+
+    print_json(run)

@@ -1,0 +1,112 @@
+"""`lipt subset get`: have a subset computed, and write it to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Budget, Coordinator, Json, Options, Run
+
+if TYPE_CHECKING:
+    from lipt.trainer.subsets.subset import Subset
+    from lipt.trainer.views import ProgressView
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
+
+
+@app.callback()
+def subsets() -> None:
+    """Get subsets of a run's data."""
+
+
+@app.command()
+@grouped
+def get(
+    *,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="A .npy, .csv, .json or .parquet file to write.")
+    ],
+    run: Run = "latest",
+    strategy: Annotated[
+        str, typer.Option("--strategy", "-s", help="One of 'lipt strategies'.")
+    ] = "facility_location",
+    fraction: Annotated[
+        float | None, typer.Option("--fraction", "-f", help="Of the data set, in (0, 1].")
+    ] = None,
+    budget: Budget = None,
+    balanced: Annotated[
+        bool | None,
+        typer.Option("--balanced/--no-balanced", help="Equal shares per class, or not."),
+    ] = None,
+    options: Options = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", help="Select on this safetensors file, not on theta_p."),
+    ] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(
+            "--features",
+            help="Your own features, in place of the model's: a safetensors file with the tensor "
+            "features (N x d) and, for pairs, paired_features (N x p).",
+        ),
+    ] = None,
+    json: Json = False,
+    coordinator: Coordinator,
+) -> None:
+    """Get a subset: the examples that a strategy chooses on a run's model."""
+    if (fraction is None) == (budget is None):
+        raise typer.BadParameter(
+            "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
+        )
+    from lipt.trainer.cli.arguments.overrides import parse_options, refusing_as_usage
+    from lipt.trainer.cli.arguments.paths import require_replaceable
+    from lipt.trainer.cli.display.output import print_json
+    from lipt.trainer.cli.display.waiting import run_talking
+    from lipt.trainer.subsets.formats import require_known_suffix
+
+    with refusing_as_usage():
+        require_known_suffix(out)
+        parsed = parse_options(options or [])
+    require_replaceable(out)
+
+    with coordinator.connect() as client:
+
+        def work(report: Callable[[str], None]) -> Subset:
+            return client.subset(
+                run,
+                strategy,
+                fraction=fraction,
+                budget=budget,
+                balanced=balanced,
+                options=parsed,
+                weights=weights,
+                features=features,
+                on_progress=lambda progress: report(_progress_text(progress)),
+            )
+
+        subset = run_talking(work)
+    subset.save(out)
+    if json:
+        print_json(
+            {
+                "path": str(out),
+                "num_examples": len(subset),
+                "strategy": subset.strategy,
+                "digest": subset.digest,
+                "fingerprint": subset.fingerprint,
+                "manifest": subset.manifest,
+            }
+        )
+    else:
+        typer.echo(f"{out}: {len(subset)} examples by {subset.strategy}, digest {subset.digest}")
+        if subset.stopped_early:
+            typer.echo(f"{subset.strategy} stopped early: {subset.stopped_early}")
+
+
+def _progress_text(progress: ProgressView) -> str:
+    return progress.activity + (f" {progress.done}/{progress.total}" if progress.total else "")

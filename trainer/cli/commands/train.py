@@ -1,0 +1,196 @@
+"""`lipt train`: main training on a subset, with the paper's recipe."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lipt.trainer.cli.arguments.choice import Choice
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Run
+
+if TYPE_CHECKING:
+    from lipt.common.weights.specs import Weights
+    from lipt.trainer.cli.commands.reselecting import Reselecting
+    from lipt.trainer.client.client import Client
+    from lipt.trainer.main_training import Recipe, Trained
+    from lipt.trainer.main_training.records import OnEpoch
+
+_INITS = ("scratch", "initial", "pretrained")
+
+
+@dataclass(frozen=True)
+class Loggers:
+    """Where else training's measures go."""
+
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Log to TensorBoard, too.")
+    ] = None
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Log to Weights & Biases, too.")
+    ] = None
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="EXPERIMENT", help="Log to MLflow, too.")
+    ] = None
+
+    def made(self) -> list[OnEpoch]:
+        """Those that were asked for; a missing package is named now rather than after hours."""
+        from lipt.trainer.main_training import callbacks
+
+        asked = {name: value for name, value in vars(self).items() if value is not None}
+        return [getattr(callbacks, name)(value) for name, value in asked.items()]
+
+
+@grouped
+def train(
+    *,
+    data: Annotated[str, typer.Option(help="The data that the subset was chosen from.")],
+    model: Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")],
+    subset: Annotated[
+        Path | None, typer.Option(help="A file of 'lipt subset get'; without it, all examples.")
+    ] = None,
+    choice: Choice,
+    test: Annotated[
+        str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
+    ] = None,
+    image_size: ImageSize = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the subset (200).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps, in place of epochs.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Of the recipe, e.g. learning_rate=0.05."),
+    ] = None,
+    init: Annotated[
+        str, typer.Option(help="scratch, or a run's weights: initial (theta*), pretrained.")
+    ] = "scratch",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The final weights, as safetensors.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Written as training goes; goes on from it where it exists.")
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(min=0, help="Time between checkpoints; 0: after every epoch.")
+    ] = 60.0,
+    log: Annotated[Path, typer.Option(help="A line of JSON per epoch.")] = Path("train.jsonl"),
+    loggers: Loggers,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    allow_module: AllowModule = None,
+    run: Run = "latest",
+    json: Json = False,
+    coordinator: Coordinator,
+) -> None:
+    """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
+    if init not in _INITS:
+        raise typer.BadParameter(f"{init!r} is none of {', '.join(_INITS)}.", param_hint="--init")
+    from lipt.common.process.threads import wait_passively
+
+    wait_passively()
+    from lipt.common.data import open_dataset
+    from lipt.common.weights.files import serialize_weights
+    from lipt.trainer.cli.arguments.overrides import refusing_as_usage
+    from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
+    from lipt.trainer.cli.commands.reselecting import Reselecting
+    from lipt.trainer.cli.display.training_progress import TrainingProgress
+    from lipt.trainer.main_training import Schedule, fit
+    from lipt.trainer.main_training.callbacks import LoggerWarning
+    from lipt.trainer.main_training.records import JsonLines
+    from lipt.trainer.reselection.reselection import ReselectionWarning
+    from lipt.trainer.subsets.subset import Subset
+    from lipt.trainer.writing.files import write_atomically
+
+    with refusing_as_usage():
+        recipe = _recipe(epochs, steps, settings or [])
+        request = choice.request(subset_given=subset is not None)
+    require_replaceable(out, checkpoint)
+    require_place(log)
+    require_apart({"--subset": subset, "--checkpoint": checkpoint, "--out": out, "--log": log})
+    chosen = None if subset is None else Subset.load(subset)
+    modules = allow_module or []
+    with ExitStack() as stack:
+        on_epoch = loggers.made()
+        progress = TrainingProgress()
+        initial, reselecting = None, None
+        if init != "scratch" or choice.strategy is not None:
+            client = stack.enter_context(coordinator.connect())
+            if choice.strategy is not None:
+                reselecting = Reselecting(client, run, choice.strategy, request, progress.say)
+                reselecting.require_model(model)
+            if init != "scratch":
+                initial = _weights(client, run, init)
+        opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
+        train_data, test_data = opened(data), None if test is None else opened(test)
+        lines = stack.enter_context(closing(JsonLines(log)))
+        stack.enter_context(progress)
+        stack.enter_context(progress.saying(ReselectionWarning, LoggerWarning))
+        trained = fit(
+            model,
+            train_data,
+            subset=chosen,
+            test=test_data,
+            recipe=recipe,
+            schedule=Schedule(checkpoint_seconds=checkpoint_seconds),
+            device=device,
+            initial=initial,
+            checkpoint=checkpoint,
+            reselect=reselecting,
+            on_epoch=(lines, progress.on_epoch, *on_epoch),
+            on_step=progress.on_step,
+            allowed_modules=modules,
+        )
+    if out is not None:
+        write_atomically(out, serialize_weights(trained.weights))
+    _report(trained, out, reselecting, json=json)
+
+
+def _recipe(epochs: int | None, steps: int | None, settings: list[str]) -> Recipe:
+    from lipt.common.config.validation import validate
+    from lipt.trainer.cli.arguments.overrides import collect_overrides
+    from lipt.trainer.main_training import Recipe
+
+    return validate(Recipe, collect_overrides({"epochs": epochs, "steps": steps}, settings, None))
+
+
+def _weights(client: Client, run: str, kind: str) -> Weights:
+    from lipt.common.weights.container import read_container
+
+    content = client.weights(run, kind)
+    container = read_container(content, max_bytes=len(content), max_tensors=len(content))
+    return {name: container.tensor(name) for name in container.specs}
+
+
+def _report(
+    trained: Trained, out: Path | None, reselecting: Reselecting | None, *, json: bool
+) -> None:
+    from lipt.trainer.cli.display.output import print_json
+    from lipt.trainer.writing.formatting import format_percent
+
+    if json:
+        print_json(
+            {
+                "num_steps": trained.num_steps,
+                "seconds": trained.seconds,
+                "test_accuracy": trained.test_accuracy,
+                "subset_accuracy": trained.subset_accuracies[-1][1],
+                "weights": None if out is None else str(out),
+                "waited_seconds": 0.0 if reselecting is None else reselecting.waited_seconds,
+                "reselections": [] if reselecting is None else reselecting.history(),
+            }
+        )
+        return
+    on_test = (
+        ""
+        if trained.test_accuracy is None
+        else f"{format_percent(trained.test_accuracy)} on the test set, "
+    )
+    typer.echo(
+        f"{trained.num_steps} steps in {trained.seconds:.0f} s: {on_test}"
+        f"{format_percent(trained.subset_accuracies[-1][1])} on the subset"
+    )
+    if reselecting is not None:
+        typer.echo(reselecting.summary())

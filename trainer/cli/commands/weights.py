@@ -1,0 +1,52 @@
+"""`lipt weights get`: a run's weights as a safetensors file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.options import Coordinator, Json, Run
+from lipt.trainer.views import BlobView, WeightsKind
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get a run's weights.")
+
+
+@app.callback()
+def weights() -> None:
+    """Get a run's weights."""
+
+
+@app.command()
+@grouped
+def get(
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors file to write.")],
+    run: Run = "latest",
+    kind: Annotated[
+        WeightsKind, typer.Option("--kind", help="theta* (initial) or theta_p (pretrained).")
+    ] = WeightsKind.PRETRAINED,
+    json: Json = False,
+    coordinator: Coordinator,
+) -> None:
+    """Get a run's weights: a dense safetensors file."""
+    from lipt.trainer.cli.arguments.paths import require_replaceable
+    from lipt.trainer.cli.display.output import counting_bytes, print_json
+    from lipt.trainer.cli.display.waiting import run_talking
+    from lipt.trainer.writing.formatting import format_bytes
+
+    require_replaceable(out)
+    with coordinator.connect() as client:
+
+        def work(report: Callable[[str], None]) -> BlobView:
+            on_bytes = counting_bytes(report, f"downloading the {kind} weights of {run}")
+            return client.save_weights(out, run, kind, on_bytes=on_bytes)
+
+        blob = run_talking(work)
+    if json:
+        print_json({"path": str(out), "kind": kind, **vars(blob)})
+    else:
+        typer.echo(f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}")

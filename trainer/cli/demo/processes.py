@@ -1,0 +1,154 @@
+"""Child processes that never outlive the demo, and whose last words are heard."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from lipt.common.errors import ProcessEndedError
+
+_STOP_SECONDS = 10.0
+_TAIL_LINES = 15
+
+
+@dataclass(frozen=True)
+class _Child:
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+class Children:
+    """Python processes with a log each; leaving the block ends them all.
+
+    Each has a session of its own, so that Ctrl-C reaches this process only,
+    which then ends them in order.
+
+    Args:
+        log_directory: where `NAME.log` files are written; has to exist.
+        environment: of the children.
+        stop_seconds: between SIGTERM and SIGKILL.
+    """
+
+    def __init__(
+        self,
+        log_directory: Path,
+        environment: Mapping[str, str],
+        *,
+        stop_seconds: float = _STOP_SECONDS,
+    ) -> None:
+        self._log_directory = log_directory
+        self._environment = environment
+        self._stop_seconds = stop_seconds
+        self._children: list[_Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with _deaf_to_signals():  # an impatient second Ctrl-C must not leave orphans
+            self.stop()
+
+    def start(self, name: str, arguments: Sequence[str]) -> int:
+        """Start `python ARGUMENTS`, its output in NAME.log.
+
+        Returns:
+            The process id.
+        """
+        log = self._log_directory / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(self._environment),
+                start_new_session=True,
+            )
+        self._children.append(_Child(name, process, log))
+        return process.pid
+
+    def check(self) -> None:
+        """See that all are alive.
+
+        Raises:
+            ProcessEndedError: one is not; the message ends with its log's last lines.
+        """
+        for child in self._children:
+            status = child.process.poll()
+            if status is not None:
+                raise ProcessEndedError(
+                    f"{child.name} {_end(status)}; {child.log} ends with:\n{log_tail(child.log)}"
+                )
+
+    def stop(self) -> None:
+        """End all: SIGTERM, then SIGKILL for the whole session of those that linger."""
+        for child in reversed(self._children):
+            if child.process.poll() is None:
+                child.process.terminate()
+        deadline = time.monotonic() + self._stop_seconds
+        for child in self._children:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                # Not reaped yet, so its id still names its session and nobody else's.
+                os.killpg(child.process.pid, signal.SIGKILL)
+                child.process.wait()
+        self._children.clear()
+
+
+def _end(status: int) -> str:
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"has ended with status {status}"
+
+
+def log_tail(log: Path, num_lines: int = _TAIL_LINES) -> str:
+    """The last lines of a log, indented."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-num_lines:]
+    return "\n".join(f"    {line}" for line in lines) or "    (nothing)"
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Lets SIGTERM and a closed terminal end this process as Ctrl-C does: with its clean-up."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    with _handling(end, signal.SIGTERM, signal.SIGHUP):
+        yield
+
+
+@contextmanager
+def _deaf_to_signals() -> Iterator[None]:
+    with _handling(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        yield
+
+
+@contextmanager
+def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers, and only it is interrupted
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -1,0 +1,56 @@
+"""What the demo prints at its end; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lipt.trainer.cli.demo.pipeline import DemoResult
+from lipt.trainer.cli.display.show import run_lines
+from lipt.trainer.comparison import table
+from lipt.trainer.writing.formatting import format_percent, table_lines
+
+
+def report_lines(result: DemoResult) -> list[str]:
+    """The run, accuracies beside each other, subsets, files, and the verdict."""
+    dataset = result.dataset
+    shape = "x".join(str(size) for size in dataset.image_shape)
+    classes = len(dataset.class_names)
+    lines = [
+        "",
+        f"{dataset.source}: {dataset.num_examples} images {shape}, {classes} classes",
+        *run_lines(result.run),
+    ]
+    if result.run.soup is not None:
+        soup = result.run.soup
+        accuracies = [
+            ("theta*", format_percent(soup.initial_accuracy)),
+            ("mean learner", format_percent(soup.mean_learner_accuracy)),
+            ("best learner", format_percent(soup.best_learner_accuracy)),
+            ("soup (theta_p)", format_percent(soup.soup_accuracy)),
+        ]
+        lines += ["", *table_lines(("weights", "validation accuracy"), accuracies)]
+    rows = [
+        (
+            item.strategy,
+            str(item.num_examples),
+            spread(item.class_counts),
+            item.digest[:12],
+            str(item.files[0]),
+        )
+        for item in result.subsets
+    ]
+    header = ("strategy", "examples", "per class", "digest", "file")
+    lines += ["", *table_lines(header, rows), ""]
+    lines += [f"wrote {file}" for file in result.files]
+    lines += ["", *table_lines(table.HEADER, [table.cells(row) for row in result.outcomes])]
+    lines += ["", result.verdict, "", f"report: {result.report}"]
+    lines.append(f"done in {result.seconds:.1f} s")
+    return lines
+
+
+def spread(counts: Sequence[int]) -> str:
+    """How evenly classes are kept: [17, 18, 18] is "17 to 18"."""
+    if not counts:
+        return "-"
+    low, high = min(counts), max(counts)
+    return f"{low} each" if low == high else f"{low} to {high}"

@@ -1,0 +1,69 @@
+"""A run on a terminal: one table that changes in place, a row per learner."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lipt.trainer.cli.display.progress import LEARNER_COLUMNS, learner_cells, state_line
+from lipt.trainer.views import LearnerView, RunView
+
+_NUMBERS = ("learner", "step", "loss", "validation", "density")
+
+# Taller tables than the terminal would scroll instead of changing in place.
+_SPARE_LINES = 6
+
+
+class LiveDisplay:
+    """The run's state above a table of its learners."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console()
+        self._live = Live(Text("waiting for the coordinator"), console=self._console)
+        self._live.start()
+
+    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - as the others
+        """Draw the run anew."""
+        height = max(self._console.height - _SPARE_LINES, 5)
+        # What has ended is no longer drawn in place and may be of any length.
+        learners = run.learners if run.ended else shown_learners(run.learners, height)
+        self._live.update(render(run, learners), refresh=True)
+
+    def tick(self, now: float) -> None:
+        """The table stands there; it needs no further line."""
+
+    def close(self) -> None:
+        """Leave the last table on the screen and give the cursor back."""
+        self._live.stop()
+
+
+def shown_learners(learners: tuple[LearnerView, ...], height: int) -> tuple[LearnerView, ...]:
+    """As many learners as there are lines: those in training before the others."""
+    if len(learners) <= height:
+        return learners
+    by_interest = sorted(learners, key=lambda item: (item.state != "leased", item.index))
+    return tuple(sorted(by_interest[:height], key=lambda item: item.index))
+
+
+def render(run: RunView, learners: tuple[LearnerView, ...]) -> Group:
+    """The state's line and the learners' table, as rich draws them."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in LEARNER_COLUMNS:
+        table.add_column(column, justify="right" if column in _NUMBERS else "left")
+    for learner in learners:
+        cells = learner_cells(learner, run.config.learners.num_steps)
+        # Text: a worker called "[red]" is a name, not a colour.
+        table.add_row(*(Text(cell) for cell in cells), style=_style(learner))
+    hidden = len(run.learners) - len(learners)
+    lines = [Text(state_line(run), style="bold")]
+    if hidden:
+        lines.append(Text(f"and {hidden} more learners", style="dim"))
+    return Group(lines[0], table, *lines[1:]) if run.learners else Group(*lines)
+
+
+def _style(learner: LearnerView) -> str:
+    if learner.ingredient is not None:
+        return "green" if learner.ingredient.kept else "dim"
+    return {"leased": "cyan", "failed": "red", "dropped": "dim"}.get(learner.state.value, "")

@@ -1,0 +1,88 @@
+"""The strategies as a table on a terminal, and as lines of text elsewhere.
+
+In the table, which is as wide as the terminal, a strategy's paper and options stand under
+its summary, where long lines wrap; the narrow columns are what one compares by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lipt.trainer.views import StrategyView
+
+_LEGEND = (
+    "signals: a forward pass over the data. cost: N examples, C classes, d features, k budget. "
+    "per class: equal shares of every class by default. Options are given as "
+    "--option NAME=VALUE."
+)
+
+
+def print_strategies(strategies: Sequence[StrategyView], console: Console | None = None) -> None:
+    """Print the table and its legend."""
+    screen = console or Console()
+    screen.print(render(strategies))
+    screen.print(Text(_LEGEND, style="dim"))
+
+
+def render(strategies: Sequence[StrategyView]) -> Table:
+    """The table as rich draws it."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 1, 0))
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("what it keeps", ratio=1)
+    table.add_column("needs", max_width=16)
+    table.add_column("weights")
+    table.add_column("per class")
+    table.add_column("cost", max_width=16)
+    for strategy in strategies:
+        # Text: a "[k]" of a formula is no markup.
+        table.add_row(
+            Text(strategy.name, style="bold"),
+            _description(strategy),
+            Text(", ".join(strategy.needs)),
+            Text("yes" if strategy.returns_weights else "no"),
+            Text("yes" if strategy.balanced_by_default else "no"),
+            Text(strategy.cost),
+        )
+    return table
+
+
+def _description(strategy: StrategyView) -> Text:
+    lines = [Text(strategy.summary)]
+    if strategy.paper:
+        lines.append(Text(strategy.paper, style="dim"))
+    lines += [Text(text, style="cyan") for text in _option_texts(strategy)]
+    return Text("\n").join(lines)
+
+
+def strategy_lines(strategy: StrategyView) -> list[str]:
+    """A strategy as a few lines of text."""
+    lines = [f"{strategy.name}: {strategy.summary}", f"    {', '.join(_facts(strategy))}"]
+    if strategy.paper:
+        lines.append(f"    {strategy.paper}")
+    return lines + [f"    --option {text}" for text in _option_texts(strategy)]
+
+
+def _facts(strategy: StrategyView) -> list[str]:
+    """What there is to know before one chooses it, in a few words each."""
+    return [
+        *([f"needs {' and '.join(strategy.needs)}"] if strategy.needs else []),
+        "with weights" if strategy.returns_weights else "without weights",
+        "balanced per class" if strategy.balanced_by_default else "not balanced per class",
+        *([f"cost {strategy.cost}"] if strategy.cost else []),
+    ]
+
+
+def _option_texts(strategy: StrategyView) -> list[str]:
+    """Each option as NAME=DEFAULT, with what else it takes: some values, or numbers in a range."""
+    texts = []
+    for option in strategy.options:
+        text = f"{option.name}={option.default_value}"
+        if option.allowed_values:
+            choice = "one of " if len(option.allowed_values) > 1 else ""
+            text += f" ({choice}{', '.join(option.allowed_values)})"
+        texts.append(text)
+    return texts

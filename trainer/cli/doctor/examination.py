@@ -1,0 +1,86 @@
+"""Finds out what `lipt doctor` prints: here first, then on the way to the coordinator."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Mapping
+
+from lipt.common.errors import LiptError
+from lipt.common.network.address import split_address
+from lipt.common.network.tls import TlsFiles
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.trainer.cli.doctor.checks import Check, coordinator_checks
+from lipt.trainer.cli.doctor.probe import probe, speaks_tls
+from lipt.trainer.client.client import Client
+
+_LIBRARIES = ("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors")
+_EXTRAS = {"pyarrow": "parquet", "scikit-learn": "demo"}
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions by name of what is installed here."""
+    versions = {"python": platform.python_version()}
+    for library in (*_LIBRARIES, *_EXTRAS):
+        try:
+            versions[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
+    """What is installed here, and what it can compute on."""
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield Check("installed", True, listed)
+    for library, extra in _EXTRAS.items():
+        if library not in versions:
+            yield Check(
+                "installed",
+                None,
+                f"{library} is not, and only lipt[{extra}] needs it",
+                f"pip install 'lipt[{extra}]'",
+            )
+    yield _device_check()
+
+
+def _device_check() -> Check:
+    try:
+        import torch
+        import torchvision  # noqa: F401 - a torch that does not fit it breaks here
+    except (ImportError, OSError, RuntimeError) as error:
+        return Check(
+            "device",
+            False,
+            f"torch or torchvision cannot be imported: {error}",
+            "Install a pair that fits: pip install --force-reinstall torch torchvision",
+        )
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        return Check("device", True, ", ".join(names))
+    return Check("device", True, f"cpu with {torch.get_num_threads()} threads")
+
+
+def remote_checks(
+    coordinator: str, tls: TlsFiles | None, versions: Mapping[str, str]
+) -> Iterator[Check]:
+    """Whether a coordinator answers there, and what it says; ends at the first failure.
+
+    Raises:
+        ConfigError: the address is not host:port.
+    """
+    host, port = split_address(coordinator)
+    found = probe(host, port, tls)
+    yield from found
+    if any(check.ok is False for check in found):
+        return
+    try:
+        with Client(coordinator, tls=tls) as client:
+            info = client.info()
+    except LiptError as error:
+        hidden = tls is None and speaks_tls(host, port)
+        remedy = "The server there speaks TLS: give --tls-ca." if hidden else ""
+        yield Check("coordinator", False, str(error).rstrip("."), remedy)
+        return
+    ours = PROTOCOL_MAJOR, PROTOCOL_MINOR
+    yield from coordinator_checks(info, protocol=ours, versions=versions)

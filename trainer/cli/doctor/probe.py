@@ -1,0 +1,109 @@
+"""What stands at an address, asked with plain sockets: gRPC's own errors blur the causes.
+
+"Nobody listens", "that name does not resolve", "it speaks TLS" and "its
+certificate is another host's" each have their own remedy.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from pathlib import Path
+
+from lipt.common.network.tls import TlsFiles
+from lipt.trainer.cli.doctor.checks import Check
+
+_CONNECT_SECONDS = 5.0
+_SOON_DAYS = 14.0
+
+
+def probe(host: str, port: int, tls: TlsFiles | None) -> list[Check]:
+    """Connect, and shake hands where TLS is asked for.
+
+    Returns:
+        One check for the connection and one for TLS; a failed one is the last.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_SECONDS) as connection:
+            reached = Check("connection", True, f"{host}:{port} accepts connections")
+            if tls is None:
+                return [reached, Check("tls", None, "not used: the connection is in the clear")]
+            return [reached, _handshake(connection, host, tls)]
+    except OSError as error:
+        return [Check("connection", False, f"{host}:{port}: {error}", _connection_remedy(error))]
+
+
+def speaks_tls(host: str, port: int) -> bool:
+    """Whether the server answers a TLS handshake; its certificate is not believed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host, port), timeout=_CONNECT_SECONDS) as connection,
+            context.wrap_socket(connection),
+        ):
+            return True
+    except OSError:
+        return False
+
+
+def _connection_remedy(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "Check the spelling of the host's name, and the name service."
+    if isinstance(error, ConnectionRefusedError):
+        return (
+            "Nothing listens there: start lipt-coordinator, or give its address with "
+            "--coordinator or LIPT_COORDINATOR. It prints its address when it starts."
+        )
+    return "Check that the host is up and that no firewall drops the port."
+
+
+def _handshake(connection: socket.socket, host: str, tls: TlsFiles) -> Check:
+    try:
+        context = _context(tls)
+        with context.wrap_socket(connection, server_hostname=host) as secure:
+            certificate = secure.getpeercert() or {}
+    except ssl.SSLCertVerificationError as error:
+        return Check(
+            "tls",
+            False,
+            f"the coordinator's certificate is not trusted: {error.verify_message}",
+            "Give the authority that signed it with --tls-ca, and an address that the "
+            "certificate names.",
+        )
+    except OSError as error:
+        return Check(
+            "tls",
+            False,
+            f"no TLS connection: {error}",
+            "Start the coordinator with --tls-cert and --tls-key, or leave the --tls options out; "
+            "check that certificate and key belong together.",
+        )
+    days = _days_left(certificate.get("notAfter"))
+    detail = "the coordinator's certificate is trusted"
+    if days is None:
+        return Check("tls", True, detail)
+    if days < _SOON_DAYS:
+        return Check("tls", None, f"{detail}, for another {days:.0f} days", "Renew it soon.")
+    return Check("tls", True, f"{detail}, for another {days:.0f} days")
+
+
+def _context(tls: TlsFiles) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=_text(tls.ca))
+    if tls.cert is not None:
+        context.load_cert_chain(tls.cert, tls.key)
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _text(path: Path | None) -> str | None:
+    return str(path) if path else None
+
+
+def _days_left(not_after: object) -> float | None:
+    if not isinstance(not_after, str):
+        return None
+    return (ssl.cert_time_to_seconds(not_after) - time.time()) / 86_400

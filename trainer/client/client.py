@@ -1,0 +1,289 @@
+"""The coordinator, from a training script or a notebook: plain calls, frozen values."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from lipt.common.config.messages import overrides_to_proto
+from lipt.common.errors import RunFailedError
+from lipt.common.network.tls import TlsFiles
+from lipt.common.states import RunState
+from lipt.common.weights.header import require_safetensors
+from lipt.trainer.client.conversion import view_of
+from lipt.trainer.client.features_file import Features, features_content
+from lipt.trainer.client.subset_stream import fetch_subset, subset_request
+from lipt.trainer.client.transfers import OnBytes, find_weights, read_blob, save_blob, upload_blob
+from lipt.trainer.client.watching import get_run, watch_run
+from lipt.trainer.connection.connection import CREATE_SECONDS, Connection
+from lipt.trainer.connection.reconnection import Reconnection
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import BlobView, InfoView, ProgressView, RunView, StrategyView, WeightsKind
+from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+
+
+class Client:
+    """A connection to a coordinator; use it as a context manager, or `close` it.
+
+    Every call has a deadline and is repeated while the connection is broken,
+    so that a restarting coordinator is waited for. Its channel ends before this
+    process forks, as for a DataLoader's workers, and the next call opens another.
+
+    Args:
+        address: `host:port` of the coordinator.
+        tls: certificates, or None for a connection in the clear.
+        reconnect_seconds: how long a stream that broke is tried again.
+
+    Raises:
+        ConfigError: `address` is not host:port.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        tls: TlsFiles | None = None,
+        reconnect_seconds: float = 300.0,
+    ) -> None:
+        self._connection = Connection(address, tls)
+        self._reconnect_seconds = reconnect_seconds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the coordinator."""
+        return self._connection.address
+
+    def close(self) -> None:
+        """End the connection; what was received stays valid, and another call opens another."""
+        self._connection.close()
+
+    def info(self) -> InfoView:
+        """Who answers, with what data, defaults and workers."""
+        request = info_pb2.GetInfoRequest()
+        return view_of(InfoView, self._connection.unary(lambda of: of.info.GetInfo, request))
+
+    def start_run(self, overrides: Mapping[str, Any] | None = None, *, name: str = "") -> RunView:
+        """Start a run; it goes on by itself.
+
+        Args:
+            overrides: what differs from the coordinator's defaults, nested as in
+                `RunConfig`: {"model": "resnet8", "learners": {"num_steps": 5}}.
+            name: to find it again; the coordinator makes one up where empty.
+
+        Raises:
+            ConfigError: a setting that does not exist, or does not fit the data.
+        """
+        config: config_pb2.RunConfig = overrides_to_proto(overrides or {})
+        request = run_pb2.CreateRunRequest(request_id=uuid.uuid4().hex, name=name, config=config)
+        answer = self._connection.unary(
+            lambda of: of.runs.CreateRun, request, seconds=CREATE_SECONDS
+        )
+        return view_of(RunView, answer.run)
+
+    def run(self, run_id: str = "latest") -> RunView:
+        """A run as it is now, by its id, its name, or "latest".
+
+        Raises:
+            UnknownRunError: there is none of that name.
+        """
+        return get_run(self._connection, run_id)
+
+    def runs(self) -> list[RunView]:
+        """All runs, newest first, without their learners."""
+        views: list[RunView] = []
+        request = run_pb2.ListRunsRequest()
+        while True:
+            page = self._connection.unary(lambda of: of.runs.ListRuns, request)
+            views.extend(view_of(RunView, run) for run in page.runs)
+            if not page.next_page_token:
+                return views
+            request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
+
+    def cancel(self, run_id: str) -> RunView:
+        """Stop a run; what it has made so far stays readable.
+
+        Raises:
+            UnknownRunError: there is none of that name.
+        """
+        request = run_pb2.CancelRunRequest(run_id=run_id)
+        return view_of(RunView, self._connection.unary(lambda of: of.runs.CancelRun, request).run)
+
+    def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
+        """The run whenever it has changed, each revision once, until it has ended.
+
+        A broken stream is opened again and goes on after the last revision.
+
+        Args:
+            run_id: id, name, or "latest" (which stays the run that it was at first).
+            after_revision: nothing up to this one is yielded.
+
+        Raises:
+            UnknownRunError: there is none of that name.
+            UnreachableError: the coordinator stayed away too long.
+        """
+        reconnection = Reconnection(self._reconnect_seconds)
+        yield from watch_run(self._connection, run_id, after_revision, reconnection=reconnection)
+
+    def wait(self, run_id: str = "latest") -> RunView:
+        """Wait until a run is ready, and return it.
+
+        Raises:
+            RunFailedError: it failed, or was cancelled; the message says why.
+        """
+        view = self.run(run_id)
+        if not view.ended:
+            for changed in self.watch(view.run_id):
+                view = changed
+        if view.state is not RunState.READY:
+            raise RunFailedError(f"run {view.label} is {view.state}: {view.message}")
+        return view
+
+    def subset(
+        self,
+        run: str = "latest",
+        strategy: str = "facility_location",
+        *,
+        fraction: float | None = None,
+        budget: int | None = None,
+        balanced: bool | None = None,
+        options: Mapping[str, object] | None = None,
+        weights: str | Path | bytes | None = None,
+        features: Features | None = None,
+        previous: Subset | str | None = None,
+        on_progress: Callable[[ProgressView], None] | None = None,
+    ) -> Subset:
+        """The examples that a strategy chooses on a run's model.
+
+        The first request computes it; the coordinator keeps it for the next.
+
+        Args:
+            run: id, name, or "latest".
+            strategy: one of `strategies()`.
+            fraction: of the data set, in (0, 1]; this or `budget`.
+            budget: how many examples; this or `fraction`.
+            balanced: equal shares per class; the strategy's default where None.
+            options: the strategy's own, by name.
+            weights: a safetensors file, or its content, to select on in place of theta_p.
+            features: to select on in place of the model's: a safetensors file, its content,
+                or tensors by name: {"features": N x d}, for strategies on pairs with
+                "paired_features" besides. Row i is example i.
+            previous: the subset that training uses now, or its digest, when the weights
+                have changed: `crest` answers with that very one, `kept`, as long as it serves.
+            on_progress: called as the computation goes on.
+
+        Raises:
+            InvalidRequestError: both of fraction and budget, or neither.
+            BudgetError: the data set cannot give that many.
+            RunNotReadyError: the run has no weights to select on yet.
+            SubsetError: what arrived is not what was announced.
+            WeightsError: `weights` is not safetensors, or another model's.
+            FeaturesError: `features` is not safetensors, or does not fit the data set.
+        """
+        request = subset_request(
+            run,
+            strategy,
+            fraction=fraction,
+            budget=budget,
+            balanced=balanced,
+            options=options,
+            previous=previous,
+        )
+        if weights is not None:
+            request.weights.CopyFrom(_reference(self.upload_weights(weights)))
+        if features is not None:
+            content = features_content(features)
+            self.info()  # as in upload_weights
+            request.features.CopyFrom(_reference(upload_blob(self._connection, content)))
+        return fetch_subset(
+            self._connection,
+            request,
+            on_progress,
+            previous=previous,
+            reconnection=Reconnection(self._reconnect_seconds),
+        )
+
+    def strategies(self) -> list[StrategyView]:
+        """The selection strategies that the coordinator offers."""
+        request = subset_pb2.ListStrategiesRequest()
+        answer = self._connection.unary(lambda of: of.subsets.ListStrategies, request)
+        return [view_of(StrategyView, item) for item in answer.strategies]
+
+    def upload_weights(
+        self, weights: str | Path | bytes, *, on_bytes: OnBytes | None = None
+    ) -> BlobView:
+        """Store weights at the coordinator; those that it has are not sent again.
+
+        Args:
+            weights: a safetensors file, or its content.
+            on_bytes: called, in another thread, with how many bytes were just sent.
+
+        Returns:
+            Its name; {"initialization": {"weights_sha256": name.sha256}} starts a run on it.
+
+        Raises:
+            WeightsError: it is not safetensors; nothing was sent.
+            BlobTooLargeError: over the coordinator's limit.
+        """
+        source = Path(weights) if isinstance(weights, str) else weights
+        require_safetensors(source)
+        # A transfer is patient; where nobody answers at all, this says so at once.
+        self.info()
+        return upload_blob(self._connection, source, on_bytes)
+
+    def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
+        """A run's weights as the content of a safetensors file.
+
+        Args:
+            run: id, name, or "latest".
+            kind: "initial" (theta*) or "pretrained" (theta_p).
+
+        Raises:
+            RunNotReadyError: it has none yet; the message says how far it is.
+            InvalidRequestError: there is no such kind.
+        """
+        return read_blob(self._connection, find_weights(self._connection, run, kind))
+
+    def save_weights(
+        self,
+        path: str | Path,
+        run: str = "latest",
+        kind: str = WeightsKind.PRETRAINED,
+        *,
+        on_bytes: OnBytes | None = None,
+    ) -> BlobView:
+        """Write a run's weights to a safetensors file, whole or not at all.
+
+        Args:
+            path: the file.
+            run: id, name, or "latest".
+            kind: "initial" (theta*) or "pretrained" (theta_p).
+            on_bytes: called with how many bytes just arrived.
+
+        Raises:
+            RunNotReadyError: it has none yet; the message says how far it is.
+            InvalidRequestError: there is no such kind.
+            OSError: the directory is missing or cannot be written to.
+        """
+        blob = find_weights(self._connection, run, kind)
+        save_blob(self._connection, blob, Path(path), on_bytes)
+        return blob
+
+
+def _reference(blob: BlobView) -> blob_pb2.BlobRef:
+    return blob_pb2.BlobRef(sha256=blob.sha256, size_bytes=blob.size_bytes)

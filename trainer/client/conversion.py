@@ -1,0 +1,99 @@
+"""Views of the wire's messages: one walk, which the types of a view's fields drive.
+
+A field of a view is read from the message's field of the same name:
+
+    a view                a message of its own, walked likewise
+    X | None              None where the message has no such field set
+    tuple[X, ...]         a repeated field
+    Mapping[str, str]     a map
+    a state               an enum's member, UNKNOWN where this version has no word for it
+    datetime              a timestamp, None where it is no date that there is
+    RunConfig             the configuration, validated
+    anything else         the value as it is
+
+A field that shows others than the one of its name has their names in its metadata.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from operator import attrgetter
+from types import NoneType
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from lipt.common.config.messages import run_config_from_proto
+from lipt.common.config.run_config import RunConfig
+from lipt.common.rpc.messages import enum_value
+from lipt.common.states import LearnerState, RunState
+
+ViewT = TypeVar("ViewT")
+
+
+def view_of(view: type[ViewT], message: Message) -> ViewT:
+    """The view of a message.
+
+    Args:
+        view: one of `lipt.trainer.views`.
+        message: the one of the wire that it shows.
+
+    Raises:
+        ConfigError: a configuration that this version refuses.
+    """
+    kind: Any = view
+    return view(**{name: read(message) for name, read in _readers(kind).items()})
+
+
+@functools.cache
+def _readers(view: Any) -> Mapping[str, Callable[[Any], Any]]:
+    """How each field of a view is read from a message."""
+    # What a view names for type checkers only.
+    types = typing.get_type_hints(view, localns={"RunConfig": RunConfig})
+    return {
+        field.name: attrgetter(*field.metadata["of"])
+        if field.metadata
+        else _reader(field.name, types[field.name])
+        for field in dataclasses.fields(view)
+    }
+
+
+def _reader(name: str, kind: Any) -> Callable[[Any], Any]:
+    if kind in (RunState, LearnerState):
+        return lambda message: _state(kind, message, name)
+    if NoneType in typing.get_args(kind):
+        some = _converter(typing.get_args(kind)[0])
+        return lambda message: some(getattr(message, name)) if message.HasField(name) else None
+    convert = _converter(kind)
+    return lambda message: convert(getattr(message, name))
+
+
+def _converter(kind: Any) -> Callable[[Any], Any]:
+    if typing.get_origin(kind) is tuple:
+        each = _converter(typing.get_args(kind)[0])
+        return lambda values: tuple(map(each, values))
+    if typing.get_origin(kind) is Mapping:
+        return dict
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return functools.partial(view_of, kind)
+    if kind is RunConfig:
+        return lambda message: run_config_from_proto(message, RunConfig())
+    return _time if kind is datetime else lambda value: value
+
+
+def _state(states: Any, message: Any, name: str) -> Any:
+    enum = message.DESCRIPTOR.fields_by_name[name].enum_type
+    value = enum_value(enum, getattr(message, name))
+    return states(value) if value in set(states) else states.UNKNOWN
+
+
+def _time(stamp: Timestamp) -> datetime | None:
+    try:
+        return stamp.ToDatetime(tzinfo=UTC)
+    except ValueError:  # a year that there is not: the rest of the answer is worth having
+        return None

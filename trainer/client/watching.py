@@ -1,0 +1,59 @@
+"""A run's changes, as a stream that goes on after it broke."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lipt.common.errors import UnreachableError
+from lipt.trainer.client.conversion import view_of
+from lipt.trainer.connection.connection import Connection
+from lipt.trainer.connection.reconnection import Reconnection
+from lipt.trainer.views import RunView
+from lipt.v1 import run_pb2
+
+# The coordinator repeats the last revision every few seconds as a sign of life.
+_IDLE_SECONDS = 30.0
+
+
+def get_run(connection: Connection, run_id: str) -> RunView:
+    """A run as it is now.
+
+    Raises:
+        UnknownRunError: there is none of that name.
+    """
+    request = run_pb2.GetRunRequest(run_id=run_id)
+    return view_of(RunView, connection.unary(lambda of: of.runs.GetRun, request).run)
+
+
+def watch_run(
+    connection: Connection, run_id: str, after_revision: int, *, reconnection: Reconnection
+) -> Iterator[RunView]:
+    """See `Client.watch`."""
+    revision = after_revision
+    while True:
+        try:
+            for view in reconnection.heard(_watch_once(connection, run_id, revision)):
+                run_id = view.run_id
+                # Not `>`: a restart after the clock was set back starts lower.
+                if view.revision != revision:
+                    revision = view.revision
+                    yield view
+                if view.ended:
+                    return
+        except UnreachableError as error:
+            reconnection.pause(error)
+        else:
+            # A coordinator that shuts down ends its streams in order.
+            reconnection.pause(
+                UnreachableError(f"{connection.address} ends the stream of {run_id}.")
+            )
+
+
+def _watch_once(connection: Connection, run_id: str, revision: int) -> Iterator[RunView]:
+    request = run_pb2.WatchRunRequest(run_id=run_id, after_revision=revision)
+    for response in connection.stream(
+        lambda of: of.runs.WatchRun, request, idle_seconds=_IDLE_SECONDS
+    ):
+        yield view_of(RunView, response.run)
+    # A run that had ended before has nothing after its last revision.
+    yield get_run(connection, run_id)

@@ -1,0 +1,196 @@
+"""The calls of one channel: deadlines, idle limits, and errors that name the address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import grpc
+
+from lipt.common.errors import (
+    ForkedError,
+    LiptError,
+    NotACoordinatorError,
+    UnreachableError,
+)
+from lipt.common.network.tls import TlsFiles
+from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.idle import IdleWatchdog
+from lipt.common.rpc.status import from_rpc_error
+from lipt.trainer.connection.forking import ForkAwareChannel
+from lipt.v1 import blob_pb2_grpc, info_pb2_grpc, run_pb2_grpc, subset_pb2_grpc
+
+# A coordinator answers within milliseconds; this is for one that is swapping.
+CONTROL_SECONDS = 30.0
+
+# Creating a run checks it against the data and builds the model once.
+CREATE_SECONDS = 120.0
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Stubs:
+    """A channel, and the services on it."""
+
+    channel: grpc.Channel
+    runs: run_pb2_grpc.RunServiceStub
+    subsets: subset_pb2_grpc.SubsetServiceStub
+    blobs: blob_pb2_grpc.BlobServiceStub
+    info: info_pb2_grpc.InfoServiceStub
+
+    @classmethod
+    def of(cls, channel: grpc.Channel) -> Self:
+        """All services."""
+        return cls(
+            channel,
+            runs=run_pb2_grpc.RunServiceStub(channel),
+            subsets=subset_pb2_grpc.SubsetServiceStub(channel),
+            blobs=blob_pb2_grpc.BlobServiceStub(channel),
+            info=info_pb2_grpc.InfoServiceStub(channel),
+        )
+
+    def close(self) -> None:
+        """End the channel with all calls on it."""
+        self.channel.close()
+
+
+class Connection:
+    """A channel to one address, and the services on it.
+
+    gRPC's threads do not survive a fork, so the channel ends before one (of a DataLoader's
+    workers, say), and the next call opens another. Calls that were on their way are made
+    again: by `unary` and `transfer` themselves, and by who has asked for a stream.
+
+    Raises:
+        ConfigError: `address` is not host:port.
+    """
+
+    def __init__(self, address: str, tls: TlsFiles | None) -> None:
+        self.address = address
+        self._tls = tls
+        self._channel = ForkAwareChannel(lambda: Stubs.of(open_channel(address, tls)))
+
+    def close(self) -> None:
+        """End the channel and every call on it; a later call opens another."""
+        self._channel.close()
+
+    @contextmanager
+    def stubs(self) -> Iterator[Stubs]:
+        """The services, on a channel that stays open meanwhile.
+
+        Raises:
+            ForkedError: what is done in the context failed because this process forked.
+        """
+        with self._channel.held() as hold:
+            try:
+                yield hold.channel
+            except Exception as error:
+                # Of any kind: a closed channel fails with ValueError, a cut call as cancelled.
+                if hold.cut:
+                    raise ForkedError(
+                        f"this process forked during a call to {self.address}. Call again."
+                    ) from error
+                raise
+
+    def unary(
+        self,
+        method: Callable[[Stubs], grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]],
+        request: RequestT,
+        *,
+        seconds: float = CONTROL_SECONDS,
+    ) -> ResponseT:
+        """One request, one answer, within `seconds`.
+
+        Raises:
+            LiptError: what the coordinator refused with, UnreachableError or
+                NotACoordinatorError.
+        """
+        try:
+            return self._whole(lambda stubs: method(stubs)(request, timeout=seconds))
+        except grpc.RpcError as error:
+            raise self.explain(error) from None
+
+    def stream(
+        self,
+        method: Callable[[Stubs], grpc.UnaryStreamMultiCallable[RequestT, ResponseT]],
+        request: RequestT,
+        *,
+        idle_seconds: float,
+    ) -> Generator[ResponseT]:
+        """One request, any number of answers, each at most `idle_seconds` after the last.
+
+        Raises:
+            LiptError: as `unary`.
+            ForkedError: this process forked meanwhile; ask again.
+        """
+        with self.stubs() as stubs:
+            call = method(stubs)(request)
+            watchdog = IdleWatchdog(idle_seconds)
+            try:
+                with watchdog.over(call):
+                    yield from watchdog.messages(call)
+            except grpc.RpcError as error:
+                if watchdog.expired:
+                    raise UnreachableError(
+                        f"the coordinator at {self.address} has sent nothing for "
+                        f"{idle_seconds:g} s. See its log, and the network in between."
+                    ) from None
+                raise self.explain(error) from None
+
+    def transfer(self, act: Callable[[blob_pb2_grpc.BlobServiceStub], ResultT]) -> ResultT:
+        """What a transfer of blobs comes to; adds the address to what it says of a lost connection.
+
+        Raises:
+            LiptError: what `act` raises.
+        """
+        try:
+            return self._whole(lambda stubs: act(stubs.blobs))
+        except UnreachableError as error:
+            raise UnreachableError(f"{self.address}: {error}") from None
+
+    def _whole(self, act: Callable[[Stubs], ResultT]) -> ResultT:
+        """What comes of calls that this process has not cut: they are made again until then."""
+        while True:
+            try:
+                with self.stubs() as stubs:
+                    return act(stubs)
+            except ForkedError:
+                continue
+
+    def explain(self, error: grpc.RpcError) -> LiptError:
+        """What a failed call means, with the address and what to check."""
+        known = from_rpc_error(error)
+        code = error.code() if isinstance(error, grpc.Call) else None
+        if type(known) is LiptError and code is grpc.StatusCode.UNIMPLEMENTED:
+            return NotACoordinatorError(
+                f"what answers at {self.address} is not a LiPT coordinator of this version: it "
+                "does not know the call. Check host and port; lipt-coordinator prints them when "
+                "it starts."
+            )
+        if isinstance(known, UnreachableError):
+            return self._unreachable(error, code)
+        return known
+
+    def _unreachable(self, error: grpc.RpcError, code: grpc.StatusCode | None) -> LiptError:
+        details = (error.details() if isinstance(error, grpc.Call) else None) or ""
+        if "Failed parsing HTTP/2" in details:
+            return NotACoordinatorError(
+                f"what answers at {self.address} is not a LiPT coordinator: it does not speak gRPC "
+                f"({details}). Check host and port; lipt-coordinator prints them when it starts."
+            )
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return UnreachableError(
+                f"the coordinator at {self.address} did not answer in time. Check that the "
+                "address is right, that no firewall drops the port, and the coordinator's log."
+            )
+        security = "with TLS" if self._tls else "without TLS"
+        return UnreachableError(
+            f"no coordinator answers at {self.address}, asked {security} ({details}). Check that "
+            "lipt-coordinator runs there, that host and port are right, and that both sides use "
+            "TLS or neither does; 'lipt doctor' looks closer."
+        )

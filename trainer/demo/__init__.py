@@ -1,1 +1,0 @@
-"""The whole service on one machine: a coordinator and workers as real processes."""

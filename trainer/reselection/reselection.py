@@ -1,0 +1,288 @@
+"""Re-selection: the subset chosen again every R epochs, on the weights of that moment.
+
+Training never dies of it. While the coordinator is away, or in trouble, the old subset stays,
+one warning says so, and the next epoch asks again. With several processes, rank 0 asks and the
+others are told, so that all of them train on the same subset.
+
+Source: LiPT (Ro et al. 2023), section 4: every 20 epochs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import torch
+from torch import distributed, nn
+
+from lipt.common.errors import ConfigError, LiptError
+from lipt.common.weights.files import serialize_weights
+from lipt.trainer.subsets.subset import Subset
+
+if TYPE_CHECKING:
+    from lipt.trainer.client.client import Client
+
+
+class ReselectionWarning(UserWarning):
+    """A subset was due and could not be had; training goes on with the old one."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """One re-selection, for the record.
+
+    stale_epochs: how many epochs old the weights were when their subset came into use.
+    waited_seconds: how long training stood still for it.
+    """
+
+    epoch: int
+    digest: str
+    stale_epochs: int
+    waited_seconds: float
+
+
+class SelectionOptions(TypedDict, total=False):
+    """The keywords of `Reselection`, which explains them."""
+
+    run: str
+    fraction: float | None
+    budget: int | None
+    every: int
+    options: Mapping[str, object] | None
+    balanced: bool | None
+    prefetch: bool
+    num_epochs: int | None
+    first: Subset | None
+
+
+class Reselection:
+    """Asks a coordinator for a model's subset whenever one is due.
+
+    Args:
+        client: connected to the coordinator; `reconnect_seconds` bounds how long an epoch
+            waits for one that is away.
+        model: in training; its state dict is what the coordinator selects on. Wrappers
+            (DistributedDataParallel, torch.compile) are looked through.
+        strategy: one of `client.strategies()`.
+        run: whose data and model these are: id, name, or "latest".
+        fraction: of the data set; this or `budget`.
+        budget: how many examples; this or `fraction`.
+        every: epochs between selections, R.
+        options: the strategy's own, by name.
+        balanced: equal shares per class; the strategy's default where None.
+        prefetch: ask one epoch early, in a thread, so that training does not wait; the
+            subset is then that of weights one epoch old.
+        num_epochs: how many epochs training has in all, where that is known: no subset is
+            asked for that none of them would use. It may be set later; `fit` does so.
+        first: the subset of the first epochs; selected on theta_p where None.
+
+    Raises:
+        ConfigError: `every` is below 1, or the strategy does not look at weights in training.
+        LiptError: the first subset cannot be had.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        model: nn.Module,
+        strategy: str = "facility_location",
+        *,
+        run: str = "latest",
+        fraction: float | None = None,
+        budget: int | None = None,
+        every: int = 20,
+        options: Mapping[str, object] | None = None,
+        balanced: bool | None = None,
+        prefetch: bool = False,
+        num_epochs: int | None = None,
+        first: Subset | None = None,
+    ) -> None:
+        if every < 1:
+            raise ConfigError(
+                f"every = {every}: a subset is selected again after 1 epoch or more. "
+                "The paper's choice is 20."
+            )
+        self._every, self._prefetch = every, prefetch
+        self._model = model
+        self.num_epochs = num_epochs
+        # What is asked for, and how often, as JSON.
+        self.identity: Mapping[str, Any] = {
+            "run": run,
+            "strategy": strategy,
+            "fraction": fraction,
+            "budget": budget,
+            "options": {name: str(value) for name, value in (options or {}).items()},
+            "balanced": balanced,
+            "every": every,
+            "prefetch": prefetch,
+        }
+
+        def ask(weights: bytes | None, previous: Subset | None) -> Subset:
+            return client.subset(
+                run,
+                strategy,
+                fraction=fraction,
+                budget=budget,
+                balanced=balanced,
+                options=options,
+                weights=weights,
+                previous=previous,
+            )
+
+        self._ask: Callable[[bytes | None, Subset | None], Subset] = ask
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="reselect")
+        self._asked: Future[Subset] | None = None
+        self._asked_early = self._due = self._warned = False
+        self._last_epoch: int | None = None
+        self.history: list[Selected] = []
+        if first is None:
+            first = self._on_rank_0(lambda: _first(client, strategy, ask))
+        self.subset: Subset = first
+
+    @property
+    def waited_seconds(self) -> float:
+        """How long training has stood still for subsets, in all."""
+        return sum(selected.waited_seconds for selected in self.history)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """The subset to train on in an epoch, counted from 0; asks where one is due.
+
+        Call it before every epoch, on every rank, with growing numbers; the same number
+        again changes nothing, nor does one that is not among `num_epochs`. Training that
+        goes on from a checkpoint begins with that epoch's number, after `subset` was set to
+        the checkpoint's.
+
+        Raises:
+            LiptError: the coordinator refuses the question itself, as it would every time.
+        """
+        if epoch == self._last_epoch or not self._comes(epoch):
+            return self.subset
+        if self._last_epoch is None:
+            crossed = epoch > 0 and epoch % self._every == 0
+        else:
+            crossed = epoch // self._every > self._last_epoch // self._every
+        self._last_epoch = epoch
+        self._due = self._due or crossed
+        if self._due:
+            self._select(epoch)
+        if self._prefetch and (epoch + 1) % self._every == 0 and self._comes(epoch + 1):
+            self._asked_early = True
+            if _rank() == 0:
+                weights = _weights_of(self._model)
+                self._asked = self._executor.submit(self._ask, weights, self.subset)
+        return self.subset
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on with this subset; JSON takes it as it is."""
+        return {"epoch": self._last_epoch, "due": self._due, "subset": self.subset.to_json()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; what was asked for meanwhile is not waited for.
+
+        Raises:
+            SubsetError: the subset is damaged.
+        """
+        self.subset = Subset.from_json(state["subset"])
+        self._last_epoch, self._due = state["epoch"], state["due"]
+        self._asked, self._asked_early = None, False
+
+    def _comes(self, epoch: int) -> bool:
+        return self.num_epochs is None or epoch < self.num_epochs
+
+    def _select(self, epoch: int) -> None:
+        started = monotonic()
+        asked, self._asked = self._asked, None
+        early, self._asked_early = self._asked_early, False
+        try:
+            if asked is None:
+                chosen = self._on_rank_0(lambda: self._ask(_weights_of(self._model), self.subset))
+            else:
+                chosen = self._on_rank_0(asked.result)
+        except (LiptError, OSError) as error:
+            if isinstance(error, LiptError) and not error.retryable:
+                raise
+            self._warn(epoch, error)
+            return
+        self._due = self._warned = False
+        self.subset = chosen
+        waited = monotonic() - started
+        self.history.append(
+            Selected(epoch, chosen.digest, stale_epochs=int(early), waited_seconds=waited)
+        )
+
+    def _warn(self, epoch: int, error: Exception) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"epoch {epoch}: no new subset ({error}). Training goes on with the old one of "
+            f"{len(self.subset)} examples and asks again before the next epoch.",
+            ReselectionWarning,
+            stacklevel=4,
+        )
+
+    def _on_rank_0(self, ask: Callable[[], Subset]) -> Subset:
+        """Ask once per training, and tell all ranks the answer, or the refusal."""
+        if not _several_ranks():
+            return ask()
+        answer: list[Any] = [None]
+        if _rank() == 0:
+            try:
+                answer[0] = ask()
+            except (LiptError, OSError) as error:
+                answer[0] = error
+        distributed.broadcast_object_list(answer, src=0)
+        if isinstance(answer[0], Exception):
+            raise answer[0]
+        chosen: Subset = answer[0]
+        return chosen
+
+
+def require_reselectable(client: Client, strategy: str) -> None:
+    """Refuse now what would be refused at the first re-selection, in the midst of training.
+
+    Raises:
+        ConfigError: the strategy looks at a run's learners, and not at weights in training.
+    """
+    views = [view for view in client.strategies() if view.name == strategy]
+    if views and "learners" in views[0].needs:
+        raise ConfigError(
+            f"{strategy} looks at how a run's learners came to see the data, so the weights of a "
+            "model in training give it nothing to choose by again. Train on its one subset "
+            "(client.subset, or 'lipt subset get'), or take another strategy."
+        )
+
+
+def _first(
+    client: Client, strategy: str, ask: Callable[[bytes | None, Subset | None], Subset]
+) -> Subset:
+    require_reselectable(client, strategy)
+    return ask(None, None)
+
+
+def _several_ranks() -> bool:
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
+def _rank() -> int:
+    return distributed.get_rank() if _several_ranks() else 0
+
+
+def _weights_of(model: nn.Module) -> bytes:
+    """The state dict of the model itself as a safetensors file."""
+    inner = model
+    if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        inner = inner.module
+    compiled = getattr(inner, "_orig_mod", None)
+    if isinstance(compiled, nn.Module):
+        inner = compiled
+    with torch.no_grad():
+        return serialize_weights(inner.state_dict())

@@ -1,0 +1,166 @@
+"""Samplers that hand a subset to a DataLoader, the same one on every rank.
+
+A sampler runs in the process that owns the DataLoader, so a subset that changes between
+epochs is right under `persistent_workers=True` too: workers are told indices, never the
+subset. Batches are the DataLoader's or the user's own batch sampler's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+import torch
+from torch import nn
+from torch.utils.data import Sampler
+
+from lipt.common.determinism.seeding import derive_generator
+from lipt.common.errors import ConfigError
+from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
+from lipt.trainer.subsets.subset import Subset
+
+if TYPE_CHECKING:
+    from lipt.trainer.client.client import Client
+
+# What happens to the examples that do not divide evenly among the ranks.
+Uneven = Literal["keep", "drop", "repeat"]
+
+
+class SubsetSampler(Sampler[int]):
+    """A subset's indices in a new order every epoch.
+
+    Ranks share one order and take every `num_ranks`-th index of it, so that together
+    they cover the subset and no two have an example in common.
+
+    Args:
+        subset: what to draw from.
+        shuffle: whether the order changes; ascending otherwise.
+        seed: of the order, together with the epoch; the same on every rank.
+        rank: which of the processes this is, from 0.
+        num_ranks: how many processes train together.
+        uneven: where the subset does not divide by `num_ranks`: "keep" gives the first
+            ranks one example more, "drop" leaves the last examples of the order out, and
+            "repeat" gives the first ones of the order to the other ranks again, as
+            `DistributedSampler` does. Synchronized training needs one of the last two.
+
+    Raises:
+        ConfigError: `rank` is not one of `num_ranks`, or the subset is empty.
+    """
+
+    def __init__(
+        self,
+        subset: Subset,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int = 0,
+        num_ranks: int = 1,
+        uneven: Uneven = "keep",
+    ) -> None:
+        if not 0 <= rank < num_ranks:
+            raise ConfigError(
+                f"rank {rank} is not one of {num_ranks}. Ranks count from 0 to "
+                f"num_ranks - 1, here {num_ranks - 1}."
+            )
+        if not len(subset):
+            raise ConfigError("the subset is empty, so there is nothing to draw. Get another.")
+        self.subset = subset
+        self._shuffle, self._seed = shuffle, seed
+        self._rank, self._num_ranks, self._uneven = rank, num_ranks, uneven
+        self._epoch = 0
+
+    @property
+    def num_ranks(self) -> int:
+        """How many processes share the subset."""
+        return self._num_ranks
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the order of this epoch from the next `iter` on; call it before each epoch."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._share(torch.arange(len(self.subset))))
+
+    def __iter__(self) -> Iterator[int]:
+        order_N = torch.arange(len(self.subset))
+        if self._shuffle:
+            generator = derive_generator(self._seed, "sampler-order", self._epoch)
+            order_N = order_N[torch.randperm(len(order_N), generator=generator)]
+        indices_N = torch.from_numpy(self.subset.indices.copy())
+        yield from indices_N[self._share(order_N)].tolist()
+
+    def _share(self, order_N: torch.Tensor) -> torch.Tensor:
+        """This rank's part of an order."""
+        left_over = len(order_N) % self._num_ranks
+        if left_over and self._uneven == "drop":
+            order_N = order_N[: len(order_N) - left_over]
+        elif left_over and self._uneven == "repeat":
+            missing = self._num_ranks - left_over
+            repeats = -(-missing // len(order_N))
+            order_N = torch.cat([order_N, order_N.repeat(repeats)[:missing]])
+        return order_N[self._rank :: self._num_ranks]
+
+
+class ReselectingSampler(SubsetSampler):
+    """A subset that is chosen again every R epochs, on the model as it is then.
+
+    `set_epoch` asks when it is due, so call it before each epoch, on every rank.
+
+        sampler = ReselectingSampler(client, model, "craig", fraction=0.1, every=20)
+        loader = DataLoader(data, batch_size=256, sampler=sampler)
+        for epoch in range(200):
+            sampler.set_epoch(epoch)
+            for images, labels in loader: ...
+
+    `client`, `model`, `strategy` and all keywords that are not listed, such as `fraction`,
+    `every` and `prefetch`, are those of `Reselection`; the others are those of `SubsetSampler`.
+
+    Attributes:
+        reselection: what was selected when, and how long training waited for it.
+
+    Raises:
+        ConfigError, LiptError: as `Reselection` and `SubsetSampler`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        model: nn.Module,
+        strategy: str = "facility_location",
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int = 0,
+        num_ranks: int = 1,
+        uneven: Uneven = "keep",
+        **selection: Unpack[SelectionOptions],
+    ) -> None:
+        reselection = Reselection(client, model, strategy, **selection)
+        super().__init__(
+            reselection.subset,
+            shuffle=shuffle,
+            seed=seed,
+            rank=rank,
+            num_ranks=num_ranks,
+            uneven=uneven,
+        )
+        self.reselection = reselection
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take this epoch's order, and its subset where one is due."""
+        super().set_epoch(epoch)
+        self.subset = self.reselection.before_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on with this subset; JSON takes it as it is."""
+        return {"epoch": self._epoch, "reselection": self.reselection.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken: with `set_epoch` of the same epoch or the next.
+
+        Raises:
+            SubsetError: the subset is damaged.
+        """
+        self.reselection.load_state_dict(state["reselection"])
+        self.subset = self.reselection.subset
+        self._epoch = state["epoch"]

@@ -1,0 +1,242 @@
+"""How a subset lies in a file: one file, exact, and readable without this package.
+
+The suffix decides. Every format carries the same three things: N indices
+(int64, ascending), N weights (float32), and a metadata object
+{"format": "lipt-subset", "version": 1, "strategy", "fingerprint", "digest",
+"manifest"}.
+
+.npy      three npy records one after the other in one file, as `numpy.save` on an
+          open file writes them: `<i8` N, `<f4` N, and `|u1` with the metadata
+          as UTF-8 JSON. `numpy.load(path)` reads the first: the indices.
+.csv      header `index,weight,lipt`, one row per example; the metadata is JSON
+          in the third column of the first row, empty below. Table readers
+          (pandas, polars, spreadsheets) need no options.
+.json     the metadata object with two more keys, "indices" and "weights".
+.parquet  columns `index` int64 and `weight` float32; the metadata is JSON in
+          the schema's metadata under the key `lipt`.
+
+In text, a weight is written as the shortest decimal of its float64 value, which
+every reader takes back to the same float32.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lipt.common.errors import SubsetError
+from lipt.common.imports.extras import import_extra
+
+FORMAT = "lipt-subset"
+FORMAT_VERSION = 1
+
+# What numpy, csv, json and pyarrow raise on damaged bytes, a header that
+# declares more than there is memory for included.
+_DAMAGE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    EOFError,
+    ArithmeticError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file holds: the columns, not yet checked against their digest."""
+
+    indices_N: NDArray[np.int64]
+    weights_N: NDArray[np.float32]
+    metadata: Mapping[str, Any]
+
+
+def encode(content: Content, path: Path) -> bytes:
+    """The bytes of a file with the suffix of `path`.
+
+    Raises:
+        SubsetError: the suffix is none of the four, or the format cannot hold it.
+        MissingExtraError: .parquet without pyarrow.
+    """
+    return _codec(path)[0](content)
+
+
+def decode(data: bytes, path: Path) -> Content:
+    """The content of a file's bytes, by its suffix.
+
+    Raises:
+        SubsetError: the suffix is none of the four, or the file is damaged.
+        MissingExtraError: .parquet without pyarrow.
+    """
+    reader = _codec(path)[1]
+    try:
+        content = reader(data)
+    except _DAMAGE as error:
+        refuse(
+            f"{path} does not hold a subset ({_brief(error)}). It is damaged, or not written "
+            "by Subset.save: get it again with 'lipt subset get'."
+        )
+    found = content.metadata.get("format"), content.metadata.get("version")
+    if found != (FORMAT, FORMAT_VERSION):
+        refuse(
+            f"{path} is of format {found[0]!r} version {found[1]!r}; this version of lipt reads "
+            f"{FORMAT!r} version {FORMAT_VERSION}. Update lipt, or get the subset again."
+        )
+    return content
+
+
+def require_known_suffix(path: Path) -> None:
+    """Check a file's name before any work is done for it.
+
+    Raises:
+        SubsetError: the suffix is none of the four.
+    """
+    _codec(path)
+
+
+def refuse(message: str) -> NoReturn:
+    """Raise SubsetError, as an expression that ends the function."""
+    raise SubsetError(message)
+
+
+def _brief(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _codec(path: Path) -> tuple[Callable[[Content], bytes], Callable[[bytes], Content]]:
+    codec = _CODECS.get(path.suffix.lower())
+    if codec is None:
+        refuse(
+            f"'{path}' has the suffix {path.suffix!r}; a subset is written as one of "
+            f"{', '.join(_CODECS)}. Choose one of these suffixes."
+        )
+    return codec
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True)
+
+
+def _parse_metadata(text: str | bytes) -> dict[str, Any]:
+    metadata = json.loads(text)
+    if not isinstance(metadata, dict):
+        raise TypeError(f"its metadata is a {type(metadata).__name__}")
+    return metadata
+
+
+def _encode_npy(content: Content) -> bytes:
+    metadata = np.frombuffer(_to_json(content.metadata).encode(), dtype=np.uint8)
+    buffer = io.BytesIO()
+    for record in (content.indices_N.astype("<i8"), content.weights_N.astype("<f4"), metadata):
+        np.lib.format.write_array(buffer, record, version=(1, 0), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _decode_npy(data: bytes) -> Content:
+    buffer = io.BytesIO(data)
+    records = []
+    for name, dtype in (("indices", "<i8"), ("weights", "<f4"), ("metadata", "|u1")):
+        if buffer.tell() == len(data):
+            raise ValueError(f"there are no {name}")
+        record = np.lib.format.read_array(buffer, allow_pickle=False)
+        if record.dtype.str != dtype or record.ndim != 1:
+            raise ValueError(f"{name} are {record.dtype.str} of {record.ndim} dimensions")
+        records.append(record)
+    return Content(records[0], records[1], _parse_metadata(records[2].tobytes()))
+
+
+def _encode_csv(content: Content) -> bytes:
+    metadata = _to_json(content.metadata)
+    if len(metadata) > csv.field_size_limit():
+        refuse(
+            f"the manifest takes {len(metadata)} characters and readers of .csv stop at "
+            f"{csv.field_size_limit()}. Choose .npy, .json or .parquet."
+        )
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("index", "weight", "lipt"))
+    for row, (index, weight) in enumerate(
+        zip(content.indices_N.tolist(), content.weights_N.tolist(), strict=True)
+    ):
+        writer.writerow((index, weight, "" if row else metadata))
+    return text.getvalue().encode()
+
+
+def _decode_csv(data: bytes) -> Content:
+    try:
+        header, first, *others = csv.reader(io.StringIO(data.decode(), newline=""))
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+    if header != ["index", "weight", "lipt"]:
+        raise ValueError(f"its header is {','.join(header)!r}")
+    rows = [first, *others]
+    return Content(
+        np.array([int(row[0]) for row in rows], dtype=np.int64),
+        np.array([float(row[1]) for row in rows], dtype=np.float32),
+        _parse_metadata(first[2]),
+    )
+
+
+def _encode_json(content: Content) -> bytes:
+    columns = {"indices": content.indices_N.tolist(), "weights": content.weights_N.tolist()}
+    return f"{_to_json({**content.metadata, **columns})}\n".encode()
+
+
+def _decode_json(data: bytes) -> Content:
+    metadata = _parse_metadata(data)
+    return Content(
+        np.array(metadata.pop("indices"), dtype=np.int64),
+        np.array(metadata.pop("weights"), dtype=np.float32),
+        metadata,
+    )
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    modules = [
+        import_extra(module, package="pyarrow", extra="parquet", needed_for="A subset as .parquet")
+        for module in ("pyarrow", "pyarrow.parquet")
+    ]
+    return modules[0], modules[1]
+
+
+def _encode_parquet(content: Content) -> bytes:
+    arrow, parquet = _pyarrow()
+    schema = arrow.schema(
+        [
+            arrow.field("index", arrow.int64(), nullable=False),
+            arrow.field("weight", arrow.float32(), nullable=False),
+        ],
+        metadata={"lipt": _to_json(content.metadata)},
+    )
+    sink = io.BytesIO()
+    table = arrow.table([content.indices_N, content.weights_N], schema=schema)
+    parquet.write_table(table, sink)
+    return sink.getvalue()
+
+
+def _decode_parquet(data: bytes) -> Content:
+    arrow, parquet = _pyarrow()
+    table = parquet.read_table(arrow.BufferReader(data))
+    return Content(
+        np.asarray(table.column("index").to_numpy(), dtype=np.int64),
+        np.asarray(table.column("weight").to_numpy(), dtype=np.float32),
+        _parse_metadata((table.schema.metadata or {})[b"lipt"]),
+    )
+
+
+_CODECS: dict[str, tuple[Callable[[Content], bytes], Callable[[bytes], Content]]] = {
+    ".npy": (_encode_npy, _decode_npy),
+    ".csv": (_encode_csv, _decode_csv),
+    ".json": (_encode_json, _decode_json),
+    ".parquet": (_encode_parquet, _decode_parquet),
+}

@@ -1,0 +1,202 @@
+"""Is this the data set that a subset was chosen from? Asked before its indices are used.
+
+Indices mean nothing on other data. A data set of `lipt.common.data` knows its fingerprint; that
+of anybody else's is computed as the coordinator computed it, from what the set gives away:
+
+    Hugging Face's `datasets.Dataset`     its labels and its images' encoded bytes
+    `samples` of (path, label)            the image files (torchvision's ImageFolder)
+    pairs of image and label              the pixels, torchvision's transforms left out
+
+A coordinator may have opened an image folder as files or as pixels, so one set can have two.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import numpy as np
+
+from lipt.common.errors import LiptError, SubsetError
+
+# What reading somebody else's data set may raise, which looks like one of these and is none.
+_UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)
+
+_TRANSFORMS = ("transform", "target_transform", "transforms")
+
+ExampleT_co = TypeVar("ExampleT_co", covariant=True)
+TableT_co = TypeVar("TableT_co", covariant=True)
+
+
+class MapStyle(Protocol[ExampleT_co]):
+    """A data set with a length and a row for every number below it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int, /) -> ExampleT_co: ...
+
+
+class Selectable(Protocol[TableT_co]):
+    """What selects its own rows, as `datasets.Dataset` does."""
+
+    def __len__(self) -> int: ...
+
+    def select(self, indices: list[int], /) -> TableT_co:
+        """The rows of these numbers, in their order."""
+        ...
+
+
+def require_rows(num_rows: int, *, expected: int | None, largest_index: int) -> None:
+    """Check that a data set has the rows that a subset speaks of.
+
+    Args:
+        num_rows: of the data set.
+        expected: of the data that the subset was chosen from, where that is known.
+        largest_index: of the subset; -1 where it is empty.
+
+    Raises:
+        SubsetError: it has not; nothing overrides this.
+    """
+    if expected is not None and num_rows != expected:
+        raise SubsetError(
+            f"the subset was chosen from {expected} examples and this data set has {num_rows}. "
+            "Give the data set that it was chosen from, whole and in its order."
+        )
+    if largest_index >= num_rows:
+        raise SubsetError(
+            f"the subset's largest index is {largest_index} and this data set has {num_rows} "
+            "rows. Give the data set that it was chosen from."
+        )
+
+
+def require_fingerprint(expected: str, dataset: Any) -> None:
+    """Check that a data set is the one with this fingerprint.
+
+    64 rows are read; all of them where pairs of image and label come without `targets`.
+
+    Raises:
+        SubsetError: it is another data set, or one whose fingerprint cannot be computed; the
+            message says how to override.
+    """
+    kind = type(dataset).__name__
+    found: list[str] = []
+    problem = ""
+    for candidate in _candidates(dataset):
+        try:
+            fingerprint = candidate()
+        except _UNREADABLE as error:
+            problem = problem or str(error).rstrip(".") or type(error).__name__
+            continue
+        if fingerprint == expected:
+            return
+        found.append(fingerprint)
+    if found:
+        raise SubsetError(
+            f"the subset belongs to data with fingerprint {expected}, but this {kind} has "
+            f"{' or '.join(dict.fromkeys(found))}. Give the data that it was chosen from; "
+            "check=False applies it all the same."
+        )
+    raise SubsetError(
+        f"the subset belongs to data with fingerprint {expected}, and that of this {kind} cannot "
+        f"be computed ({problem}). Pass check=False if it is that data, in the same order."
+    )
+
+
+def _candidates(dataset: Any) -> Iterator[Callable[[], str]]:
+    """The ways to a data set's fingerprint, the likeliest first."""
+    own = getattr(dataset, "fingerprint", None)
+    if isinstance(own, str):
+        yield lambda: own
+        return
+    if hasattr(dataset, "features") and hasattr(dataset, "with_format"):
+        yield lambda: _of_table(dataset)
+        return
+    if _lists_files(dataset):
+        yield lambda: _of_files(dataset)
+    plain = _without_transforms(dataset)
+    yield lambda: _of_pairs(plain)
+    if plain is not dataset:
+        # A set of the user's own may not work without its transform.
+        yield lambda: _of_pairs(dataset)
+
+
+def _of_pairs(dataset: Any) -> str:
+    from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.factory import FactoryRows  # noqa: PLC0415 - torch
+
+    rows = FactoryRows("reading it", dataset)
+    if (rows.labels_N < 0).any():  # there are no `targets`: labels come as rows are read
+        for row in range(len(rows)):
+            rows.raw(row)
+    return fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
+
+
+def _lists_files(dataset: Any) -> bool:
+    samples = getattr(dataset, "samples", None)
+    return isinstance(samples, list) and all(
+        isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str)
+        for sample in samples[:1]
+    )
+
+
+def _of_files(dataset: Any) -> str:
+    samples: list[tuple[str, int]] = dataset.samples
+
+    def raw(row: int) -> bytes:
+        return Path(samples[row][0]).read_bytes()
+
+    return _fingerprint([label for _, label in samples], getattr(dataset, "classes", None), raw)
+
+
+def _of_table(table: Any) -> str:
+    """Of a `datasets.Dataset`; its storage is read, not what its own format decodes."""
+    from lipt.common.data.sources.parquet import IMAGE_COLUMNS, LABEL_COLUMNS  # noqa: PLC0415 - torch
+
+    features = table.features
+    images = [name for name in IMAGE_COLUMNS if name in features]
+    labels = [name for name in LABEL_COLUMNS if name in features]
+    if not images or not labels:
+        _cannot(f"it has the columns {', '.join(features)}, none called image or none called label")
+    storage = table.with_format("arrow")
+
+    def raw(row: int) -> bytes:
+        image = storage[row][images[0]][0].as_py()
+        content = image.get("bytes") if isinstance(image, dict) else None
+        if not isinstance(content, bytes):
+            _cannot(f"its column {images[0]} does not hold the images' bytes")
+        return content
+
+    return _fingerprint(
+        storage[:][labels[0]].to_numpy(), getattr(features[labels[0]], "names", None), raw
+    )
+
+
+def _fingerprint(labels: Any, names: Any, raw: Callable[[int], bytes]) -> str:
+    import torch  # noqa: PLC0415 - not before it is needed
+
+    from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.rows import numbered_classes  # noqa: PLC0415 - torch
+
+    labels_N = torch.from_numpy(np.array(labels, dtype=np.int64))
+    classes = names or numbered_classes(labels_N, "reading it")
+    return fingerprint(labels_N, len(classes), raw)
+
+
+def _without_transforms(dataset: Any) -> Any:
+    """A shallow copy that gives its images as they are; the set itself where it has none."""
+    given = [name for name in _TRANSFORMS if getattr(dataset, name, None) is not None]
+    if not given:
+        return dataset
+    plain = copy.copy(dataset)
+    for name in given:
+        try:
+            setattr(plain, name, None)
+        except AttributeError:  # a property: not an attribute that torchvision would set
+            return dataset
+    return plain
+
+
+def _cannot(reason: str) -> NoReturn:
+    raise SubsetError(reason)

@@ -1,0 +1,232 @@
+"""The subset that main training uses: which examples, with which weights, of which data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lipt.common.subsets.digest import subset_digest
+from lipt.trainer.subsets.formats import (
+    FORMAT,
+    FORMAT_VERSION,
+    Content,
+    decode,
+    encode,
+    refuse,
+    require_known_suffix,
+)
+from lipt.trainer.subsets.same_data import (
+    ExampleT_co,
+    MapStyle,
+    Selectable,
+    TableT_co,
+    require_fingerprint,
+    require_rows,
+)
+from lipt.trainer.writing.files import write_atomically
+
+if TYPE_CHECKING:
+    import torch.utils.data
+
+# What messages call a subset that lies in no file of its own.
+_JSON = Path("subset.json")
+
+
+@dataclass(frozen=True, eq=False)
+class Subset:
+    """Chosen examples of one data set; a value that cannot differ from its digest.
+
+    Attributes:
+        indices: int64, ascending and distinct: row numbers in the data set.
+        weights: float32, one per index: how much each counts in the loss.
+        fingerprint: of the data set that the indices belong to.
+        digest: SHA-256 of the indices as little-endian int64 followed by the
+            weights as little-endian float32.
+        strategy: the algorithm that chose them.
+        manifest: how it came about: configuration, versions, seconds; `stopped_early` says
+            why there are fewer examples than the budget, where there are.
+        kept: whether this is the `previous` subset of the request, which still serves. Of
+            the answer, not of the subset: it is neither compared nor written to a file.
+
+    Raises:
+        SubsetError: the columns do not fit each other, or not the digest.
+    """
+
+    indices: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    fingerprint: str
+    digest: str
+    strategy: str
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    kept: bool = False
+
+    def __post_init__(self) -> None:
+        """Take copies that nobody can change, and check them."""
+        for name, dtype in (("indices", np.int64), ("weights", np.float32)):
+            column = np.array(getattr(self, name), dtype=dtype)
+            column.setflags(write=False)
+            object.__setattr__(self, name, column)
+        _require_consistent(self.indices, self.weights)
+        found = subset_digest(self.indices, self.weights)
+        if found != self.digest:
+            refuse(
+                f"the subset's {len(self.indices)} examples have the digest {found}, but "
+                f"{self.digest!r} was announced: they were changed or damaged on the way. "
+                "Get the subset again with 'lipt subset get'."
+            )
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def stopped_early(self) -> str:
+        """Why there are fewer examples than the budget, as a sentence; or empty."""
+        return str(self.manifest.get("stopped_early") or "")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Subset):
+            return NotImplemented
+        return (
+            self.digest == other.digest
+            and self.fingerprint == other.fingerprint
+            and self.strategy == other.strategy
+            and self.manifest == other.manifest
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.digest, self.fingerprint, self.strategy))
+
+    def apply(
+        self, dataset: MapStyle[ExampleT_co], *, check: bool = True
+    ) -> torch.utils.data.Subset[ExampleT_co]:
+        """The chosen examples of a data set, in the order of `indices`.
+
+        Args:
+            dataset: the one that the subset was chosen from: of `lipt.common.data`, of
+                torchvision, of Hugging Face, or the user's own pairs of image and label.
+            check: whether its fingerprint is compared with the subset's, which reads 64 rows
+                of it, or all where it has no `targets`. Its length always is.
+
+        Raises:
+            SubsetError: it is other data (both values are named), or its fingerprint cannot
+                be computed.
+        """
+        from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - not before it is needed
+
+        self._require_same(dataset, check=check)
+        # torch's own annotation asks for its Dataset, and uses no more than this.
+        source: Any = dataset
+        return Chosen(source, self.indices.tolist())
+
+    def hf_select(self, dataset: Selectable[TableT_co], *, check: bool = True) -> TableT_co:
+        """The chosen rows of a Hugging Face `datasets.Dataset`, by its own `select`.
+
+        Args:
+            dataset: the one that the subset was chosen from.
+            check: as in `apply`; the fingerprint is that of a coordinator on `parquet:PATH`
+                with the same images and labels.
+
+        Raises:
+            SubsetError: as `apply`.
+        """
+        self._require_same(dataset, check=check)
+        return dataset.select(self.indices.tolist())
+
+    def _require_same(self, dataset: Any, *, check: bool) -> None:
+        data = self.manifest.get("data")
+        expected = data.get("num_examples") if isinstance(data, Mapping) else None
+        require_rows(
+            len(dataset),
+            expected=expected if isinstance(expected, int) else None,
+            largest_index=int(self.indices[-1]) if len(self) else -1,
+        )
+        if check:
+            require_fingerprint(self.fingerprint, dataset)
+
+    def save(self, path: str | Path) -> Path:
+        """Write .npy, .csv, .json or .parquet, whole or not at all.
+
+        `numpy.load` of a .npy gives the indices; `pandas.read_csv` and
+        `read_parquet` give the columns index and weight.
+
+        Raises:
+            SubsetError: the suffix is none of the four.
+            MissingExtraError: .parquet without pyarrow.
+            OSError: the directory is missing or cannot be written to.
+        """
+        target = Path(path)
+        write_atomically(target, encode(self._content(), target))
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote, equal in every field.
+
+        Raises:
+            SubsetError: the suffix is none of the four, the file is damaged, or
+                its examples differ from its digest.
+            MissingExtraError: .parquet without pyarrow.
+            OSError: the file cannot be read.
+        """
+        source = Path(path)
+        require_known_suffix(source)
+        return cls._of(decode(source.read_bytes(), source), source)
+
+    def to_json(self) -> str:
+        """The content of a .json file, to be kept inside of something else."""
+        return encode(self._content(), _JSON).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` gave, equal in every field.
+
+        Raises:
+            SubsetError: it is damaged.
+        """
+        return cls._of(decode(text.encode(), _JSON), _JSON)
+
+    def _content(self) -> Content:
+        metadata = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "strategy": self.strategy,
+            "fingerprint": self.fingerprint,
+            "digest": self.digest,
+            "manifest": dict(self.manifest),
+        }
+        return Content(self.indices, self.weights, metadata)
+
+    @classmethod
+    def _of(cls, content: Content, source: Path) -> Self:
+        texts = {name: content.metadata.get(name) for name in ("fingerprint", "digest", "strategy")}
+        manifest = content.metadata.get("manifest")
+        if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):
+            refuse(f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again.")
+        return cls(
+            content.indices_N,
+            content.weights_N,
+            fingerprint=str(texts["fingerprint"]),
+            digest=str(texts["digest"]),
+            strategy=str(texts["strategy"]),
+            manifest=manifest,
+        )
+
+
+def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.float32]) -> None:
+    if indices_N.ndim != 1 or indices_N.shape != weights_N.shape:
+        refuse(
+            f"a subset is two columns of one length; these have the shapes {indices_N.shape} "
+            f"and {weights_N.shape}. Give one weight per index."
+        )
+    if len(indices_N) and (indices_N[0] < 0 or np.any(np.diff(indices_N) <= 0)):
+        refuse(
+            "a subset's indices are row numbers in ascending order, each once; these are not. "
+            "Sort them with their weights and drop duplicates."
+        )
+    if not np.all(np.isfinite(weights_N)):
+        refuse("a subset's weights have to be finite; these are not. Give one number per index.")
