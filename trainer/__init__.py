@@ -1,4 +1,4 @@
-"""The trainer's side: ask a coordinator for runs, weights and subsets.
+"""LiPT for a training script: ask a coordinator for runs, weights and subsets.
 
     from lipt.trainer import Client
 

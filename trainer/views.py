@@ -1,9 +1,9 @@
-"""What a trainer sees of the coordinator: frozen values, never the wire's messages.
+"""Views: what a trainer sees of the coordinator, frozen values and never the wire's messages.
 
 Nothing here imports gRPC or torch, so that a notebook, a DataLoader's worker or
-a `--help` can import it for free. Fields bear the names that the wire's messages have for
-them; where not, `of` in a field's metadata names the message's, "outer.inner" where nested,
-and several make a tuple. `lipt.trainer.client.conversion` reads them.
+a `--help` can import it for free. `lipt.trainer.client.conversion` reads a field from the
+message's field of the same name. Where its source is another, the metadata says `of` which
+("outer.inner" for a nested field); of several it makes a tuple.
 """
 
 from __future__ import annotations
@@ -130,11 +130,15 @@ class RunView:
 
 @dataclass(frozen=True)
 class StrategyOptionView:
-    """One option of a strategy; an empty `allowed_values` means any of the default's kind."""
+    """One option of a strategy; an empty `allowed_values` means any of the default's kind.
+
+    help: what it is, as a phrase; empty at an older coordinator.
+    """
 
     name: str
     default_value: str
     allowed_values: tuple[str, ...]
+    help: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.errors import (
     IncompatibleProtocolError,
     LearnerRejectedError,
@@ -82,6 +83,7 @@ class Agent:
         self._stopping = threading.Event()
         self._pause = pause or self._stopping.wait
         self._learners_left = settings.max_learners
+        self._complained = False
 
     def stop(self) -> None:
         """Give back what is in hand and return from `run`; made for signal handlers."""
@@ -94,26 +96,31 @@ class Agent:
         Raises:
             IncompatibleProtocolError: the coordinator is of another major version.
         """
-        complained = False
+        retry(
+            self._join_and_work,
+            on=(LiptError,),
+            unless=(IncompatibleProtocolError,),
+            policy=RetryPolicy.every(_RETRY_SECONDS, sleep=self._pause, on_retry=self._complain),
+        )
+
+    def _join_and_work(self) -> None:
         while not self._finished():
             try:
                 worker_id = self._register()
-                complained = False
+                self._complained = False
                 self._work(worker_id)
             except UnknownWorkerError:
                 logger.info("the coordinator was restarted; joining again")
-            except IncompatibleProtocolError:
-                raise
-            except LiptError as error:
-                # Counted every time, and said once: it may be away for hours.
-                self._events.record(
-                    EventKind.RETRIED,
-                    detail="joining",
-                    level=logging.DEBUG if complained else logging.WARNING,
-                    reason=f"{error} Trying again until {self._settings.coordinator} answers.",
-                )
-                complained = isinstance(error, UnreachableError)
-                self._pause(_RETRY_SECONDS)
+
+    def _complain(self, error: LiptError) -> None:
+        # Counted every time, and said once: it may be away for hours.
+        self._events.record(
+            EventKind.RETRIED,
+            detail="joining",
+            level=logging.DEBUG if self._complained else logging.WARNING,
+            reason=f"{error} Trying again until {self._settings.coordinator} answers.",
+        )
+        self._complained = isinstance(error, UnreachableError)
 
     def _finished(self) -> bool:
         return self._stopping.is_set() or self._learners_left == 0

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-from lipt.common.backoff import RetryPolicy
+from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import download, download_bytes, upload
@@ -22,8 +22,8 @@ from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.errors import (
     LearnerStoppedError,
-    LiptError,
     StateError,
+    UnavailableError,
     UnknownBlobError,
     UnreachableError,
 )
@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 _RETRY_SECONDS = 1.0
-# Away, or its disk is full: a learner that is trained is worth waiting for either.
-_COORDINATOR_IN_TROUBLE = (UnreachableError, StateError)
 
 
 class AssignmentRunner:
@@ -89,10 +87,14 @@ class AssignmentRunner:
         self._should_stop = should_stop
         self._train = train
         self._clock = clock
-        self._pause = pause
-        self._policy = RetryPolicy(
+        self._transfers = RetryPolicy(
             sleep=pause,
             on_retry=lambda error: self._retried("transfer", f"{error} Going on where it was."),
+        )
+        self._waits = RetryPolicy.every(
+            _RETRY_SECONDS,
+            sleep=pause,
+            on_retry=lambda error: self._retried("handing over", f"{error} Trying again."),
         )
         self._bytes_received = 0
 
@@ -141,7 +143,7 @@ class AssignmentRunner:
         report = Report(learner.loss, learner.train_seconds, seconds, self._bytes_received)
         self._insist(
             lambda: self._client.commit(worker_id, assignment, result, report, snapshots),
-            patient_with=_COORDINATOR_IN_TROUBLE,
+            waits_for=UnavailableError,
         )
         logger.info(
             "learner %s is in: loss %.3f, %.1f s, %.2f MB sent",
@@ -154,8 +156,8 @@ class AssignmentRunner:
     def _upload(self, weights: Weights, encoding: WeightEncoding) -> BlobName:
         content = encode_weights(weights, encoding)
         return self._insist(
-            lambda: upload(self._client.blobs, content, policy=self._policy),
-            patient_with=_COORDINATOR_IN_TROUBLE,
+            lambda: upload(self._client.blobs, content, policy=self._transfers),
+            waits_for=UnavailableError,
         )
 
     def _initial_weights(self, assignment: Assignment) -> Weights:
@@ -183,7 +185,7 @@ class AssignmentRunner:
         # It may lie here since long ago.
         if not self._cache.keep_if_whole(name):
             self._insist(
-                lambda: download(self._client.blobs, name, self._cache, policy=self._policy)
+                lambda: download(self._client.blobs, name, self._cache, policy=self._transfers)
             )
             self._bytes_received += name.size_bytes
         self._cache.trim(self._cache_bytes, keep=name)
@@ -195,7 +197,7 @@ class AssignmentRunner:
                 self._client.blobs,
                 name,
                 max_bytes=self._cache.max_blob_bytes,
-                policy=self._policy,
+                policy=self._transfers,
             )
         )
         self._bytes_received += len(content)
@@ -212,17 +214,20 @@ class AssignmentRunner:
     def _insist(
         self,
         action: Callable[[], ResultT],
-        patient_with: tuple[type[LiptError], ...] = (UnreachableError,),
+        waits_for: type[UnavailableError] = UnreachableError,
     ) -> ResultT:
-        """Repeat an action while the coordinator is away and the lease may still hold."""
-        while True:
+        """Repeat an action while the coordinator is away and the lease may still hold.
+
+        A trained learner is worth waiting for a coordinator in any trouble. What is fetched
+        can meet a full disk, too, but that is this worker's own.
+        """
+
+        def attempt() -> ResultT:
             if self._should_stop():
                 raise LearnerStoppedError("stopped before the learner was handed in.")
-            try:
-                return action()
-            except patient_with as error:
-                self._retried("handing over", f"{error} Trying again.")
-                self._pause(_RETRY_SECONDS)
+            return action()
+
+        return retry(attempt, on=(waits_for,), policy=self._waits)
 
     def _retried(self, what: str, reason: str) -> None:
         self._events.record(EventKind.RETRIED, detail=what, level=logging.WARNING, reason=reason)

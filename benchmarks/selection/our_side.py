@@ -10,7 +10,7 @@ import torch
 from benchmarks.selection.side import Chosen, Run, Side, Task
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 
 # Enough for every kernel and compiled loop to be used once.
 WARM_ROWS_PER_CLASS = 40

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.selection.side import Chosen, PeerMissingError, Run, Task, joined, unweighted
-from lipt.coordinator.selection.kernels import gradient_cosines, gradient_distances
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.selection.gradients.pairs import proximity, scaled_cosine
+from lipt.coordinator.selection.gradients.vectors import gradients_of
+from lipt.coordinator.signals.signals import Signals
 
 Kernel = Callable[[Signals], Tensor]
 Solve = Callable[[np.ndarray, int], np.ndarray]
@@ -27,13 +28,13 @@ Solve = Callable[[np.ndarray, int], np.ndarray]
 
 def closeness(signals: Signals) -> Tensor:
     """The largest distance minus the distance of the gradients; n x n."""
-    distances_nn = gradient_distances(signals, signals)
-    return distances_nn.neg_().sub_(distances_nn.min())
+    proximity_nn = proximity(gradients_of(signals)).block(slice(None), slice(None))
+    return proximity_nn.sub_(proximity_nn.min())
 
 
 def scaled_cosines(signals: Signals) -> Tensor:
     """(1 + cosine) / 2 of the gradients; n x n."""
-    return gradient_cosines(signals, signals).add_(1).div_(2)
+    return scaled_cosine(gradients_of(signals)).block(slice(None), slice(None))
 
 
 def per_class(load: Callable[[], Solve]) -> Callable[[Task], Run]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipt.coordinator.selection.quotas import class_quotas
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 
 # GLISTER's step, for all sides, on the mean loss of a class's chosen examples: one that
 # changes the validation loss by a good part of itself.

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
-from lipt.coordinator.signals import Signals, errors_of
+from lipt.coordinator.signals.compute import errors_of
+from lipt.coordinator.signals.signals import Signals
 
 SEED = 0
 NUM_MODES = 5

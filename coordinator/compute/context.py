@@ -15,9 +15,11 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.determinism.seeding import derive_generator, derive_seed
+from lipt.common.errors import WeightsError
 from lipt.common.models import build_model, lay_out
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
+from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.pretraining.evaluation import batch_size_for
@@ -111,7 +113,18 @@ class Context:
         )
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> torch.nn.Module:
-        """The run's model with weights from a blob, on the device, in evaluation mode."""
+        """The run's model with weights from a blob, on the device, in evaluation mode.
+
+        Raises:
+            WeightsError: they are another model's, or not finite.
+        """
         model = self.new_model(config)
-        model.load_state_dict(self.read_weights(weights, model))
+        loaded = self.read_weights(weights, model)
+        if bad := non_finite(loaded):
+            raise WeightsError(
+                f"the weights {weights.sha256[:12]} cannot be selected on: {bad}. The model that "
+                "they were taken from has diverged. Go back to a checkpoint from before it "
+                "diverged, and train on with a lower learning rate."
+            )
+        model.load_state_dict(loaded)
         return model.eval()

@@ -88,6 +88,7 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
                             name=option.name,
                             default_value=option.default,
                             allowed_values=option.allowed,
+                            help=option.help,
                         )
                         for option in strategy.options
                     ],

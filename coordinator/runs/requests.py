@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.messages import run_config_from_proto
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import ConfigError, RunNotReadyError
+from lipt.common.errors import ConfigError, RunNotReadyError, WeightsError
 from lipt.common.models import build_model
 from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import read_weights
-from lipt.common.weights.finite import require_finite
+from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.pretraining.sharding import num_validation_examples, require_shards_fit
@@ -163,8 +163,7 @@ def check_model(
         FactoryNotAllowedError: its module is not allowed here.
         ConfigError: it cannot be built for the data, or has no linear head.
         UnknownBlobError: the weights were not uploaded.
-        WeightsError: they are another model's, or no safetensors file.
-        LearnerRejectedError: they are not finite.
+        WeightsError: they are another model's, no safetensors file, or not finite.
     """
     model = build_model(
         config.model,
@@ -177,4 +176,9 @@ def check_model(
     if given is not None:
         name = blobs.find(given)
         like = specs_of(model.state_dict())
-        require_finite(read_weights(blobs.path(name), like=like, max_bytes=blobs.max_blob_bytes))
+        weights = read_weights(blobs.path(name), like=like, max_bytes=blobs.max_blob_bytes)
+        if bad := non_finite(weights):
+            raise WeightsError(
+                f"the weights that the run is to start from cannot be trained on: {bad}. Give "
+                "weights from before they diverged."
+            )

@@ -1,7 +1,8 @@
-"""A strategy's options: its function's keyword-only parameters, and nothing besides.
+"""Options: a strategy's are its function's keyword-only parameters, and nothing besides.
 
-Names, types and defaults stand in the function's signature alone. What comes
-over the wire is text; it is parsed by the parameter's annotation.
+Names, types, defaults and descriptions stand in the function's signature alone:
+`beta: Annotated[float, Field(ge=0), "share dropped as the hardest"] = 0.1`. What comes over
+the wire is text; it is parsed by the parameter's annotation.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a strategy."""
+    """One option of a strategy.
+
+    help: what it is, as a phrase.
+    """
 
     name: str
+    help: str
     default_value: Any
     # The values themselves where they can be listed, else what they have to be.
     allowed: tuple[str, ...]
@@ -44,8 +49,10 @@ def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or name == _SEED:
             continue
         adapter = TypeAdapter(hints[name])
+        notes = getattr(hints[name], "__metadata__", ())
+        text = next((note for note in notes if isinstance(note, str)), "")
         allowed = tuple(_allowed(adapter.json_schema()))
-        options.append(Option(name, parameter.default, allowed, adapter))
+        options.append(Option(name, text, parameter.default, allowed, adapter))
     return tuple(options)
 
 

@@ -1,4 +1,4 @@
-"""The whole decision: a strategy, signals and a budget become a subset.
+"""Select: a strategy, signals and a budget become a subset.
 
 Shapes: N examples, C classes, D features, K budget.
 """
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
-from lipt.coordinator.selection.blocks import row_blocks
 from lipt.coordinator.selection.budget import require_budget, resolve_budget
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Need, Strategy
-from lipt.coordinator.signals import Signals, require_finite_rows
+from lipt.coordinator.signals.blocks import row_blocks
+from lipt.coordinator.signals.finite import require_finite_rows
+from lipt.coordinator.signals.signals import Signals
 
 __all__ = ["resolve_budget", "select"]
 
@@ -99,7 +100,7 @@ def _apply(
 
 
 def _require_signals(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:
-    for need in sorted(strategy.needs(options)):
+    for need in sorted(strategy.needs_for(options)):
         for name, values in _values(signals, need).items():
             if values is None or not values.numel():
                 raise SignalsError(f"strategy {strategy.name!r} needs {name}. {_REMEDIES[need]}")

@@ -1,4 +1,4 @@
-"""What a strategy answers with."""
+"""Selection: what a strategy answers with."""
 
 from __future__ import annotations
 
@@ -26,3 +26,11 @@ class Selection:
 def unweighted(indices_K: Tensor) -> Selection:
     """A selection in which every example counts the same."""
     return Selection(indices_K, torch.ones(len(indices_K), device=indices_K.device))
+
+
+def keep_largest(scores_N: Tensor, budget: int) -> Selection:
+    """Keep the `budget` examples with the largest scores, largest first, each with weight 1.
+
+    Ties keep data set order, so equal scores resolve the same way every time.
+    """
+    return unweighted(scores_N.argsort(descending=True, stable=True)[:budget])

@@ -1,4 +1,4 @@
-"""What a strategy is, and what the service has to know of it."""
+"""Strategy: an algorithm, and what the service has to know of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from lipt.common.errors import StrategyOptionError
 from lipt.coordinator.selection.options import Option, options_of, parse_options, takes_seed
 from lipt.coordinator.selection.selection import Selection
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 
 
 class Balance(StrEnum):
@@ -42,6 +42,7 @@ class Need(StrEnum):
 NOTHING: frozenset[Need] = frozenset()
 SIGNALS = frozenset({Need.SIGNALS})
 FEATURES = frozenset({Need.FEATURES})
+DYNAMICS = frozenset({Need.DYNAMICS})
 
 
 @dataclass(frozen=True)
@@ -49,25 +50,29 @@ class Strategy:
     """A selection algorithm and what the service has to know of it.
 
     function: `f(signals, budget, *, options..., seed) -> Selection`, `seed` where it draws.
-        Balanced, it sees one class at a time.
+        Balanced, it sees one class at a time. Its name is the strategy's.
     cost: in the letters of the field: N examples, C classes, d features, k budget.
-    needs: from the values of all options.
+    needs: what has to be there; a function of all options' values where it depends on them.
     prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples
         before they are split by class, for what a class alone cannot know.
     rechecks: whether a subset of it stays in use, when the weights have changed, as long as
         a quadratic model of the loss around the old ones holds.
     """
 
-    name: str
     function: Callable[..., Selection]
     summary: str
     paper: str
     cost: str
     balance: Balance = Balance.BY_DEFAULT
     returns_weights: bool = False
-    needs: Callable[[Mapping[str, Any]], frozenset[Need]] = lambda _: SIGNALS
+    needs: frozenset[Need] | Callable[[Mapping[str, Any]], frozenset[Need]] = SIGNALS
     prepare: Callable[..., Signals] | None = None
     rechecks: bool = False
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return self.function.__name__
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
@@ -95,9 +100,13 @@ class Strategy:
         """The function's answer, unchecked."""
         return self.function(signals, budget, **_arguments(self.function, seed, options))
 
+    def needs_for(self, options: Mapping[str, Any]) -> frozenset[Need]:
+        """What it needs with the values of all options."""
+        return self.needs(options) if callable(self.needs) else self.needs
+
     def default_needs(self) -> frozenset[Need]:
         """What it needs when no option is given."""
-        return self.needs(self.parse_options({}))
+        return self.needs_for(self.parse_options({}))
 
     def resolve_balance(self, balanced: bool | None) -> bool:  # noqa: FBT001 - the only argument
         """Whether the classes get equal shares; None asks for the default.

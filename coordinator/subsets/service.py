@@ -170,7 +170,7 @@ class Subsets:
             raise ValueError(f"run {run.run_id} is ready without weights")
         strategy = find_strategy(query.strategy)
         options = strategy.parse_options(query.options)
-        watches = Need.DYNAMICS in strategy.needs(options)
+        watches = Need.DYNAMICS in strategy.needs_for(options)
         return SelectSubset(
             config=run.config,
             image=run.image,

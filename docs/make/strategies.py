@@ -9,7 +9,7 @@ from docs.make.markdown import code, table
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.strategy import Balance, Strategy
 
-# The reference stands in the registry, the letters in the page's legend.
+# The reference stands in the strategy's entry, the letters in the page's legend.
 _LEFT_OUT = ("Shapes:", "Source:", "Sources:")
 
 
@@ -71,13 +71,13 @@ def _explanation(strategy: Strategy) -> str:
 
 def _options(strategy: Strategy) -> str:
     return table(
-        ("option", "default", "allowed", "what it does"),
+        ("option", "default", "allowed", "what it is"),
         (
             (
                 code(option.name),
                 code(option.default),
                 ", ".join(option.allowed),
-                option.adapter.json_schema().get("description", ""),
+                option.help,
             )
             for option in strategy.options
         ),

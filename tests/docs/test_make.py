@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from docs.make.check import complaints, loads_from_elsewhere
 from docs.make.configuration import configuration
@@ -20,7 +20,7 @@ from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 from lipt.trainer import Recipe
 from lipt.worker.settings import WorkerSettings
 
@@ -29,7 +29,7 @@ def made_up(
     signals: Signals,
     budget: int,
     *,
-    metric: Annotated[Literal["near", "far"], Field(description="What is close.")] = "near",
+    metric: Annotated[Literal["near", "far"], "what is close"] = "near",
 ) -> Selection:
     """Choose the first ones."""
     return unweighted(signals.labels_N[:budget])
@@ -46,8 +46,8 @@ def test_every_strategy_has_a_row_and_a_section_with_its_options() -> None:
 
 
 def test_a_strategys_options_are_described_by_their_annotations() -> None:
-    made = Strategy(name="made", function=made_up, summary="first ones", paper="", cost="N")
-    assert "| `metric` | `near` | near, far | What is close. |" in section(made)
+    made = Strategy(made_up, summary="first ones", paper="", cost="N")
+    assert "| `metric` | `near` | near, far | what is close |" in section(made)
 
 
 @pytest.mark.parametrize("model", [CoordinatorSettings, RunConfig, WorkerSettings, Recipe])

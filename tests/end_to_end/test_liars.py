@@ -65,8 +65,8 @@ def nearly_empty(learner: Weights) -> Weights:
 
 
 LIES: dict[str, tuple[Callable[[Weights], Weights], str]] = {
-    "nan": (not_a_number, "non-finite values"),
-    "infinity": (infinite, "non-finite values"),
+    "nan": (not_a_number, "NaN or infinite values"),
+    "infinity": (infinite, "NaN or infinite values"),
     "shape": (misshapen, "the model has"),
     "name": (renamed, "is missing, the model has"),
     "norm": (a_thousand_times_too_long, "times theta"),

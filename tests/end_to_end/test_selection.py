@@ -31,7 +31,7 @@ from lipt.coordinator.selection.strategy import NOTHING, Strategy
 def frugal(signals, budget):
     return replace(unweighted(torch.arange(3)), stopped_early="three are enough.")
 
-strategy = Strategy("frugal", frugal, "three", "", cost="1", needs=lambda _: NOTHING)
+strategy = Strategy(frugal, "three", "", cost="1", needs=NOTHING)
 registry.STRATEGIES["frugal"] = strategy
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""The coordinator, from a training script or a notebook: plain calls, frozen values."""
+"""Client of a coordinator, for a training script or a notebook: plain calls, frozen values."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from lipt.common.config.messages import overrides_to_proto
@@ -56,12 +55,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property

@@ -1,6 +1,6 @@
-"""The user's own features on their way to the coordinator: a safetensors file, or its tensors.
+"""A user's own features as an upload: a safetensors file, or tensors that become one.
 
-The coordinator checks shapes and values; this refuses what is no such file before it is sent.
+The coordinator checks shapes and values; a file of another format is refused before it is sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asks for a subset, puts the streamed answer together, and believes it only when it fits."""
+"""Subset stream: the request, and the answer put together and checked against its description."""
 
 from __future__ import annotations
 

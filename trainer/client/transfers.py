@@ -1,4 +1,4 @@
-"""Blobs between the coordinator and this side's files."""
+"""Transfers of blobs between the coordinator and files here."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_blob(connection: Connection, blob: BlobView) -> bytes:
 def save_blob(
     connection: Connection, blob: BlobView, path: Path, on_bytes: OnBytes | None = None
 ) -> None:
-    """Write a blob to a file, whole or not at all; it never lies in memory.
+    """Write a blob to a file, whole or not at all, a piece at a time.
 
     Raises:
         LiptError: as `lipt.common.blobs.transfer.download`, with the address.

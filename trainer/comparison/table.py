@@ -1,4 +1,4 @@
-"""A comparison's outcomes as cells of a table, for a terminal, Markdown or HTML."""
+"""Table of a comparison: its outcomes as cells, for a terminal, Markdown or HTML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training of one subset, as a value and as a line of the file that outlives a crash."""
+"""Trial: one training of one subset, as a value and as a line of a file."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int)
 
 
 class TrialFile:
-    """Trials as lines of JSON below one line that says what they are trials of.
+    """File of trials: a line of JSON that says what is compared, then a line for each trial.
 
     A comparison that was stopped goes on after the last whole line.
 

@@ -1,4 +1,4 @@
-"""From trials to a table and one plain sentence.
+"""Verdict of a comparison: outcomes per strategy, and one plain sentence about them.
 
 The seeds are those of the whole pipeline, so the same seed's random subset is the pair of
 a strategy's: differences are taken within a seed, which removes what the seeds have in

@@ -1,4 +1,4 @@
-"""A checkpoint: all that the rest of main training depends on, in one safetensors file.
+"""Checkpoint: all that the rest of main training depends on, in one safetensors file.
 
 Written beside the old one and renamed over it, so that `kill -9` at any moment leaves a
 whole one. Training that goes on from it ends in the same weights, to the bit on a CPU.
@@ -123,7 +123,7 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
 
 
 def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse to go on where what was trained is not what is to be trained.
+    """Refuse a checkpoint of another training.
 
     Args:
         path: the checkpoint's, for the message.
@@ -143,7 +143,7 @@ def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
-    """What layers such as dropout draw from."""
+    """States of the random generators that layers such as dropout draw from."""
     states = {"generator": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda_generator"] = torch.cuda.get_rng_state(device)

@@ -1,4 +1,4 @@
-"""What is trained on: a subset's images, labels and weights, batch by batch on the device.
+"""Training examples: a subset's images, labels and weights, batch by batch on the device.
 
 Shapes: N examples of the subset, B of a batch.
 """

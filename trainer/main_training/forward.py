@@ -1,4 +1,4 @@
-"""The model in training, and the one way that images go through it.
+"""Forward pass: the model in training, and the one way that images go through it.
 
 Shapes: B images, C classes.
 """

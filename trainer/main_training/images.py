@@ -1,4 +1,4 @@
-"""A subset's images on the training device: resident where they fit, else decoded ahead.
+"""Training images: resident on the device where they fit, else decoded ahead.
 
 Resident, the pixels travel once, as bytes, and every epoch after that costs an index.
 Otherwise a thread decodes the next batch while the present one is trained on.
@@ -36,12 +36,7 @@ class TrainingImages:
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        ids_N: Tensor,
-        device: torch.device,
-        *,
-        resident: bool | None = None,
+        self, dataset: Dataset, ids_N: Tensor, device: torch.device, *, resident: bool | None = None
     ) -> None:
         self._dataset = dataset
         self._ids_N = ids_N

@@ -1,4 +1,4 @@
-"""How to train on a subset: the paper's recipe, with every knob.
+"""Recipe of main training: the paper's, with every knob.
 
 Source: LiPT (Ro et al. 2023), section 4: SGD, momentum 0.9, weight decay 5e-4, batch
 256, cosine decay from 0.1, 200 epochs, 4-pixel random crop and flip.

@@ -1,4 +1,4 @@
-"""The loop: one epoch after another, and what it carries from one to the next.
+"""Training loop: one epoch after another, and what it carries from one to the next.
 
 Everything random comes from the recipe's seed and the number of the epoch or step, so
 training that was killed goes on as if it had not been.
@@ -20,7 +20,7 @@ from torch import nn
 
 from lipt.common.data import Dataset
 from lipt.common.determinism.seeding import derive_generator
-from lipt.common.errors import ConfigError
+from lipt.common.errors import TrainingDivergedError
 from lipt.common.weights.specs import copy_to_cpu
 from lipt.trainer.main_training.checkpoints import (
     Checkpoint,
@@ -103,7 +103,7 @@ class Training:
             identity: what it is a checkpoint of.
 
         Raises:
-            ConfigError: the loss is no longer finite.
+            TrainingDivergedError: the loss is no longer finite.
             SubsetError: a subset that was chosen again is empty, or another data set's.
         """
         saved_at = started = monotonic()
@@ -175,7 +175,7 @@ class Training:
 
     def _require_finite(self, loss: float, step: int) -> None:
         if not math.isfinite(loss):
-            raise ConfigError(
+            raise TrainingDivergedError(
                 f"the loss is {loss} after step {step}, with learning rate "
                 f"{self._recipe.learning_rate} and precision {self._recipe.precision}. Lower the "
                 "learning rate, or train in float32."

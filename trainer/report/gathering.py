@@ -1,4 +1,4 @@
-"""Everything that a report shows, gathered into one frozen value before a page is made of it."""
+"""Contents of a report: gathered into one frozen value before a page is made of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class SubsetStory:
-    """One subset: whose, how large, of which classes, and examples of both ends.
+    """One subset: its classes, and the examples that its strategy wants most and least.
 
     most_wanted: the strategy's choice where it may keep only these.
     least_wanted: what it leaves out where it may keep all but these.
@@ -127,10 +127,8 @@ def _story(
     client: Client, run: RunView, dataset: Dataset, strategy: str, fraction: float
 ) -> SubsetStory:
     subset = client.subset(run.run_id, strategy, fraction=fraction)
-    available_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names)).tolist()
-    kept_C = np.bincount(
-        dataset.labels_N.numpy()[subset.indices], minlength=len(dataset.class_names)
-    ).tolist()
+    available_C = _per_class(dataset, slice(None))
+    kept_C = kept_per_class(subset, dataset)
     count = min(NUM_THUMBNAILS, len(dataset) - 1)
     most = client.subset(run.run_id, strategy, budget=count)
     nearly_all = client.subset(run.run_id, strategy, budget=len(dataset) - count)
@@ -144,6 +142,16 @@ def _story(
         most_wanted=_thumbnails(dataset, torch.from_numpy(most.indices.copy())),
         least_wanted=_thumbnails(dataset, torch.from_numpy(left_out)),
     )
+
+
+def kept_per_class(subset: Subset, dataset: Dataset) -> tuple[int, ...]:
+    """How many examples of each of a data set's classes a subset keeps."""
+    return _per_class(dataset, torch.from_numpy(subset.indices.copy()))
+
+
+def _per_class(dataset: Dataset, ids: Tensor | slice) -> tuple[int, ...]:
+    counts_C = torch.bincount(dataset.labels_N[ids], minlength=len(dataset.class_names))
+    return tuple(counts_C.tolist())
 
 
 def _thumbnails(dataset: Dataset, rows: Tensor) -> tuple[Thumbnail, ...]:

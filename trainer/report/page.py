@@ -1,4 +1,4 @@
-"""From a gathered report to HTML: one file, no network, everything escaped."""
+"""Page of a report: one HTML file, no network, everything escaped."""
 
 from __future__ import annotations
 

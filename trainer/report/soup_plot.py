@@ -1,4 +1,4 @@
-"""The soup's story as a plot: every learner's accuracy, and the soup's after it."""
+"""Plot of the soup: every learner's accuracy, and the soup's after it."""
 
 from __future__ import annotations
 

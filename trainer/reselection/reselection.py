@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -109,38 +110,30 @@ class Reselection:
         self._every, self._prefetch = every, prefetch
         self._model = model
         self.num_epochs = num_epochs
-        # What is asked for, and how often, as JSON.
-        self.identity: Mapping[str, Any] = {
+        asked: dict[str, Any] = {
             "run": run,
             "strategy": strategy,
             "fraction": fraction,
             "budget": budget,
-            "options": {name: str(value) for name, value in (options or {}).items()},
             "balanced": balanced,
+        }
+        texts = {name: str(value) for name, value in (options or {}).items()}
+        # What is asked for, and how often, as JSON.
+        self.identity: Mapping[str, Any] = {
+            **asked,
+            "options": texts,
             "every": every,
             "prefetch": prefetch,
         }
-
-        def ask(weights: bytes | None, previous: Subset | None) -> Subset:
-            return client.subset(
-                run,
-                strategy,
-                fraction=fraction,
-                budget=budget,
-                balanced=balanced,
-                options=options,
-                weights=weights,
-                previous=previous,
-            )
-
-        self._ask: Callable[[bytes | None, Subset | None], Subset] = ask
+        ask: Any = partial(client.subset, **asked, options=options)
+        self._ask: Callable[..., Subset] = ask
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="reselect")
         self._asked: Future[Subset] | None = None
         self._asked_early = self._due = self._warned = False
         self._last_epoch: int | None = None
         self.history: list[Selected] = []
         if first is None:
-            first = self._on_rank_0(lambda: _first(client, strategy, ask))
+            first = self._on_rank_0(lambda: self._first(client, strategy))
         self.subset: Subset = first
 
     @property
@@ -173,7 +166,9 @@ class Reselection:
             self._asked_early = True
             if _rank() == 0:
                 weights = _weights_of(self._model)
-                self._asked = self._executor.submit(self._ask, weights, self.subset)
+                self._asked = self._executor.submit(
+                    self._ask, weights=weights, previous=self.subset
+                )
         return self.subset
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,6 +185,10 @@ class Reselection:
         self._last_epoch, self._due = state["epoch"], state["due"]
         self._asked, self._asked_early = None, False
 
+    def _first(self, client: Client, strategy: str) -> Subset:
+        require_reselectable(client, strategy)
+        return self._ask(weights=None, previous=None)
+
     def _comes(self, epoch: int) -> bool:
         return self.num_epochs is None or epoch < self.num_epochs
 
@@ -199,7 +198,7 @@ class Reselection:
         early, self._asked_early = self._asked_early, False
         try:
             if asked is None:
-                chosen = self._on_rank_0(lambda: self._ask(_weights_of(self._model), self.subset))
+                chosen = self._on_rank_0(self._again)
             else:
                 chosen = self._on_rank_0(asked.result)
         except (LiptError, OSError) as error:
@@ -213,6 +212,9 @@ class Reselection:
         self.history.append(
             Selected(epoch, chosen.digest, stale_epochs=int(early), waited_seconds=waited)
         )
+
+    def _again(self) -> Subset:
+        return self._ask(weights=_weights_of(self._model), previous=self.subset)
 
     def _warn(self, epoch: int, error: Exception) -> None:
         if self._warned:
@@ -255,13 +257,6 @@ def require_reselectable(client: Client, strategy: str) -> None:
             "model in training give it nothing to choose by again. Train on its one subset "
             "(client.subset, or 'lipt subset get'), or take another strategy."
         )
-
-
-def _first(
-    client: Client, strategy: str, ask: Callable[[bytes | None, Subset | None], Subset]
-) -> Subset:
-    require_reselectable(client, strategy)
-    return ask(None, None)
 
 
 def _several_ranks() -> bool:

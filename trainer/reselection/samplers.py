@@ -1,4 +1,4 @@
-"""Samplers that hand a subset to a DataLoader, the same one on every rank.
+"""Samplers: they hand a subset to a DataLoader, the same one on every rank.
 
 A sampler runs in the process that owns the DataLoader, so a subset that changes between
 epochs is right under `persistent_workers=True` too: workers are told indices, never the

@@ -1,4 +1,4 @@
-"""How a subset lies in a file: one file, exact, and readable without this package.
+"""File formats of a subset: one file, exact, and readable without this package.
 
 The suffix decides. Every format carries the same three things: N indices
 (int64, ascending), N weights (float32), and a metadata object

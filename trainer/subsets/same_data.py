@@ -1,4 +1,4 @@
-"""Is this the data set that a subset was chosen from? Asked before its indices are used.
+"""Data check: whether a data set is the one that a subset was chosen from.
 
 Indices mean nothing on other data. A data set of `lipt.common.data` knows its fingerprint; that
 of anybody else's is computed as the coordinator computed it, from what the set gives away:

@@ -1,4 +1,4 @@
-"""The subset that main training uses: which examples, with which weights, of which data."""
+"""Subset: which examples, with which weights, of which data."""
 
 from __future__ import annotations
 
@@ -203,18 +203,13 @@ class Subset:
 
     @classmethod
     def _of(cls, content: Content, source: Path) -> Self:
-        texts = {name: content.metadata.get(name) for name in ("fingerprint", "digest", "strategy")}
+        texts: dict[str, Any] = {
+            name: content.metadata.get(name) for name in ("fingerprint", "digest", "strategy")
+        }
         manifest = content.metadata.get("manifest")
         if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):
             refuse(f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again.")
-        return cls(
-            content.indices_N,
-            content.weights_N,
-            fingerprint=str(texts["fingerprint"]),
-            digest=str(texts["digest"]),
-            strategy=str(texts["strategy"]),
-            manifest=manifest,
-        )
+        return cls(content.indices_N, content.weights_N, **texts, manifest=manifest)
 
 
 def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.float32]) -> None:

@@ -19,7 +19,7 @@ from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.images.formats import ImageFormat
 from lipt.common.images.model_input import to_model_input
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.quadratic_model import (
+from lipt.coordinator.signals.quadratic_model import (
     LossSum,
     cross_entropy_sum,
     fit_quadratic_model,

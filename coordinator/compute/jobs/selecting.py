@@ -18,13 +18,14 @@ from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
-from lipt.coordinator.gradient_norms import full_gradient_norms
-from lipt.coordinator.placement import place
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Need
-from lipt.coordinator.signals import Signals, compute_signals, labels_only
-from lipt.coordinator.user_features import UserFeatures, read_user_features
+from lipt.coordinator.signals.compute import compute_signals
+from lipt.coordinator.signals.device import place
+from lipt.coordinator.signals.gradient_norms import full_gradient_norms
+from lipt.coordinator.signals.signals import Signals, labels_only
+from lipt.coordinator.signals.user_features import UserFeatures, read_user_features
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class SelectSubset:
         """Compute, select and store."""
         strategy = find_strategy(self.strategy)
         options = strategy.parse_options(dict(self.options))
-        signals = self._signals(context, set(strategy.needs(options)))
+        signals = self._signals(context, set(strategy.needs_for(options)))
         context.report(f"selecting by {self.strategy}", 0, 1)
         with pinned_kernels(self.config.evaluation_threads):
             chosen = select(

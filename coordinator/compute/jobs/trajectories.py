@@ -15,8 +15,8 @@ from lipt.common.weights.encodings import decode_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.dynamics import Dynamics
-from lipt.coordinator.learner_dynamics import States, compute_dynamics
+from lipt.coordinator.signals.compute_dynamics import States, compute_dynamics
+from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.state.records import CommittedLearner
 
 

@@ -1,5 +1,5 @@
-"""Algorithms that several strategies share: greedy maximization and matching pursuit.
+"""Solvers: greedy maximization, matching pursuit and clustering that several strategies share.
 
-They see similarities, levels and gains, never signals' meaning: what is maximized is
-decided by the strategy.
+They see similarities, levels and gains, never signals' meaning: what is maximized is decided
+by the strategy. Strategies import this folder; it imports gradients.
 """

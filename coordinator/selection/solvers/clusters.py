@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.blocks import BLOCK_BYTES, row_blocks
 from lipt.coordinator.selection.solvers.levels import LevelRows
+from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
 
 
 def cluster_sizes(levels: LevelRows, chosen_K: Tensor, *, block_bytes: int = BLOCK_BYTES) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lipt.coordinator.selection.solvers.compiling import compiled
+from lipt.coordinator.selection.compiling import compiled
 
 
 @compiled

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.solvers.compiling import can_compile
+from lipt.coordinator.selection.compiling import can_compile
 from lipt.coordinator.selection.solvers.levels import StoredLevels
 
 _BATCH_SIZE = 16

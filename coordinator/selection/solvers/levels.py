@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.blocks import row_blocks
-from lipt.coordinator.selection.pairwise import PairwiseSimilarity
+from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity
+from lipt.coordinator.signals.blocks import row_blocks
 
 Precision = Literal["24-bit", "16-bit", "8-bit"]
 
@@ -101,7 +101,7 @@ class ComputedLevels:
 
     def rows(self, ids_n: Tensor) -> Tensor:
         """The levels of some examples with all; n x N."""
-        row_bytes = 8 * max(len(ids_n), self.similarity.row_width)
+        row_bytes = 8 * max(len(ids_n), self.similarity.vectors.width)
         return torch.cat(
             [
                 self.scale.levels(self.similarity.block(ids_n, columns))

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.coordinator.selection.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
 
 POOL_SIZE = 256
 # Above what rounding can hide: in a gain relative to its size, and in a squared length

@@ -129,7 +129,9 @@ class NonNegativeFit:
         root_KK.addr_(twice_K, mirror_K @ root_KK, alpha=-1)
         reflected_K = self._rotated_target_K - twice_K * (mirror_K @ self._rotated_target_K)
         self._rotated_target_K = reflected_K[:last]
-        self.weights_K = without(self.weights_K, position)
+        kept_K = self.weights_K.clone()
+        kept_K[position] = kept_K[last]
+        self.weights_K = kept_K[:last]
 
     def _reserve(self, size: int) -> None:
         capacity = len(self._root)
@@ -140,10 +142,3 @@ class NonNegativeFit:
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float64, device=self._device)
-
-
-def without(values_K: Tensor, position: int) -> Tensor:
-    """The values less one, whose place the last one takes: the order that `drop` leaves."""
-    kept_K = values_K.clone()
-    kept_K[position] = values_K[-1]
-    return kept_K[:-1]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.blocks import BLOCK_BYTES
+from lipt.coordinator.signals.blocks import BLOCK_BYTES
 
 ROWS_AHEAD = 64
 

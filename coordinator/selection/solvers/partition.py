@@ -17,7 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.pairwise import PairwiseSimilarity
+from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import (
     Precision,

@@ -15,7 +15,7 @@ from typing import Literal
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
-from lipt.coordinator.selection.pairwise import PairwiseSimilarity
+from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import (
     ComputedLevels,

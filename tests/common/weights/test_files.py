@@ -6,9 +6,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from lipt.common.errors import BlobTooLargeError, LearnerRejectedError, WeightsError
+from lipt.common.errors import BlobTooLargeError, WeightsError
 from lipt.common.weights.files import read_weights, serialize_weights
-from lipt.common.weights.finite import require_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
 
 WEIGHTS = {
@@ -68,17 +67,3 @@ def test_specs_count_elements_and_bytes() -> None:
     spec = TensorSpec((2, 3), torch.float16)
     assert (spec.num_elements, spec.num_bytes) == (6, 12)
     assert TensorSpec((), torch.int64).num_elements == 1
-
-
-def test_finite_weights_pass() -> None:
-    require_finite(WEIGHTS)
-
-
-def test_a_diverged_learner_is_rejected_by_name_and_count() -> None:
-    bad = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")])
-    weights = {"n": torch.arange(3), "ok": torch.ones(2), "w": bad, "v": bad[:2]}
-    with pytest.raises(LearnerRejectedError) as caught:
-        require_finite(weights)
-    assert str(caught.value).startswith("'w' holds 3 non-finite values of 4")
-    assert "1 other tensor" in str(caught.value)
-    assert "Lower learners.learning_rate" in str(caught.value)

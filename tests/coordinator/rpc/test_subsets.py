@@ -90,6 +90,7 @@ async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
     listed = {strategy.name: strategy for strategy in answer.strategies}
     assert list(listed) == list(STRATEGIES)
     assert all(strategy.needs and strategy.cost for strategy in listed.values())
+    assert all(option.help for strategy in listed.values() for option in strategy.options)
     assert list(listed["uniform"].needs) == ["labels"]
     assert list(listed["grand"].needs) == ["signals"]
     assert list(listed["forgetting"].needs) == ["learners"]

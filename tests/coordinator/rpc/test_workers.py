@@ -117,7 +117,9 @@ async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
 
 async def test_snapshot_that_is_not_finite_is_refused_by_name(bench: Bench) -> None:
     bad = bench.put(0, 0, 0, float("nan"))
-    with pytest.raises(LearnerRejectedError, match="'w' holds 1 non-finite"):
+    with pytest.raises(
+        LearnerRejectedError, match=r"'w' has NaN or infinite values \(1 of 4\): the learner"
+    ):
         await bench.commit(bench.put(1, 2, 3, 4), [bench.put(0, 0, 0, 1), bad])
     assert bench.learner.state is LearnerState.FAILED
 

@@ -17,7 +17,6 @@ from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.errors import (
     ConfigError,
     FactoryNotAllowedError,
-    LearnerRejectedError,
     LiptError,
     RunNotReadyError,
     UnknownBlobError,
@@ -200,11 +199,6 @@ async def test_run_starts_from_weights_of_its_own_model(world: World) -> None:
     [
         (serialize_weights({"w": torch.zeros(3)}), WeightsError, "missing, the model has"),
         (b"no safetensors file", WeightsError, "safetensors"),
-        (
-            serialize_weights(THETA | {"1.bias": torch.full((10,), float("nan"))}),
-            LearnerRejectedError,
-            "'1.bias' holds 10 non-finite",
-        ),
     ],
 )
 async def test_weights_to_start_from_that_are_not_the_model_s_are_refused(
@@ -212,6 +206,19 @@ async def test_weights_to_start_from_that_are_not_the_model_s_are_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         await world.start_from(content)
+    assert world.names == []
+
+
+async def test_a_user_s_own_weights_that_are_not_finite_are_called_that(world: World) -> None:
+    with pytest.raises(WeightsError) as refused:
+        await world.start_from(
+            serialize_weights(THETA | {"1.bias": torch.full((10,), float("nan"))})
+        )
+    sentence = str(refused.value)
+    assert "weights that the run is to start from" in sentence
+    assert "'1.bias' has NaN or infinite values (10 of 10)" in sentence
+    assert "Give weights from before they diverged" in sentence
+    assert "learner" not in sentence
     assert world.names == []
 
 

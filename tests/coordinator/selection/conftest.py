@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from lipt.coordinator.dynamics import Dynamics
-from lipt.coordinator.signals import Signals, errors_of
+from lipt.coordinator.signals.compute import errors_of
+from lipt.coordinator.signals.dynamics import Dynamics
+from lipt.coordinator.signals.signals import Signals
 
 MakeSignals = Callable[..., Signals]
 

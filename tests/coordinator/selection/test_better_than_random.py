@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.coordinator.dynamics import Dynamics
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Balance
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.dynamics import Dynamics
+from lipt.coordinator.signals.signals import Signals
 
 MakeSignals = Callable[..., Signals]
 # (signals of all or of one class, chosen rows, their weights) -> a value, HIGHER is better.

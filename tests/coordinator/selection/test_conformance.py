@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
-from lipt.coordinator.dynamics import Dynamics
 from lipt.coordinator.selection.options import takes_seed
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Balance, Need, Strategy
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.dynamics import Dynamics
+from lipt.coordinator.signals.signals import Signals
 
 MakeSignals = Callable[..., Signals]
 
@@ -40,7 +40,7 @@ CLUSTER_WEIGHTS = {"craig", "adacore"}
 # Every example alone spans the same volume: the first choice is a tie, which goes to id 0.
 FIRST_CHOICE_TIES = {"log_det"}
 # Each of its batches has a probe of its own: they define the estimate, not its memory.
-BATCHES_OF_AN_ESTIMATE = {"lipt.coordinator.selection.curvature"}
+BATCHES_OF_AN_ESTIMATE = {"lipt.coordinator.selection.gradients.curvature"}
 LABELS = [0, 1, 2, 3, 1, 2, 3, 2, 3, 3] * 8
 
 

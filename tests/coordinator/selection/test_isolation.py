@@ -22,7 +22,7 @@ from torch import Tensor
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Balance, Strategy
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 
 MakeSignals = Callable[..., Signals]
 

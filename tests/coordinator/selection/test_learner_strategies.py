@@ -11,17 +11,16 @@ from scipy import stats
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
-from lipt.coordinator.dynamics import Dynamics
-from lipt.coordinator.selection.aum import aum
-from lipt.coordinator.selection.disagreement import disagreement
-from lipt.coordinator.selection.dual import beta_parameters, dual, log_beta_density
-from lipt.coordinator.selection.el2n import el2n
-from lipt.coordinator.selection.forgetting import forgetting, forgetting_events
-from lipt.coordinator.selection.moments import deviation_over_moments, mean_over_moments
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
+from lipt.coordinator.selection.strategies.aum import aum
+from lipt.coordinator.selection.strategies.disagreement import disagreement
+from lipt.coordinator.selection.strategies.dual import beta_parameters, dual, log_beta_density
+from lipt.coordinator.selection.strategies.el2n import el2n
+from lipt.coordinator.selection.strategies.forgetting import forgetting, forgetting_events
 from lipt.coordinator.selection.strategy import Need
-from lipt.coordinator.signals import Signals, labels_only
+from lipt.coordinator.signals.dynamics import Dynamics, deviation_over_moments, mean_over_moments
+from lipt.coordinator.signals.signals import Signals, labels_only
 
 # Per example, per learner, per moment.
 Course = Sequence[Sequence[float]]
@@ -233,7 +232,7 @@ def test_exact_budget_of_distinct_ids(
 ) -> None:
     strategy = find_strategy(name)
     parsed = strategy.parse_options(options)
-    assert strategy.needs(parsed) == {Need.DYNAMICS}
+    assert strategy.needs_for(parsed) == {Need.DYNAMICS}
     chosen = select(strategy, random_signals(60), budget, balanced=balanced, seed=7, options=parsed)
     assert len(set(chosen.indices_K.tolist())) == budget
     assert chosen.weights_K.tolist() == [1.0] * budget
@@ -260,7 +259,7 @@ def test_signals_without_dynamics_are_refused(name: str, options: dict[str, str]
     strategy = find_strategy(name)
     parsed = strategy.parse_options(options)
     bare = labels_only(torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(SignalsError, match="leave `weights` unset"):
+    with pytest.raises(SignalsError, match="no dynamics of the learners: compute them first"):
         strategy.apply(bare, 1, seed=0, options=parsed)
     with pytest.raises(SignalsError, match="leave `weights` unset"):
         select(strategy, bare, 1, balanced=False, seed=0, options=parsed)

@@ -15,7 +15,7 @@ def example(
     *,
     seed: int,
     solver: Literal["lazy", "stochastic"] = "lazy",
-    penalty: Annotated[float, Field(gt=0, le=1)] = 0.5,
+    penalty: Annotated[float, Field(gt=0, le=1), "what large weights cost"] = 0.5,
     rounds: int = 15,
     exact: bool = False,
     limit: int | Literal["all"] = "all",
@@ -34,6 +34,7 @@ def test_options_are_the_keyword_only_parameters_without_the_seed() -> None:
         "exact": ("false", ("true", "false")),
         "limit": ("all", ("integer", "all")),
     }
+    assert [option.help for option in OPTIONS] == ["", "what large weights cost", "", "", ""]
     assert takes_seed(example)
     assert not takes_seed(lambda signals, budget: None)
 

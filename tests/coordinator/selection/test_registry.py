@@ -20,13 +20,18 @@ def test_an_unknown_strategy_is_refused_with_all_names() -> None:
 @pytest.mark.parametrize("strategy", ALL)
 def test_entries_describe_their_functions(strategy: Strategy) -> None:
     assert find_strategy(strategy.name) is strategy
-    assert strategy.function.__name__ == strategy.name
     assert strategy.summary
     parameters = list(inspect.signature(strategy.function).parameters.values())
     assert [parameter.name for parameter in parameters[:2]] == ["signals", "budget"]
     for parameter in parameters[2:]:
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
         assert parameter.name == "seed" or parameter.default is not inspect.Parameter.empty
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_every_option_says_what_it_is(strategy: Strategy) -> None:
+    for option in strategy.options:
+        assert option.help.strip(" .") == option.help != "", option.name
 
 
 @pytest.mark.parametrize("strategy", ALL)
@@ -37,10 +42,10 @@ def test_defaults_are_among_the_allowed_values(strategy: Strategy) -> None:
 
 def test_what_has_to_be_computed_depends_on_the_options() -> None:
     grand = find_strategy("grand")
-    assert grand.needs(grand.parse_options({})) == {Need.SIGNALS}
-    assert grand.needs(grand.parse_options({"parameters": "all"})) == {Need.GRADIENT_NORMS}
-    assert find_strategy("uniform").needs({}) == set()
-    assert find_strategy("uniform_per_class").needs({}) == set()
+    assert grand.needs_for(grand.parse_options({})) == {Need.SIGNALS}
+    assert grand.needs_for(grand.parse_options({"parameters": "all"})) == {Need.GRADIENT_NORMS}
+    assert find_strategy("uniform").needs_for({}) == set()
+    assert find_strategy("uniform_per_class").needs_for({}) == set()
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
-from lipt.coordinator.dynamics import Dynamics
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.selection import Selection
-from lipt.coordinator.selection.strategy import Balance, Need, Strategy
-from lipt.coordinator.signals import Signals, labels_only
+from lipt.coordinator.selection.strategy import NOTHING, Balance, Strategy
+from lipt.coordinator.signals.dynamics import Dynamics
+from lipt.coordinator.signals.signals import Signals, labels_only
 
 # Every strategy with every balance; for grand both kinds of norm, for el2n both of models.
 VARIANTS = {"grand": [{}, {"parameters": "all"}], "el2n": [{}, {"models": "learners"}]}
@@ -187,14 +187,12 @@ def test_weights_stay_with_their_indices() -> None:
 
     signals = Signals(torch.zeros(6, 2), torch.arange(6.0)[:, None], torch.tensor([0, 1] * 3))
     strategy = Strategy(
-        name="backwards",
         function=backwards,
         summary="",
         paper="",
         cost="N",
         balance=Balance.BY_DEFAULT,
         returns_weights=True,
-        needs=lambda _: frozenset({Need.SIGNALS}),
     )
     for balanced in (False, True):
         chosen = choose(strategy, signals, 4, balanced=balanced, options={})
@@ -204,15 +202,17 @@ def test_weights_stay_with_their_indices() -> None:
 
 @pytest.mark.parametrize("rows", [[0, 0, 1], [0, 1], [0, 1, 9], [-1, 0, 1]])
 def test_a_strategy_that_breaks_its_promise_is_found_out(rows: list[int]) -> None:
+    def broken(signals: Signals, budget: int) -> Selection:
+        return Selection(torch.tensor(rows), torch.ones(len(rows)))
+
     strategy = Strategy(
-        name="broken",
-        function=lambda signals, budget: Selection(torch.tensor(rows), torch.ones(len(rows))),
+        function=broken,
         summary="",
         paper="",
         cost="N",
         balance=Balance.NEVER,
         returns_weights=False,
-        needs=lambda _: frozenset(),
+        needs=NOTHING,
     )
     labels = labels_only(torch.zeros(5, dtype=torch.int64))
     with pytest.raises(RuntimeError, match=r"'broken' answered with . indices.*budget of 3"):

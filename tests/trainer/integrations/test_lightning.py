@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lipt.trainer import ReselectingSampler
-from tests.trainer.integrations.conftest import FakeClient, subset_of
+from tests.trainer.fake_client import FakeClient
+from tests.trainer.integrations.conftest import subset_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

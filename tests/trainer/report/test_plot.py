@@ -16,22 +16,17 @@ from lipt.trainer.report.plot import (
     interval_strips,
     nice_ticks,
 )
+from tests.trainer.made_up import made_up_outcome
 
 
 def outcome(strategy: str, accuracy: float, seconds: float, fraction: float = 0.1) -> Outcome:
     random = strategy == "uniform"
-    return Outcome(
+    return made_up_outcome(
         strategy=strategy,
         fraction=fraction,
-        num_seeds=3,
         mean_accuracy=accuracy,
-        std_accuracy=0.01,
         difference=None if random else Difference(0.0, -0.1, 0.1),
-        subset_accuracy=1.0,
-        levelled_off=True,
-        num_steps=10,
         total_seconds=seconds,
-        bytes_sent=0.0,
     )
 
 

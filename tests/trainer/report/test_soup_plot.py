@@ -3,6 +3,7 @@ from __future__ import annotations
 from lipt.common.states import LearnerState
 from lipt.trainer.report.soup_plot import HEIGHT, WIDTH, in_soup_order, soup_by_learner
 from lipt.trainer.views import IngredientView, LearnerView
+from tests.trainer.made_up import made_up_learner
 
 
 def learner(
@@ -17,20 +18,8 @@ def learner(
             alpha=1.0 if position == 0 else 0.0,
             kept=position == 0,
         )
-    return LearnerView(
-        index=index,
-        state=LearnerState.DONE if ingredient else LearnerState.DROPPED,
-        density=0.9,
-        attempts=1,
-        worker="w",
-        device="cpu",
-        step=1,
-        loss=1.0,
-        train_seconds=1.0,
-        message="",
-        result=None,
-        ingredient=ingredient,
-    )
+    state = LearnerState.DONE if ingredient else LearnerState.DROPPED
+    return made_up_learner(index, state=state, ingredient=ingredient)
 
 
 def test_learners_stand_as_the_soup_tried_them_and_the_others_last() -> None:

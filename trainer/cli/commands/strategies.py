@@ -8,12 +8,12 @@ import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json
+from lipt.trainer.cli.display.output import print_json
 
 
 @grouped
 def list_strategies(*, json: Json = False, coordinator: Coordinator) -> None:
     """List the selection strategies: papers, needs, costs and options."""
-    from lipt.trainer.cli.display.output import print_json
     from lipt.trainer.cli.display.strategies import print_strategies, strategy_lines
 
     with coordinator.connect() as client:

@@ -10,6 +10,9 @@ import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Budget, Coordinator, Json, Options, Run
+from lipt.trainer.cli.arguments.paths import require_replaceable
+from lipt.trainer.cli.display.output import print_json
+from lipt.trainer.cli.display.waiting import run_talking
 
 if TYPE_CHECKING:
     from lipt.trainer.subsets.subset import Subset
@@ -32,10 +35,11 @@ def get(
     ],
     run: Run = "latest",
     strategy: Annotated[
-        str, typer.Option("--strategy", "-s", help="One of 'lipt strategies'.")
+        str, typer.Option("--strategy", "-s", help="A name from 'lipt strategies'.")
     ] = "facility_location",
     fraction: Annotated[
-        float | None, typer.Option("--fraction", "-f", help="Of the data set, in (0, 1].")
+        float | None,
+        typer.Option("--fraction", "-f", help="Share of the data set to keep, in (0, 1]."),
     ] = None,
     budget: Budget = None,
     balanced: Annotated[
@@ -45,7 +49,9 @@ def get(
     options: Options = None,
     weights: Annotated[
         Path | None,
-        typer.Option("--weights", help="Select on this safetensors file, not on theta_p."),
+        typer.Option(
+            "--weights", help="A safetensors file of weights to select on, in place of theta_p."
+        ),
     ] = None,
     features: Annotated[
         Path | None,
@@ -64,9 +70,6 @@ def get(
             "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
         )
     from lipt.trainer.cli.arguments.overrides import parse_options, refusing_as_usage
-    from lipt.trainer.cli.arguments.paths import require_replaceable
-    from lipt.trainer.cli.display.output import print_json
-    from lipt.trainer.cli.display.waiting import run_talking
     from lipt.trainer.subsets.formats import require_known_suffix
 
     with refusing_as_usage():

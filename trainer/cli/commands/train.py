@@ -13,6 +13,9 @@ import typer
 from lipt.trainer.cli.arguments.choice import Choice
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Run
+from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
+from lipt.trainer.cli.display.output import print_json
+from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
     from lipt.common.weights.specs import Weights
@@ -60,24 +63,34 @@ def train(
     ] = None,
     image_size: ImageSize = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the subset (200).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps, in place of epochs.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps, in place of --epochs.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Of the recipe, e.g. learning_rate=0.05."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the recipe, e.g. learning_rate=0.05."
+        ),
     ] = None,
     init: Annotated[
-        str, typer.Option(help="scratch, or a run's weights: initial (theta*), pretrained.")
+        str,
+        typer.Option(help="scratch, or a run's weights: initial (theta*) or pretrained (theta_p)."),
     ] = "scratch",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The final weights, as safetensors.")
+        Path | None,
+        typer.Option("--out", "-o", help="A .safetensors file to write the final weights to."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Written as training goes; goes on from it where it exists.")
+        Path | None,
+        typer.Option(help="A file to save progress in; training goes on from it where it exists."),
     ] = None,
     checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="Time between checkpoints; 0: after every epoch.")
+        float,
+        typer.Option(min=0, help="Seconds between checkpoints; 0 writes one after every epoch."),
     ] = 60.0,
-    log: Annotated[Path, typer.Option(help="A line of JSON per epoch.")] = Path("train.jsonl"),
+    log: Annotated[Path, typer.Option(help="A file that gets a line of JSON per epoch.")] = Path(
+        "train.jsonl"
+    ),
     loggers: Loggers,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     allow_module: AllowModule = None,
@@ -94,7 +107,6 @@ def train(
     from lipt.common.data import open_dataset
     from lipt.common.weights.files import serialize_weights
     from lipt.trainer.cli.arguments.overrides import refusing_as_usage
-    from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.cli.display.training_progress import TrainingProgress
     from lipt.trainer.main_training import Schedule, fit
@@ -167,8 +179,6 @@ def _weights(client: Client, run: str, kind: str) -> Weights:
 def _report(
     trained: Trained, out: Path | None, reselecting: Reselecting | None, *, json: bool
 ) -> None:
-    from lipt.trainer.cli.display.output import print_json
-    from lipt.trainer.writing.formatting import format_percent
 
     if json:
         print_json(

@@ -1,4 +1,4 @@
-"""Starts the demo's coordinator and workers, and waits until they have found each other."""
+"""The demo's cluster: a coordinator and workers, started here, until they have found each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _START_SECONDS = 120.0
 
 
 def environment() -> dict[str, str]:
-    """The children's: the user's own settings are meant for other processes than these."""
+    """Environment of the children: without the LIPT_* settings, which are for other processes."""
     return {name: value for name, value in os.environ.items() if not name.startswith("LIPT_")}
 
 
@@ -89,7 +89,7 @@ def _all_joined(client: Client, num_workers: int) -> bool | None:
 
 
 def _wait_for(look: Callable[[], FoundT | None], what: str, children: Children, say: Say) -> FoundT:
-    """What `look` finds in the end; the children have to stay alive meanwhile."""
+    """Call `look` until it finds something, while all children are alive."""
     started, said = time.monotonic(), -math.inf
     while (found := look()) is None:
         children.check()

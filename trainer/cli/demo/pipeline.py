@@ -1,4 +1,4 @@
-"""What `lipt demo` does: start the three processes, run the pipeline, collect its results."""
+"""The demo's course: start the processes, run the pipeline for each seed, collect the results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lipt.trainer.cli.demo.processes import Children, ending_in_order
 from lipt.trainer.cli.display.follow import Display, follow
 from lipt.trainer.cli.display.waiting import run_talking
 from lipt.trainer.client.client import Client
+from lipt.trainer.comparison.verdict import Outcome, verdict
 from lipt.trainer.views import DatasetView, RunView
 from lipt.trainer.writing.files import write_atomically
 from lipt.trainer.writing.jsonable import to_jsonable
 
 if TYPE_CHECKING:
-    from lipt.trainer.cli.demo.trying import SubsetResult, Trying
-    from lipt.trainer.comparison.verdict import Outcome
+    from lipt.trainer.cli.demo.experiment import Experiment, SubsetResult
 
 DATA, TEST = "digits-train", "digits-test"
 MODEL = "resnet8"
@@ -74,7 +74,9 @@ def run_demo(
         OSError: `directory` cannot be written to.
     """
     started = time.monotonic()
-    logs = directory / "logs"
+    logs, trials, report = (
+        directory / name for name in ("logs", "comparison.jsonl", "report.html")
+    )
     logs.mkdir(parents=True, exist_ok=True)
     with (
         ending_in_order(),
@@ -83,22 +85,22 @@ def run_demo(
     ):
         scratch = Path(name)
         address_file = cluster.start_coordinator(children, scratch, DATA, MODEL, say)
-        trying = run_talking(_prepare, say)
+        experiment = run_talking(_prepare, say)
         address = cluster.wait_for_address(address_file, children, say)
         cluster.start_workers(children, scratch, address, num_workers, say)
         with Client(address, reconnect_seconds=_RECONNECT_SECONDS) as client:
 
             def pretrain(seed: int) -> RunView:
-                return _pretrain(client, trying, seed, children, make_display)
+                return _pretrain(client, experiment, seed, children, make_display)
 
             try:
                 cluster.wait_for_workers(client, num_workers, children, say)
-                run = pretrain(trying.seeds[0])
-                subsets = trying.save_subsets(client, run, directory, say)
-                compared = trying.compare(client, run, pretrain, directory, say)
+                run = pretrain(experiment.plan.seeds[0])
+                subsets = experiment.save_subsets(client, run, directory, say)
+                rows = experiment.compare(client, run, pretrain, trials, say)
                 weights = directory / "theta_p.safetensors"
                 client.save_weights(weights, run.run_id, "pretrained")
-                report = trying.write_report(client, run, directory)
+                experiment.write_report(client, run, trials, report)
                 dataset = client.info().dataset
             except UnreachableError:
                 children.check()  # a dead process is the better explanation
@@ -113,33 +115,33 @@ def run_demo(
         dataset=dataset,
         run=run,
         subsets=subsets,
-        outcomes=compared.outcomes,
-        verdict=compared.verdict,
-        files=(*files, compared.file, logs),
+        outcomes=tuple(rows),
+        verdict=verdict(rows),
+        files=(*files, trials, logs),
         report=report,
         seconds=time.monotonic() - started,
     )
 
 
-def _prepare(report: Callable[[str], None]) -> Trying:
+def _prepare(report: Callable[[str], None]) -> Experiment:
     report(f"reading {DATA} and {TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
     # What the data needs is asked for when it is opened.
     for package in ("scipy", "jinja2"):
         import_extra(package, package=package, extra="demo", needed_for="lipt demo")
-    from lipt.trainer.cli.demo.trying import Trying
+    from lipt.trainer.cli.demo.experiment import Experiment
 
-    return Trying.on(DATA, TEST, MODEL)
+    return Experiment.on(DATA, TEST, MODEL)
 
 
 def _pretrain(
     client: Client,
-    trying: Trying,
+    experiment: Experiment,
     seed: int,
     children: Children,
     make_display: Callable[[], Display],
 ) -> RunView:
-    run = client.start_run(trying.overrides(seed), name=f"demo-{seed}")
+    run = client.start_run(experiment.plan.overrides(seed), name=f"demo-{seed}")
     changes = client.watch(run.run_id)
     final = follow(changes, make_display(), check=children.check) or run
     if final.state is not RunState.READY:

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the demo, and whose last words are heard."""
+"""Child processes: they never outlive their parent, and what they said last is shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from lipt.common.errors import ProcessEndedError
@@ -55,12 +55,7 @@ class Children:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with _deaf_to_signals():  # an impatient second Ctrl-C must not leave orphans
             self.stop()
 

@@ -1,11 +1,11 @@
-"""What the demo prints at its end; pure."""
+"""The demo's last words: runs, subsets, files and the verdict as lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from lipt.trainer.cli.demo.pipeline import DemoResult
-from lipt.trainer.cli.display.show import run_lines
+from lipt.trainer.cli.display.run_summary import run_lines
 from lipt.trainer.comparison import table
 from lipt.trainer.writing.formatting import format_percent, table_lines
 

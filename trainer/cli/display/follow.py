@@ -1,4 +1,4 @@
-"""Shows a run until it has ended: a live table, plain lines, or JSON.
+"""Following a run until it has ended: a live table, plain lines, or JSON.
 
 Displays get the time as an argument: what they say when is decided without a
 clock, so tests need none.
@@ -16,7 +16,7 @@ import typer
 
 from lipt.trainer.cli.display.output import print_json
 from lipt.trainer.cli.display.progress import change_lines, heartbeat_line
-from lipt.trainer.cli.display.waiting import SILENCE_SECONDS, Background, Quiet
+from lipt.trainer.cli.display.waiting import SILENCE_SECONDS, in_background
 from lipt.trainer.views import RunView
 
 
@@ -62,7 +62,7 @@ class LineDisplay:
             self._said_at = now
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class JsonDisplay:
@@ -73,10 +73,10 @@ class JsonDisplay:
         print_json(run)
 
     def tick(self, now: float) -> None:
-        """A script needs no company."""
+        """Scripts need no sign of life."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def make_display(*, as_json: bool) -> Display:
@@ -106,9 +106,9 @@ def follow(
     """
     latest: RunView | None = None
     with closing(display):
-        for item in Background(changes):
+        for item in in_background(changes):
             now = time.monotonic()
-            if isinstance(item, Quiet):
+            if item is None:
                 display.tick(now)
             else:
                 latest = item

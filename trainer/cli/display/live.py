@@ -1,4 +1,4 @@
-"""A run on a terminal: one table that changes in place, a row per learner."""
+"""Live table of a run: it changes in place, a row per learner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPARE_LINES = 6
 
 
 class LiveDisplay:
-    """The run's state above a table of its learners."""
+    """A live table of a run's learners below a line with its state."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
@@ -32,7 +32,7 @@ class LiveDisplay:
         self._live.update(render(run, learners), refresh=True)
 
     def tick(self, now: float) -> None:
-        """The table stands there; it needs no further line."""
+        """The table is still on the screen."""
 
     def close(self) -> None:
         """Leave the last table on the screen and give the cursor back."""

@@ -1,14 +1,14 @@
-"""What commands print: JSON for scripts, tables for people."""
+"""Output of commands: JSON for scripts, tables for people."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 
-from lipt.trainer.writing.formatting import format_bytes, table_lines
+from lipt.trainer.writing.formatting import table_lines
 from lipt.trainer.writing.jsonable import to_jsonable
 
 
@@ -21,15 +21,3 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output."""
     for line in table_lines(header, rows):
         typer.echo(line)
-
-
-def counting_bytes(report: Callable[[str], None], activity: str) -> Callable[[int], None]:
-    """A function that is told of bytes as they move, and reports their sum."""
-    total = 0
-
-    def on_bytes(count: int) -> None:
-        nonlocal total
-        total += count
-        report(f"{activity}: {format_bytes(total)}")
-
-    return on_bytes

@@ -1,4 +1,4 @@
-"""What a run's changes look like in words; pure, so that no test needs a terminal."""
+"""Progress of a run in words: what has changed and what goes on; pure, so that tests are easy."""
 
 from __future__ import annotations
 
@@ -6,16 +6,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.trainer.views import LearnerView, RunView
 from lipt.trainer.writing.formatting import format_percent
 
-LEARNER_COLUMNS = (
-    "learner",
-    "worker",
-    "device",
-    "step",
-    "loss",
-    "validation",
-    "density",
-    "status",
-)
+LEARNER_COLUMNS = ("learner", "worker", "device", "step", "loss", "validation", "density", "status")
 
 # A line per this long, and news older than this is called old.
 STALE_SECONDS = 10.0
@@ -80,7 +71,7 @@ def soup_line(run: RunView) -> str:
 
 
 def learner_line(learner: LearnerView) -> str:
-    """A learner that has finished, been judged, or come back undone."""
+    """A learner that has finished, was tried in the soup, or waits for a worker again."""
     line = f"learner {learner.index}: {learner_status(learner)}"
     if learner.ingredient is not None:
         return (
@@ -128,7 +119,7 @@ def _moved_on(before: LearnerView | None, now: LearnerView) -> bool:
 
 
 def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
-    """What to say when there was nothing worth a line for some seconds.
+    """A sign of life, for when nothing was worth a line for some seconds.
 
     Args:
         run: the run as it was last heard of, None before the first answer.

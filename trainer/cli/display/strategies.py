@@ -1,4 +1,4 @@
-"""The strategies as a table on a terminal, and as lines of text elsewhere.
+"""Strategies as a table on a terminal, and as lines of text elsewhere.
 
 In the table, which is as wide as the terminal, a strategy's paper and options stand under
 its summary, where long lines wrap; the narrow columns are what one compares by.
@@ -77,12 +77,12 @@ def _facts(strategy: StrategyView) -> list[str]:
 
 
 def _option_texts(strategy: StrategyView) -> list[str]:
-    """Each option as NAME=DEFAULT, with what else it takes: some values, or numbers in a range."""
+    """Each option as NAME=DEFAULT, with what else it takes (values, or a range) and what it is."""
     texts = []
     for option in strategy.options:
         text = f"{option.name}={option.default_value}"
         if option.allowed_values:
             choice = "one of " if len(option.allowed_values) > 1 else ""
             text += f" ({choice}{', '.join(option.allowed_values)})"
-        texts.append(text)
+        texts.append(f"{text}: {option.help}" if option.help else text)
     return texts

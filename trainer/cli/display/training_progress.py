@@ -1,4 +1,4 @@
-"""Main training on a terminal: a bar with its measures; without one, a line now and then."""
+"""Progress of main training: a bar with its measures; without a terminal, a line now and then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from types import TracebackType
 from typing import Self, TextIO
 
 import typer
@@ -55,12 +54,7 @@ class TrainingProgress:
             self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._progress is not None:
             self._progress.stop()
 

@@ -1,4 +1,4 @@
-"""What stands at an address, asked with plain sockets: gRPC's own errors blur the causes.
+"""Network probe: what stands at an address, asked with plain sockets.
 
 "Nobody listens", "that name does not resolve", "it speaks TLS" and "its
 certificate is another host's" each have their own remedy.

@@ -9,7 +9,13 @@ import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import CorruptBlobError, FeaturesError, SignalsError, UnknownBlobError
+from lipt.common.errors import (
+    CorruptBlobError,
+    FeaturesError,
+    SignalsError,
+    UnknownBlobError,
+    WeightsError,
+)
 from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets.digest import subset_digest
 from lipt.common.weights.files import serialize_weights
@@ -18,7 +24,7 @@ from lipt.coordinator.compute.jobs import selecting
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need, Strategy
-from lipt.coordinator.signals import Signals
+from lipt.coordinator.signals.signals import Signals
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context
 
@@ -45,7 +51,7 @@ class Probe:
         def probe(signals: Signals, budget: int) -> Selection:
             return self(signals, budget)
 
-        return Strategy("probe", probe, "keeps", "", cost="N", needs=lambda _: self.needs)
+        return Strategy(probe, "keeps", "", cost="N", needs=self.needs)
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +185,20 @@ def test_without_own_features_they_are_the_model_s(select: Any) -> None:
     assert torch.equal(probe.seen.features_ND, both.seen.features_ND)
     with pytest.raises(UnknownBlobError):
         select(Probe(FEATURES), weights=BlobName.of(b"never uploaded"))
+
+
+def test_uploaded_weights_that_are_not_finite_are_called_that(
+    context: Context, select: Any
+) -> None:
+    state = context.new_model(CONFIG).state_dict()
+    name, tensor = next(iter(state.items()))
+    diverged = put(context, **{**state, name: tensor * float("inf")})
+    with pytest.raises(WeightsError) as refused:
+        select(Probe(SIGNALS), weights=diverged)
+    sentence = str(refused.value)
+    assert f"weights {diverged.sha256[:12]} cannot be selected on: {name!r} has NaN or" in sentence
+    assert "Go back to a checkpoint from before it diverged" in sentence
+    assert "learner" not in sentence
 
 
 def test_pairs_that_were_not_given_are_asked_for(context: Context, select: Any) -> None:

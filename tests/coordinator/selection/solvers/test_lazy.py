@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipt.coordinator.selection.solvers import compiling
+from lipt.coordinator.selection import compiling
 from lipt.coordinator.selection.solvers.compiled_lazy import lazy_greedy_compiled
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy, lazy_greedy_torch
 from lipt.coordinator.selection.solvers.levels import StoredLevels

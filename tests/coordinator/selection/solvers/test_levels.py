@@ -5,7 +5,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lipt.coordinator.selection.pairwise import PairwiseSimilarity, proximity, scaled_cosine
+from lipt.coordinator.selection.gradients.pairs import (
+    PairwiseSimilarity,
+    proximity,
+    scaled_cosine,
+)
+from lipt.coordinator.selection.gradients.vectors import Vectors, gradients_of
 from lipt.coordinator.selection.solvers.levels import (
     ComputedLevels,
     Precision,
@@ -15,18 +20,13 @@ from lipt.coordinator.selection.solvers.levels import (
     store_levels_between,
 )
 from lipt.coordinator.selection.solvers.memory import affordable_precision, most_examples
-from lipt.coordinator.signals import Signals
+from tests.coordinator.selection.builders import random_signals
 
 precisions = pytest.mark.parametrize("precision", ["24-bit", "16-bit", "8-bit"])
 
 
-def make_signals(num_examples: int) -> Signals:
-    generator = torch.Generator().manual_seed(0)
-    return Signals(
-        errors_NC=torch.randn(num_examples, 3, generator=generator),
-        features_ND=torch.randn(num_examples, 6, generator=generator),
-        labels_N=torch.zeros(num_examples, dtype=torch.int64),
-    )
+def make_vectors(num_examples: int) -> Vectors:
+    return gradients_of(random_signals(num_examples))
 
 
 def everything(similarity: PairwiseSimilarity) -> torch.Tensor:
@@ -47,9 +47,9 @@ def test_no_range_is_one_level() -> None:
 @precisions
 @pytest.mark.parametrize("kind", [proximity, scaled_cosine])
 def test_levels_are_evenly_spaced_and_symmetric(
-    precision: Precision, kind: Callable[[Signals], PairwiseSimilarity]
+    precision: Precision, kind: Callable[[Vectors], PairwiseSimilarity]
 ) -> None:
-    similarity = kind(make_signals(50))
+    similarity = kind(make_vectors(50))
     scale = fit_scale(similarity, precision)
     stored = store_levels(similarity, scale)
     matrix_NN = stored.matrix_NT
@@ -67,7 +67,7 @@ def test_levels_are_evenly_spaced_and_symmetric(
 @precisions
 @pytest.mark.parametrize("tile_size", [1, 7, 19, 50, 128])
 def test_tiles_do_not_matter(precision: Precision, tile_size: int) -> None:
-    similarity = proximity(make_signals(50))
+    similarity = proximity(make_vectors(50))
     scale = fit_scale(similarity, precision)
     whole = store_levels(similarity, scale).matrix_NT.int()
     tiled = store_levels(similarity, scale, tile_size=tile_size).matrix_NT.int()
@@ -78,7 +78,7 @@ def test_tiles_do_not_matter(precision: Precision, tile_size: int) -> None:
 
 @precisions
 def test_computed_rows_are_the_stored_ones(precision: Precision) -> None:
-    similarity = scaled_cosine(make_signals(30))
+    similarity = scaled_cosine(make_vectors(30))
     scale = fit_scale(similarity, precision)
     ids_n = torch.tensor([17, 3, 3, 29])
     stored_nN = store_levels(similarity, scale).rows(ids_n).int()
@@ -87,7 +87,7 @@ def test_computed_rows_are_the_stored_ones(precision: Precision) -> None:
 
 
 def test_levels_between_two_sets() -> None:
-    similarity = scaled_cosine(make_signals(30))
+    similarity = scaled_cosine(make_vectors(30))
     scale = fit_scale(similarity, "16-bit")
     candidates_N, targets_T = torch.tensor([4, 9]), torch.tensor([0, 9, 20])
     between = store_levels_between(similarity, scale, candidates_N, targets_T)
@@ -97,7 +97,7 @@ def test_levels_between_two_sets() -> None:
 
 
 def test_eight_bits_start_above_a_quarter_of_the_similarities() -> None:
-    similarity = scaled_cosine(make_signals(40))
+    similarity = scaled_cosine(make_vectors(40))
     scale = fit_scale(similarity, "8-bit")
     below = int((everything(similarity) < scale.lowest - 1e-6).sum())
     assert abs(below - 40 * 40 // 4) <= 1  # pairs i, j and j, i may round differently
@@ -105,15 +105,15 @@ def test_eight_bits_start_above_a_quarter_of_the_similarities() -> None:
 
 
 def test_eight_bits_keep_apart_what_few_pairs_differ_in() -> None:
-    signals = make_signals(40)
+    vectors = make_vectors(40)
     rows = torch.tensor([0] * 38 + [1, 2])
-    similarity = scaled_cosine(signals.take(rows))
+    similarity = scaled_cosine(vectors[rows])
     levels_NN = store_levels(similarity, fit_scale(similarity, "8-bit")).matrix_NT
     assert len(levels_NN[0].unique()) == 3
 
 
 def test_distances_are_within_their_bound() -> None:
-    similarity = proximity(make_signals(60))
+    similarity = proximity(make_vectors(60))
     values_NN = everything(similarity)
     assert similarity.lowest <= values_NN.min()
     assert values_NN.max() == similarity.highest == 0.0

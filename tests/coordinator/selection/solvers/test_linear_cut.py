@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.coordinator.selection.solvers.linear_cut import cut_picks
-from lipt.coordinator.selection.unit_rows import exact_bits, unit_rows
+from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
 
 
 def swapped(rows: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
-from lipt.coordinator.selection.pairwise import PairwiseSimilarity, scaled_cosine
+from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity, scaled_cosine
+from lipt.coordinator.selection.gradients.vectors import Vectors, gradients_of
 from lipt.coordinator.selection.solvers import partition
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import ComputedLevels, StoredLevels
@@ -18,20 +19,13 @@ from lipt.coordinator.selection.solvers.representatives import (
     SolverName,
     choose_representatives,
 )
-from lipt.coordinator.signals import Signals
+from tests.coordinator.selection.builders import random_signals
 
 solvers = pytest.mark.parametrize("solver", ["auto", "lazy", "stochastic", "partition"])
 
 
 def make_similarity(num_examples: int, seed: int = 0) -> PairwiseSimilarity:
-    generator = torch.Generator().manual_seed(seed)
-    return scaled_cosine(
-        Signals(
-            errors_NC=torch.randn(num_examples, 3, generator=generator),
-            features_ND=torch.randn(num_examples, 8, generator=generator),
-            labels_N=torch.zeros(num_examples, dtype=torch.int64),
-        )
-    )
+    return scaled_cosine(gradients_of(random_signals(num_examples, 3, 8, seed=seed)))
 
 
 def choose(
@@ -112,8 +106,8 @@ def test_distinct_ids_whatever_memory_there_is(
 
 @solvers
 def test_equal_examples_are_all_the_same_and_end(solver: SolverName) -> None:
-    same = Signals(torch.ones(30, 2), torch.ones(30, 3), torch.zeros(30, dtype=torch.int64))
-    chosen = choose(scaled_cosine(same), 20, solver, matrix_bytes=400).chosen_K.tolist()
+    same = scaled_cosine(Vectors(torch.ones(30, 3), torch.ones(30, 2)))
+    chosen = choose(same, 20, solver, matrix_bytes=400).chosen_K.tolist()
     assert len(set(chosen)) == 20
 
 

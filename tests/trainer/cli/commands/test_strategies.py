@@ -21,7 +21,7 @@ def crest_strategy() -> subset_pb2.Strategy:
         name="norm", default_value="last_layer", allowed_values=["last_layer", "full"]
     )
     share = subset_pb2.StrategyOption(
-        name="share", default_value="0.01", allowed_values=["number > 0"]
+        name="share", default_value="0.01", allowed_values=["number > 0"], help="of a set"
     )
     return subset_pb2.Strategy(
         name="crest",
@@ -45,7 +45,7 @@ def test_strategies_are_listed_with_what_they_need_and_their_options(fake: Any, 
         "    needs signals and validation split, with weights, balanced per class, cost N + k C",
         "    Yang et al. 2023",
         "    --option norm=last_layer (one of last_layer, full)",
-        "    --option share=0.01 (number > 0)",
+        "    --option share=0.01 (number > 0): of a set",
         "uniform: random examples",
         "    needs labels, without weights, not balanced per class, cost N",
     ]

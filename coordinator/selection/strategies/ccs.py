@@ -1,0 +1,132 @@
+"""CCS: cover the whole range of a difficulty score, without its hardest end.
+
+The hardest examples are dropped, for many of them are mislabelled. The rest is cut into
+strata of equal width of the score, which share the budget equally, so that a small
+budget still reaches every difficulty. Within a stratum the draw is random.
+
+What a small stratum cannot give goes to the larger ones: serving the smallest first,
+each with an equal share of what is left, is the water-filling of `class_quotas`.
+
+Shapes: N examples, R of them not dropped, L learners, T snapshots, K budget.
+Source: Zheng et al. 2023 (arXiv:2210.15809). They tune beta: 0 where half of CIFAR-10 is
+kept, 0.3 for a tenth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from lipt.common.determinism.seeding import derive_generator
+from lipt.coordinator.selection.quotas import class_quotas
+from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.strategies.entropy import entropies
+from lipt.coordinator.selection.strategies.grand import last_layer_norms
+from lipt.coordinator.selection.strategies.margin import probability_margins
+from lipt.coordinator.selection.strategy import DYNAMICS, SIGNALS, Strategy
+from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.dynamics import mean_over_moments
+from lipt.coordinator.signals.signals import Signals
+
+Score = Literal["el2n", "grand", "entropy", "margin", "aum"]
+
+# A block's errors and features, and what the scores make of them.
+_BYTES_PER_VALUE = 16
+
+
+def ccs(
+    signals: Signals,
+    budget: int,
+    *,
+    score: Annotated[Score, "what difficulty is measured by"] = "el2n",
+    beta: Annotated[float, Field(ge=0, lt=1), "share of the examples dropped as the hardest"] = 0.1,
+    num_strata: Annotated[int, Field(ge=1), "intervals that the score's range is cut into"] = 50,
+    seed: int,
+) -> Selection:
+    """Draw `budget` examples from equal shares of the score's strata.
+
+    Fewer than beta N are dropped where the budget would not be left: a budget above
+    (1 - beta) N takes the easiest.
+    """
+    hardness_N = hardness(signals, score)
+    num_dropped = min(round(beta * len(signals)), len(signals) - budget)
+    # Stable: of equally hard examples the first ones stay.
+    kept_R = hardness_N.argsort(stable=True)[: len(signals) - num_dropped]
+    strata_R = strata_of(hardness_N[kept_R], num_strata)
+    quotas_S = class_quotas(torch.bincount(strata_R, minlength=num_strata).tolist(), budget)
+
+    # Shuffled, then sorted by stratum: the first of each stratum are a random draw from it.
+    shuffle_R = torch.randperm(len(kept_R), generator=derive_generator(seed, "ccs"))
+    shuffle_R = shuffle_R.to(kept_R.device)
+    order_R = shuffle_R[strata_R[shuffle_R].argsort(stable=True)]
+    sorted_strata_R = strata_R[order_R]
+    firsts_S = torch.searchsorted(
+        sorted_strata_R, torch.arange(num_strata, device=sorted_strata_R.device)
+    )
+    ranks_R = torch.arange(len(order_R), device=order_R.device) - firsts_S[sorted_strata_R]
+    chosen_R = ranks_R < torch.tensor(quotas_S, device=order_R.device)[sorted_strata_R]
+    return unweighted(kept_R[order_R[chosen_R]])
+
+
+def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
+    """Which interval of equal width, from the smallest score to the largest; R, int64.
+
+    Scores that are all equal are one stratum.
+    """
+    lowest, highest = scores_R.double().aminmax()
+    if lowest == highest:
+        return torch.zeros(len(scores_R), dtype=torch.int64, device=scores_R.device)
+    shares_R = (scores_R.double() - lowest) / (highest - lowest)
+    return (shares_R * num_strata).long().clamp(max=num_strata - 1)
+
+
+def hardness(signals: Signals, score: Score, *, block_bytes: int = BLOCK_BYTES) -> Tensor:
+    """A score of every example, turned so that a larger one is harder; N, float32.
+
+    Args:
+        signals: with `dynamics` where `score` is "aum".
+        score: which one.
+        block_bytes: what a block may take; the scores do not depend on it.
+    """
+    row_bytes = (signals.errors_NC.shape[1] + signals.features_ND.shape[1]) * _BYTES_PER_VALUE
+    return torch.cat(
+        [
+            _HARDNESS[score](signals.take(torch.arange(rows.start, rows.stop)))
+            for rows in row_blocks(len(signals), row_bytes, block_bytes)
+        ]
+    )
+
+
+def _error_norms(signals: Signals) -> Tensor:
+    norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1)
+    return norms_N
+
+
+def _negative_mean_margins(signals: Signals) -> Tensor:
+    return -mean_over_moments(signals.learners().margins_NLT).float()
+
+
+# Confident examples have small errors and entropy, but large margins.
+_HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
+    "el2n": _error_norms,
+    "grand": last_layer_norms,
+    "entropy": entropies,
+    "margin": lambda signals: -probability_margins(signals),
+    "aum": _negative_mean_margins,
+}
+
+
+STRATEGY = Strategy(
+    function=ccs,
+    summary="random, equal shares of every stratum of a score without its hardest end",
+    paper=(
+        'Zheng et al. 2023, "Coverage-centric Coreset Selection for High Pruning Rates" '
+        "(arXiv:2210.15809)"
+    ),
+    cost="N (C + log N)",
+    needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
+)

@@ -1,0 +1,195 @@
+"""ClipCov: image-caption pairs that preserve the cross-covariance of their latent classes.
+
+With images v_i and captions t_i, rows of length 1 in one space, latent classes V_c, S_c
+the chosen ones of V_c, and the similarity a_ij = v_i . t_j + t_i . v_j of two pairs, maximize
+
+    F(S) = sum_c 1/|V_c| sum_{i in S_c} sum_{j in V_c not in S_c} a_ij       (cross term)
+           + sum_{i in S} (2 v_i . t_i                                        (easiness)
+                           + 1/2 t_i . l_c(i)                                 (label term)
+                           - v_i . o^t_c(i) - t_i . o^v_c(i)).                (centre terms)
+
+The cross term keeps each latent class's cross-covariance and its centre: picks that are
+similar to what is not picked. Easiness wants captions that fit their own image, which a
+cross-covariance of few pairs needs most. The label term wants captions close to what the
+class is called, for that is what zero-shot classification compares with. The centre terms
+keep pairs away from other latent classes: o^t_c is the mean of the others' caption centres,
+o^v_c of their image centres, a centre being the direction of a class's mean row.
+
+What is this variant: the terms and their weights 1, 2, 1/2, 1 are those of the authors'
+code, without its clipping of negative similarities (which needs the matrix) and its
+updates in steps of 200 picks; the cross term's gain is updated with every pick. The label's
+own text is not known here: l_c is the caption centre of the latent class.
+
+Labels are the latent classes. Sums stand for the matrix, as in SAS.
+
+Shapes: N examples, M of a latent class, B of a block, C latent classes, D features.
+Source: Joshi et al. 2024 (arXiv:2403.12267).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+
+from lipt.common.errors import SignalsError
+from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.solvers.linear_cut import cut_picks
+from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
+from lipt.coordinator.selection.strategy import Need, Strategy
+from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.signals import Signals, given
+
+EASINESS_WEIGHT = 2.0
+LABEL_WEIGHT = 0.5
+CENTRE_WEIGHT = 1.0
+
+
+@dataclass(frozen=True)
+class Pairs(Signals):
+    """Signals of pairs, with what a class alone cannot know.
+
+    own_N: easiness, label term and centre terms of each pair, weighted, float64.
+    """
+
+    own_N: Tensor = field(kw_only=True)
+
+    def take(self, positions_K: Tensor) -> Pairs:
+        """The signals of some of the pairs, in the order given, in float32."""
+        return _pairs(super().take(positions_K), self.own_N[positions_K])
+
+
+def clipcov(signals: Signals, budget: int) -> Selection:
+    """Pick the largest gain in F, `budget` times; ties go to the lowest id.
+
+    A feature or caption of zeros is similar to nothing.
+
+    Args:
+        signals: of pairs; from `pair_terms` where they are not all there is.
+        budget: K.
+
+    Raises:
+        SignalsError: there are no captions, or their width is not that of the images.
+    """
+    pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
+    latent_classes = [
+        torch.nonzero(pairs.labels_N == label).flatten() for label in torch.unique(pairs.labels_N)
+    ]
+    sources = [_class_picks(pairs, positions) for positions in latent_classes]
+    # Gains within a class do not depend on the others: the best of all is the best of
+    # the classes' best.
+    heads = []
+    for source, picks in enumerate(sources):
+        gain, place = next(picks)
+        heads.append((-gain, int(latent_classes[source][place]), source))
+    heapq.heapify(heads)
+    chosen: list[int] = []
+    while len(chosen) < budget:
+        _, position, source = heapq.heappop(heads)
+        chosen.append(position)
+        following = next(sources[source], None)
+        if following is not None:
+            gain, place = following
+            heapq.heappush(heads, (-gain, int(latent_classes[source][place]), source))
+    return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
+
+
+def pair_terms(signals: Signals) -> Pairs:
+    """Everything in F that is not the cross term, for each pair, from all pairs.
+
+    Raises:
+        SignalsError: there are no captions, or their width is not that of the images.
+    """
+    return _pairs(signals, own_terms(signals))
+
+
+def own_terms(signals: Signals, *, block_bytes: int = BLOCK_BYTES) -> Tensor:
+    """Easiness, label term and centre terms of each pair, weighted; N, float64.
+
+    Args:
+        signals: of all pairs.
+        block_bytes: what a block may take; the terms do not depend on it.
+
+    Raises:
+        SignalsError: there are no captions, or their width is not that of the images.
+    """
+    images_ND, captions_ND, labels_N = signals.features_ND, _captions(signals), signals.labels_N
+    bits = exact_bits(len(signals))
+    blocks = list(row_blocks(len(signals), images_ND.shape[1] * 64, block_bytes))
+    image_sums_CD = torch.zeros(
+        int(labels_N.max()) + 1, images_ND.shape[1], dtype=torch.float64, device=images_ND.device
+    )
+    caption_sums_CD = torch.zeros_like(image_sums_CD)
+    for rows in blocks:
+        image_sums_CD.index_add_(0, labels_N[rows], unit_rows(images_ND[rows], bits).double())
+        caption_sums_CD.index_add_(0, labels_N[rows], unit_rows(captions_ND[rows], bits).double())
+    image_centres_CD = unit_rows(image_sums_CD, bits).double()
+    caption_centres_CD = unit_rows(caption_sums_CD, bits).double()
+    other_images_CD = image_centres_CD.sum(dim=0) - image_centres_CD
+    other_captions_CD = caption_centres_CD.sum(dim=0) - caption_centres_CD
+    # A single latent class has no others, and their sum is zero.
+    num_others = max(1, len(torch.unique(labels_N)) - 1)
+
+    own_N = torch.empty(len(signals), dtype=torch.float64, device=images_ND.device)
+    for rows in blocks:
+        labels_B = labels_N[rows]
+        images_BD = unit_rows(images_ND[rows], bits).double()
+        captions_BD = unit_rows(captions_ND[rows], bits).double()
+        easiness_B = (images_BD * captions_BD).sum(dim=-1)
+        label_B = (captions_BD * caption_centres_CD[labels_B]).sum(dim=-1)
+        centres_B = (images_BD * other_captions_CD[labels_B]).sum(dim=-1)
+        centres_B += (captions_BD * other_images_CD[labels_B]).sum(dim=-1)
+        own_N[rows] = EASINESS_WEIGHT * easiness_B + LABEL_WEIGHT * label_B
+        own_N[rows] -= CENTRE_WEIGHT * (centres_B / num_others)
+    return own_N
+
+
+def _class_picks(pairs: Pairs, positions_M: Tensor) -> Iterator[tuple[float, int]]:
+    """Greedy choice within a latent class: gains in F, and places among `positions_M`."""
+    bits = exact_bits(len(positions_M))
+    images_MD = unit_rows(pairs.features_ND[positions_M], bits)
+    captions_MD = unit_rows(_captions(pairs)[positions_M], bits)
+    return cut_picks(
+        torch.cat([images_MD, captions_MD], dim=1),
+        pairs.own_N[positions_M],
+        scale=1 / len(positions_M),
+        map_rows=_swapped,
+    )
+
+
+def _swapped(rows_B2D: Tensor) -> Tensor:
+    """[v, t] becomes [t, v], so that its product with another pair's [v, t] is a_ij."""
+    return rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1)
+
+
+def _captions(signals: Signals) -> Tensor:
+    captions_NP = given(signals.paired_features_NP, "paired features")
+    width = signals.features_ND.shape[1]
+    if captions_NP.shape[1] != width:
+        raise SignalsError(
+            f"clipcov compares images with captions, but features have {width} columns and "
+            f"paired features {captions_NP.shape[1]}. Give the outputs of two encoders that "
+            "project into one space, as CLIP's do."
+        )
+    return captions_NP
+
+
+def _pairs(signals: Signals, own_N: Tensor) -> Pairs:
+    known = {part.name: getattr(signals, part.name) for part in fields(Signals)}
+    return Pairs(**known, own_N=own_N)
+
+
+STRATEGY = Strategy(
+    function=clipcov,
+    summary="image-caption pairs that preserve the cross-covariance of their latent class",
+    paper=(
+        'Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining: '
+        'Prioritizing Data Quality over Quantity" (arXiv:2403.12267)'
+    ),
+    cost="k N d",
+    needs=frozenset({Need.PAIRED_FEATURES}),
+    prepare=pair_terms,
+)

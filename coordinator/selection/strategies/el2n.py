@@ -1,0 +1,42 @@
+"""EL2N: keep the examples that the model gets most wrong.
+
+The paper averages the norm over several runs. A run of LiPT has learners in their place:
+`models=learners` takes the mean over those that are in.
+
+Shapes: N examples, C classes, L learners, K budget.
+Source: Paul et al. 2021 (arXiv:2107.07075).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+
+from lipt.coordinator.selection.selection import Selection, keep_largest
+from lipt.coordinator.selection.strategy import DYNAMICS, SIGNALS, Strategy
+from lipt.coordinator.signals.dynamics import mean_over_learners
+from lipt.coordinator.signals.signals import Signals
+
+Models = Annotated[
+    Literal["merged", "learners"],
+    "errors of the weights selected on, or their mean norm over the learners",
+]
+
+
+def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selection:
+    """Keep the `budget` examples with the largest error norm |softmax - onehot|, worst first."""
+    if models == "learners":
+        return keep_largest(mean_over_learners(signals.learners().error_norms_NL), budget)
+    # The dtype is the sum's: half-precision errors are widened on the way, not copied.
+    norms_N = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float32)
+    return keep_largest(norms_N, budget)
+
+
+STRATEGY = Strategy(
+    function=el2n,
+    summary="largest error norm |softmax - onehot|, of the merged model or of the learners",
+    paper='Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)',
+    cost="N C",
+    needs=lambda options: DYNAMICS if options["models"] == "learners" else SIGNALS,
+)

@@ -1,0 +1,64 @@
+"""Forgetting events: keep the examples that learners get right and then wrong again.
+
+An example that no learner ever gets right was never learned: it counts as forgotten
+infinitely often and comes first. (Scored 0, as in some libraries, the hardest examples
+of all would be the first to be dropped.)
+
+Each learner's course is theta*, its snapshots, itself: T moments, T / 2 events at most, and
+one at most without snapshots. So scores take few values and ties are common: the smaller
+mean margin goes first (theta* counted once), then the lower id.
+
+Shapes: N examples, L learners, T moments of each (theta* first), K budget.
+Source: Toneva et al. 2019 (arXiv:1812.05159).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.strategy import DYNAMICS, Strategy
+from lipt.coordinator.signals.dynamics import mean_over_moments
+from lipt.coordinator.signals.signals import Signals
+
+
+def forgetting(signals: Signals, budget: int) -> Selection:
+    """Keep the `budget` examples that are forgotten most often, never learned ones first."""
+    margins_NLT = signals.learners().margins_NLT
+    by_margin_N = mean_over_moments(margins_NLT).argsort(stable=True)
+    events_N = forgetting_events(margins_NLT)[by_margin_N]
+    return unweighted(by_margin_N[events_N.argsort(descending=True, stable=True)[:budget]])
+
+
+def forgetting_events(margins_NLT: Tensor) -> Tensor:
+    """How often the learners together forget each example; N, float64.
+
+    Counted are steps from right (a margin above 0) to wrong between consecutive moments
+    of a learner. Infinite for an example that is wrong at every moment of every learner.
+    """
+    num_examples, num_learners, num_moments = margins_NLT.shape
+    events_N = torch.zeros(num_examples, dtype=torch.float64, device=margins_NLT.device)
+    learned_N = torch.zeros(num_examples, dtype=torch.bool, device=margins_NLT.device)
+    for learner in range(num_learners):
+        right_N = margins_NLT[:, learner, 0] > 0
+        learned_N |= right_N
+        for moment in range(1, num_moments):
+            before_N, right_N = right_N, margins_NLT[:, learner, moment] > 0
+            events_N += before_N & ~right_N
+            learned_N |= right_N
+    return events_N.masked_fill(~learned_N, math.inf)
+
+
+STRATEGY = Strategy(
+    function=forgetting,
+    summary="most often right and then wrong again while learners train; never right first",
+    paper=(
+        'Toneva et al. 2019, "An Empirical Study of Example Forgetting during Deep Neural '
+        'Network Learning" (arXiv:1812.05159)'
+    ),
+    cost="N",
+    needs=DYNAMICS,
+)

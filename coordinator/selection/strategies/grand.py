@@ -1,0 +1,56 @@
+"""GraNd: keep the examples with the largest gradient of their own loss.
+
+By the last layer's parameters the norm is |e| sqrt(1 + |h|^2), exact and free. By all
+parameters it is one gradient per example, some hundred times the work.
+
+Shapes: N examples, C classes, D features, K budget.
+Source: Paul et al. 2021 (arXiv:2107.07075).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from lipt.coordinator.selection.selection import Selection, keep_largest
+from lipt.coordinator.selection.strategy import SIGNALS, Need, Strategy
+from lipt.coordinator.signals.signals import Signals, given
+
+Parameters = Annotated[
+    Literal["last_layer", "all"],
+    "which parameters the gradient is taken by; all costs a backward pass",
+]
+
+
+def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
+    """Keep the `budget` examples with the largest gradient norm, largest first."""
+    if parameters == "last_layer":
+        return keep_largest(last_layer_norms(signals), budget)
+    return keep_largest(given(signals.gradient_norms_N, "gradient norms"), budget)
+
+
+def last_layer_norms(signals: Signals) -> Tensor:
+    """|e_i| sqrt(1 + |h_i|^2): the norm of e_i (x) [h_i, 1], without making it; N.
+
+    A layer without a bias has no 1.
+    """
+    # The dtype is the sum's: half-precision signals are widened on the way, not copied.
+    error_norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float32)
+    feature_norms_N: Tensor = torch.linalg.vector_norm(
+        signals.features_ND, dim=-1, dtype=torch.float32
+    )
+    extended_N = (feature_norms_N.square() + float(signals.has_bias)).sqrt()
+    return error_norms_N * extended_N
+
+
+STRATEGY = Strategy(
+    function=grand,
+    summary="largest gradient norm, by the last layer or by all parameters",
+    paper='Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)',
+    cost="N (C + d)",
+    needs=lambda options: (
+        frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
+    ),
+)

@@ -1,0 +1,124 @@
+"""Signals: what is known of each example, on which every strategy selects.
+
+The last layer's gradient of example i under cross-entropy is the outer product of its
+error e_i = softmax - onehot and its feature with a one for the bias, [h_i, 1]. So its
+inner products are (e_i . e_j)(h_i . h_j + 1) and its norm is |e_i| sqrt(|h_i|^2 + 1),
+exactly: N x (C + d) numbers stand for the N x C (d + 1) that nobody can store.
+
+Shapes: N examples, C classes, D features, P of the other half of a pair, K chosen rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lipt.common.errors import SignalsError
+from lipt.coordinator.signals.dynamics import Dynamics
+from lipt.coordinator.signals.stored import load_tensors, save_tensors
+
+ValueT = TypeVar("ValueT")
+
+_TENSORS = ("errors_NC", "features_ND", "labels_N", "gradient_norms_N")
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What is known of N examples; row i of every tensor is the same example.
+
+    errors_NC: softmax - onehot; N x 0 where the strategy does not look at them. float32,
+        or float16 where all examples together would be too large: read it in blocks.
+    features_ND: what enters the last layer, likewise.
+    labels_N: int64.
+    gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
+    has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
+    dynamics: how the learners came to see the examples, where that was asked for.
+    paired_features_NP: the other half of each example (a caption's features, say), float32,
+        for strategies on pairs.
+    validation: what is known of the run's validation examples, for strategies that look
+        at the loss there. Not one of the rows' own values: it stays whole in `take`.
+    """
+
+    errors_NC: Tensor
+    features_ND: Tensor
+    labels_N: Tensor
+    gradient_norms_N: Tensor | None = None
+    has_bias: bool = True
+    dynamics: Dynamics | None = None
+    paired_features_NP: Tensor | None = None
+    validation: Signals | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def take(self, positions_K: Tensor) -> Signals:
+        """The signals of some of the examples, in the order given, in float32."""
+        norms_N, pairs_NP = self.gradient_norms_N, self.paired_features_NP
+        return Signals(
+            errors_NC=self.errors_NC[positions_K].float(),
+            features_ND=self.features_ND[positions_K].float(),
+            labels_N=self.labels_N[positions_K],
+            gradient_norms_N=None if norms_N is None else norms_N[positions_K],
+            has_bias=self.has_bias,
+            dynamics=None if self.dynamics is None else self.dynamics.take(positions_K),
+            paired_features_NP=None if pairs_NP is None else pairs_NP[positions_K],
+            validation=self.validation,
+        )
+
+    def learners(self) -> Dynamics:
+        """How the learners came to see the examples.
+
+        Raises:
+            SignalsError: that was not computed.
+        """
+        return given(self.dynamics, "dynamics of the learners")
+
+    def of_class(self, label: int) -> Signals:
+        """The signals of one class, validated on its own validation examples.
+
+        A class that has none keeps those of all classes.
+        """
+        taken = self.take(torch.nonzero(self.labels_N == label).flatten())
+        if self.validation is None or not bool((self.validation.labels_N == label).any()):
+            return taken
+        return replace(taken, validation=self.validation.of_class(label))
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file; readers see all of it or nothing."""
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        present = {name: values for name, values in tensors.items() if values is not None}
+        save_tensors(path, present, {"has_bias": str(self.has_bias)})
+
+    @classmethod
+    def load(cls, path: Path) -> Signals:
+        """Map what `save` wrote into memory: pages are read as they are used.
+
+        Raises:
+            StateError: the file cannot be read, or is not one of `save`.
+        """
+
+        def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Signals:
+            return cls(**tensors, has_bias=metadata["has_bias"] == "True")
+
+        return load_tensors(path, "signals", build)
+
+
+def given(values: ValueT | None, what: str) -> ValueT:
+    """What a strategy needs, where it is there.
+
+    Raises:
+        SignalsError: it is not.
+    """
+    if values is None:
+        raise SignalsError(f"the signals have no {what}: compute them first, or give them.")
+    return values
+
+
+def labels_only(labels_N: Tensor) -> Signals:
+    """Signals for strategies that look at nothing but the labels."""
+    empty = torch.empty(len(labels_N), 0)
+    return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N)

@@ -1,0 +1,65 @@
+"""Similarities of pairs against those of the vectors written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from lipt.coordinator.selection.gradients.pairs import proximity, scaled_cosine
+from lipt.coordinator.selection.gradients.vectors import SpaceName, Vectors, gradients_of, in_space
+from tests.coordinator.selection.builders import random_signals, written_out
+
+EVERY = slice(None)
+
+
+def distances(vectors: Vectors) -> Tensor:
+    return -proximity(vectors).block(EVERY, EVERY)
+
+
+@pytest.mark.parametrize("space", ["features", "gradients"])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_similarities_are_those_of_the_vectors_written_out(
+    space: SpaceName, *, has_bias: bool
+) -> None:
+    signals = random_signals(9, 5, 7, has_bias=has_bias)
+    vectors, vectors_NG = in_space(signals, space), written_out(signals, space)
+    unit_NG = torch.nn.functional.normalize(vectors_NG)
+    near, alike = proximity(vectors), scaled_cosine(vectors)
+    expected = {
+        near: -torch.cdist(vectors_NG, vectors_NG, compute_mode="donot_use_mm_for_euclid_dist"),
+        alike: (1 + unit_NG @ unit_NG.T) / 2,
+    }
+    rows, columns = torch.tensor([4, 0, 8]), slice(2, 7)
+    for similarity, expected_NN in expected.items():
+        found_nm = similarity.block(rows, columns)
+        assert found_nm.dtype == torch.float32
+        torch.testing.assert_close(
+            found_nm.double(), expected_NN[rows][:, columns], rtol=1e-4, atol=1e-4
+        )
+        assert torch.equal(similarity.take(rows).block(EVERY, EVERY), similarity.block(rows, rows))
+        assert expected_NN.min() >= similarity.lowest
+        assert expected_NN.max() <= similarity.highest + 1e-12
+
+
+@pytest.mark.parametrize("num_features", [3, 64, 511])
+def test_equal_gradients_are_at_no_distance_in_the_same_direction(num_features: int) -> None:
+    # The rounding of a squared distance of 0 would be a distance of some 1e-3 of the norm.
+    twice = gradients_of(random_signals(40, 10, num_features))[torch.arange(40).repeat(2)]
+    alike_NN = scaled_cosine(twice).block(EVERY, EVERY)
+    same_NN = torch.eye(40, dtype=torch.bool).repeat(2, 2)
+    assert torch.equal(distances(twice) == 0, same_NN)
+    assert (alike_NN[same_NN] == 1).all()
+
+
+def test_zero_gradients_have_no_direction() -> None:
+    vectors = Vectors(torch.ones(2, 1), torch.tensor([[0.0, 0.0], [1.0, 0.0]]), bias=1.0)
+    assert scaled_cosine(vectors).block(EVERY, EVERY).tolist() == [[0.5, 0.5], [0.5, 1.0]]
+    # |e| sqrt(|h|^2 + 1)
+    assert distances(vectors)[0].tolist() == pytest.approx([0.0, 2**0.5])
+
+
+def test_half_precision_is_computed_on_in_float32() -> None:
+    half = gradients_of(random_signals(7, 3, 300)).to(torch.float16)
+    single = half.to(torch.float32)
+    assert torch.equal(distances(half), distances(single))

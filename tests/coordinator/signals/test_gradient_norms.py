@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.errors import SignalsError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
+from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
+
+CPU = torch.device("cpu")
+IMAGE = ImageFormat(1, 6, 6, mean=(0.5,), std=(0.25,))
+NUM_EXAMPLES = 20
+
+
+def make_dataset() -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    shape = (NUM_EXAMPLES, 1, 6, 6)
+    return in_memory(
+        source="fake",
+        class_names=("a", "b", "c"),
+        labels_N=torch.randint(0, 3, (NUM_EXAMPLES,), generator=generator),
+        fingerprint="0" * 64,
+        images_NCHW=torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
+    )
+
+
+def make_model() -> nn.Sequential:
+    """With running statistics far from any batch's, and dropout that must stay off."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        norm = nn.BatchNorm2d(4)
+        norm.register_buffer("running_mean", torch.tensor([0.5, -0.5, 0.2, 0.0]))
+        norm.register_buffer("running_var", torch.tensor([2.0, 0.5, 1.0, 3.0]))
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            norm,
+            nn.ReLU(inplace=True),
+            nn.Flatten(),
+            nn.Dropout(0.5),
+            nn.Linear(64, 3),
+        )
+
+
+def norms(
+    model: nn.Module,
+    dataset: Dataset,
+    *,
+    chunk_size: int | None = None,
+    ids: Tensor | None = None,
+) -> Tensor:
+    return full_gradient_norms(
+        model,
+        dataset,
+        IMAGE,
+        device=CPU,
+        on_progress=lambda _done, _total: None,
+        chunk_size=chunk_size,
+        ids=ids,
+    )
+
+
+def autograd_norms(model: nn.Module, dataset: Dataset) -> Tensor:
+    model.eval()
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found = []
+    for row in range(len(dataset)):
+        inputs = to_model_input(dataset.images(torch.tensor([row])), IMAGE, CPU)
+        loss = functional.cross_entropy(model(inputs), dataset.labels_N[row : row + 1])
+        parts = torch.autograd.grad(loss, trainable)
+        found.append(torch.cat([part.flatten() for part in parts]).norm())
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, NUM_EXAMPLES, None])
+def test_equals_autograd_one_by_one_for_any_chunk_size(chunk_size: int | None) -> None:
+    model, dataset = make_model(), make_dataset()
+    expected = autograd_norms(model, dataset)
+    found = norms(model, dataset, chunk_size=chunk_size)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_by_hand() -> None:
+    # One logit difference: softmax(0, 0) = (1/2, 1/2), e = (-1/2, 1/2), inputs 4 pixels of value 2:
+    # |g|^2 = |e|^2 (4 * 2^2 + 1) = 17 / 2.
+    head = nn.Linear(4, 2)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    model = nn.Sequential(nn.Flatten(), head)
+    white = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
+    dataset = in_memory("fake", ("a", "b"), torch.tensor([0]), "0" * 64, white)
+    found = full_gradient_norms(
+        model,
+        dataset,
+        ImageFormat(1, 2, 2, mean=(0.0,), std=(0.5,)),
+        device=CPU,
+        on_progress=lambda _done, _total: None,
+    )
+    assert found.tolist() == pytest.approx([8.5**0.5])
+
+
+def test_frozen_parameters_do_not_count() -> None:
+    model, dataset = make_model(), make_dataset()
+    model[0].requires_grad_(requires_grad=False)
+    found = norms(model, dataset, chunk_size=7)
+    torch.testing.assert_close(found, autograd_norms(model, dataset), rtol=1e-5, atol=1e-5)
+    assert (found < norms(make_model(), dataset)).all()
+
+
+def test_the_model_stays_as_it_was() -> None:
+    model = make_model()
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    norms(model, make_dataset(), chunk_size=7)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_thread_count_does_not_matter() -> None:
+    model, dataset, threads = make_model(), make_dataset(), torch.get_num_threads()
+    found = []
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            found.append(norms(model, dataset))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+
+
+def test_rows_follow_the_ids_and_progress_is_told() -> None:
+    model, dataset = make_model(), make_dataset()
+    ids = torch.tensor([9, 2, 5])
+    told: list[tuple[int, int]] = []
+    found = full_gradient_norms(
+        model,
+        dataset,
+        IMAGE,
+        device=CPU,
+        on_progress=lambda done, total: told.append((done, total)),
+        chunk_size=2,
+        ids=ids,
+    )
+    torch.testing.assert_close(found, norms(model, dataset)[ids])
+    assert told == [(2, 3), (3, 3)]
+
+
+def test_gradients_that_are_not_finite_name_their_ids() -> None:
+    model = make_model()
+    nn.init.constant_(list(model.parameters())[-1], float("nan"))
+    with pytest.raises(SignalsError, match=r"gradients are not finite for 16 of 16 .* ids 0, 1, "):
+        norms(model, make_dataset())
+
+
+def test_chunks_fit_in_memory() -> None:
+    # 4 bytes for each of 2^26 parameters: 8 gradients in 2 GiB.
+    large, small = nn.Linear(2**13, 2**13, bias=False, device="meta"), nn.Linear(2, 2)
+    cuda = torch.device("cuda")
+    assert default_chunk_size(large, cuda) == 8
+    assert default_chunk_size(small, cuda) == 256
+    assert default_chunk_size(small, CPU) == 16
+    assert default_chunk_size(large, CPU) == 1
