@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, time
@@ -47,8 +47,16 @@ class App:
 
 
 @asynccontextmanager
-async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
+async def open_app(
+    settings: CoordinatorSettings,
+    *,
+    make_compute: Callable[[CoordinatorSettings, Events], ComputeProcess] = ComputeProcess,
+) -> AsyncIterator[App]:
     """Open the state and the data, and go on with what an earlier process left.
+
+    Args:
+        settings: what the process was told.
+        make_compute: makes what jobs run in.
 
     Raises:
         StateError: the state directory is in use or cannot be written.
@@ -64,7 +72,7 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
         database = Database.open(settings.state_dir / "lipt.db")
         stack.push_async_callback(database.close)
         blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
-        compute = ComputeProcess(settings, events)
+        compute = make_compute(settings, events)
         stack.callback(compute.stop)
         data = await compute.run(DescribeData(), _log_progress())
         store = RunStore(database)

@@ -43,6 +43,9 @@ class ProgressView:
     done: int
     total: int
 
+    def __str__(self) -> str:
+        return self.activity + (f" {self.done}/{self.total}" if self.total else "")
+
 
 @dataclass(frozen=True)
 class IngredientView:

@@ -119,7 +119,7 @@ def compare(
                 fraction=fraction,
                 num_examples=len(subset),
                 num_steps=trained.num_steps,
-                weighted=recipe.weighted and _has_weights(subset),
+                weighted=recipe.weighted and bool((subset.weights != 1).any()),
                 test_accuracy=trained.test_accuracy or 0.0,
                 subset_accuracy=accuracies[-1][1],
                 levelled_off=levelled_off(accuracies, trained.num_steps),
@@ -202,7 +202,3 @@ def _costs(run: RunView, subset: Subset) -> dict[str, Any]:
         "selection_seconds": float(subset.manifest["costs"]["selection_seconds"]),
         "bytes_sent": costs.bytes_to_workers + costs.bytes_from_workers,
     }
-
-
-def _has_weights(subset: Subset) -> bool:
-    return bool((subset.weights != 1).any())

@@ -93,7 +93,8 @@ class TrialFile:
                     "another name, or remove the file."
                 )
         # What a kill has cut in two is written again.
-        self._rewrite(identity)
+        lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
+        write_atomically(path, ("\n".join(lines) + "\n").encode())
 
     def find(self, seed: int, strategy: str, fraction: float) -> Trial | None:
         """The trial, if it has been done."""
@@ -107,10 +108,6 @@ class TrialFile:
         self.trials.append(trial)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(trial)) + "\n")
-
-    def _rewrite(self, identity: dict[str, Any]) -> None:
-        lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
-        write_atomically(self._path, ("\n".join(lines) + "\n").encode())
 
 
 def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:

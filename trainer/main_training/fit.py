@@ -104,8 +104,4 @@ def fit(
         training = Training(built, forward_pass, train, test, recipe, schedule, subset)
         if saved is not None:
             training.restore(saved)
-        return training.run(source, on_epoch, on_step or _ignore, checkpoint, identity)
-
-
-def _ignore(_step: int, _num_steps: int) -> None:
-    pass
+        return training.run(source, on_epoch, on_step or (lambda *_: None), checkpoint, identity)

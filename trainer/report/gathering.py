@@ -135,10 +135,7 @@ def _story(
     left_out = np.setdiff1d(np.arange(len(dataset)), nearly_all.indices)[:count]
     return SubsetStory(
         subset=subset,
-        classes=tuple(
-            ClassShare(name, available, kept)
-            for name, available, kept in zip(dataset.class_names, available_C, kept_C, strict=True)
-        ),
+        classes=tuple(map(ClassShare, dataset.class_names, available_C, kept_C)),
         most_wanted=_thumbnails(dataset, torch.from_numpy(most.indices.copy())),
         least_wanted=_thumbnails(dataset, torch.from_numpy(left_out)),
     )

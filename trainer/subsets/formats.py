@@ -27,7 +27,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,13 +82,13 @@ def decode(data: bytes, path: Path) -> Content:
     try:
         content = reader(data)
     except _DAMAGE as error:
-        refuse(
+        raise SubsetError(
             f"{path} does not hold a subset ({_brief(error)}). It is damaged, or not written "
             "by Subset.save: get it again with 'lipt subset get'."
-        )
+        ) from error
     found = content.metadata.get("format"), content.metadata.get("version")
     if found != (FORMAT, FORMAT_VERSION):
-        refuse(
+        raise SubsetError(
             f"{path} is of format {found[0]!r} version {found[1]!r}; this version of lipt reads "
             f"{FORMAT!r} version {FORMAT_VERSION}. Update lipt, or get the subset again."
         )
@@ -104,11 +104,6 @@ def require_known_suffix(path: Path) -> None:
     _codec(path)
 
 
-def refuse(message: str) -> NoReturn:
-    """Raise SubsetError, as an expression that ends the function."""
-    raise SubsetError(message)
-
-
 def _brief(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
@@ -116,7 +111,7 @@ def _brief(error: Exception) -> str:
 def _codec(path: Path) -> tuple[Callable[[Content], bytes], Callable[[bytes], Content]]:
     codec = _CODECS.get(path.suffix.lower())
     if codec is None:
-        refuse(
+        raise SubsetError(
             f"'{path}' has the suffix {path.suffix!r}; a subset is written as one of "
             f"{', '.join(_CODECS)}. Choose one of these suffixes."
         )
@@ -158,7 +153,7 @@ def _decode_npy(data: bytes) -> Content:
 def _encode_csv(content: Content) -> bytes:
     metadata = _to_json(content.metadata)
     if len(metadata) > csv.field_size_limit():
-        refuse(
+        raise SubsetError(
             f"the manifest takes {len(metadata)} characters and readers of .csv stop at "
             f"{csv.field_size_limit()}. Choose .npy, .json or .parquet."
         )

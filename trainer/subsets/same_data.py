@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -158,14 +158,16 @@ def _of_table(table: Any) -> str:
     images = [name for name in IMAGE_COLUMNS if name in features]
     labels = [name for name in LABEL_COLUMNS if name in features]
     if not images or not labels:
-        _cannot(f"it has the columns {', '.join(features)}, none called image or none called label")
+        raise SubsetError(
+            f"it has the columns {', '.join(features)}, none called image or none called label"
+        )
     storage = table.with_format("arrow")
 
     def raw(row: int) -> bytes:
         image = storage[row][images[0]][0].as_py()
         content = image.get("bytes") if isinstance(image, dict) else None
         if not isinstance(content, bytes):
-            _cannot(f"its column {images[0]} does not hold the images' bytes")
+            raise SubsetError(f"its column {images[0]} does not hold the images' bytes")
         return content
 
     return _fingerprint(
@@ -196,7 +198,3 @@ def _without_transforms(dataset: Any) -> Any:
         except AttributeError:  # a property: not an attribute that torchvision would set
             return dataset
     return plain
-
-
-def _cannot(reason: str) -> NoReturn:
-    raise SubsetError(reason)

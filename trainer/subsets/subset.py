@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from lipt.common.errors import SubsetError
 from lipt.common.subsets.digest import subset_digest
 from lipt.trainer.subsets.formats import (
     FORMAT,
@@ -17,7 +18,6 @@ from lipt.trainer.subsets.formats import (
     Content,
     decode,
     encode,
-    refuse,
     require_known_suffix,
 )
 from lipt.trainer.subsets.same_data import (
@@ -74,7 +74,7 @@ class Subset:
         _require_consistent(self.indices, self.weights)
         found = subset_digest(self.indices, self.weights)
         if found != self.digest:
-            refuse(
+            raise SubsetError(
                 f"the subset's {len(self.indices)} examples have the digest {found}, but "
                 f"{self.digest!r} was announced: they were changed or damaged on the way. "
                 "Get the subset again with 'lipt subset get'."
@@ -208,20 +208,24 @@ class Subset:
         }
         manifest = content.metadata.get("manifest")
         if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):
-            refuse(f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again.")
+            raise SubsetError(
+                f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again."
+            )
         return cls(content.indices_N, content.weights_N, **texts, manifest=manifest)
 
 
 def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.float32]) -> None:
     if indices_N.ndim != 1 or indices_N.shape != weights_N.shape:
-        refuse(
+        raise SubsetError(
             f"a subset is two columns of one length; these have the shapes {indices_N.shape} "
             f"and {weights_N.shape}. Give one weight per index."
         )
     if len(indices_N) and (indices_N[0] < 0 or np.any(np.diff(indices_N) <= 0)):
-        refuse(
+        raise SubsetError(
             "a subset's indices are row numbers in ascending order, each once; these are not. "
             "Sort them with their weights and drop duplicates."
         )
     if not np.all(np.isfinite(weights_N)):
-        refuse("a subset's weights have to be finite; these are not. Give one number per index.")
+        raise SubsetError(
+            "a subset's weights have to be finite; these are not. Give one number per index."
+        )

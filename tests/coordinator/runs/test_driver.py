@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -71,13 +70,13 @@ class TimedBook(RunStore):
 
 
 class Bench:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, database: Database) -> None:
         self.wall = 1000.0
         self.events = Events()
         self.pauses: list[float] = []
         self.restored: list[RunState] = []
         self.looked_after = asyncio.Event()
-        self.database = Database.open(path)
+        self.database = database
         self.store = TimedBook(self.database)
         self.compute = ScriptedCompute(SOUP)
         self.restart_clock()
@@ -129,10 +128,8 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    bench = Bench(tmp_path / "lipt.db")
-    yield bench
-    await bench.database.close()
+async def bench(database: Database) -> Bench:
+    return Bench(database)
 
 
 async def straggling(bench: Bench, run: RunRecord) -> None:

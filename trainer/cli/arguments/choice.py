@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.trainer.cli.arguments.options import Budget, Options
+from lipt.trainer.cli.arguments.options import Budget, Fraction, Options
 
 if TYPE_CHECKING:
     from lipt.trainer.reselection.reselection import SelectionOptions
@@ -23,10 +23,7 @@ class Choice:
             "--strategy", "-s", help="Have the coordinator choose the subset, in place of --subset."
         ),
     ] = None
-    fraction: Annotated[
-        float | None,
-        typer.Option("--fraction", "-f", help="Share of the data set to keep, in (0, 1]."),
-    ] = None
+    fraction: Fraction = None
     budget: Budget = None
     options: Options = None
     every: Annotated[

@@ -20,6 +20,10 @@ Run = Annotated[str, typer.Option("--run", "-r", help="The id or name of a run, 
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="The id or name of a run, or latest.")
 ]
+Fraction = Annotated[
+    float | None,
+    typer.Option("--fraction", "-f", help="Share of the data set to keep, in (0, 1]."),
+]
 Budget = Annotated[
     int | None,
     typer.Option("--budget", "-k", help="How many examples to keep, in place of --fraction."),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import Budget, Coordinator, Json, Options, Run
+from lipt.trainer.cli.arguments.options import Budget, Coordinator, Fraction, Json, Options, Run
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_json
 from lipt.trainer.cli.display.waiting import run_talking
-
-if TYPE_CHECKING:
-    from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.views import ProgressView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
 
@@ -37,10 +32,7 @@ def get(
     strategy: Annotated[
         str, typer.Option("--strategy", "-s", help="A name from 'lipt strategies'.")
     ] = "facility_location",
-    fraction: Annotated[
-        float | None,
-        typer.Option("--fraction", "-f", help="Share of the data set to keep, in (0, 1]."),
-    ] = None,
+    fraction: Fraction = None,
     budget: Budget = None,
     balanced: Annotated[
         bool | None,
@@ -78,9 +70,8 @@ def get(
     require_replaceable(out)
 
     with coordinator.connect() as client:
-
-        def work(report: Callable[[str], None]) -> Subset:
-            return client.subset(
+        subset = run_talking(
+            lambda report: client.subset(
                 run,
                 strategy,
                 fraction=fraction,
@@ -89,10 +80,9 @@ def get(
                 options=parsed,
                 weights=weights,
                 features=features,
-                on_progress=lambda progress: report(_progress_text(progress)),
+                on_progress=lambda progress: report(str(progress)),
             )
-
-        subset = run_talking(work)
+        )
     subset.save(out)
     if json:
         print_json(
@@ -109,7 +99,3 @@ def get(
         typer.echo(f"{out}: {len(subset)} examples by {subset.strategy}, digest {subset.digest}")
         if subset.stopped_early:
             typer.echo(f"{subset.strategy} stopped early: {subset.stopped_early}")
-
-
-def _progress_text(progress: ProgressView) -> str:
-    return progress.activity + (f" {progress.done}/{progress.total}" if progress.total else "")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lipt.common.weights.specs import Weights
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.client.client import Client
-    from lipt.trainer.main_training import Recipe, Trained
+    from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.records import OnEpoch
 
 _INITS = ("scratch", "initial", "pretrained")
@@ -104,12 +104,13 @@ def train(
     from lipt.common.process.threads import wait_passively
 
     wait_passively()
+    from lipt.common.config.validation import validate
     from lipt.common.data import open_dataset
     from lipt.common.weights.container import pack
-    from lipt.trainer.cli.arguments.overrides import refusing_as_usage
+    from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.cli.display.training_progress import TrainingProgress
-    from lipt.trainer.main_training import Schedule, fit
+    from lipt.trainer.main_training import Recipe, Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
     from lipt.trainer.reselection.reselection import ReselectionWarning
@@ -117,7 +118,8 @@ def train(
     from lipt.trainer.writing.files import write_atomically
 
     with refusing_as_usage():
-        recipe = _recipe(epochs, steps, settings or [])
+        given = {"epochs": epochs, "steps": steps}
+        recipe = validate(Recipe, collect_overrides(given, settings or [], None))
         request = choice.request(subset_given=subset is not None)
     require_replaceable(out, checkpoint)
     require_place(log)
@@ -158,14 +160,6 @@ def train(
     if out is not None:
         write_atomically(out, pack(trained.weights))
     _report(trained, out, reselecting, json=json)
-
-
-def _recipe(epochs: int | None, steps: int | None, settings: list[str]) -> Recipe:
-    from lipt.common.config.validation import validate
-    from lipt.trainer.cli.arguments.overrides import collect_overrides
-    from lipt.trainer.main_training import Recipe
-
-    return validate(Recipe, collect_overrides({"epochs": epochs, "steps": steps}, settings, None))
 
 
 def _weights(client: Client, run: str, kind: str) -> Weights:

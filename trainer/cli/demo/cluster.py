@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,26 +65,25 @@ def start_workers(
 
 def wait_for_address(address_file: Path, children: Children, say: Say) -> str:
     """Where the coordinator listens, as soon as it does."""
-    read = partial(_read_address, address_file)
+
+    def read() -> str | None:
+        return address_file.read_text().strip() or None if address_file.exists() else None
+
     return _wait_for(read, "the coordinator to listen", children, say)
 
 
 def wait_for_workers(client: Client, num_workers: int, children: Children, say: Say) -> None:
     """Return when all have joined: else the first one there would do all the work alone."""
-    joined = partial(_all_joined, client, num_workers)
-    _wait_for(joined, f"{num_workers} workers to join", children, say)
+    _wait_for(
+        lambda: len(client.info().workers) >= num_workers or None,
+        f"{num_workers} workers to join",
+        children,
+        say,
+    )
 
 
 def _flatten(options: dict[str, str]) -> list[str]:
     return [word for option in options.items() for word in option]
-
-
-def _read_address(address_file: Path) -> str | None:
-    return address_file.read_text().strip() or None if address_file.exists() else None
-
-
-def _all_joined(client: Client, num_workers: int) -> bool | None:
-    return len(client.info().workers) >= num_workers or None
 
 
 def _wait_for(look: Callable[[], FoundT | None], what: str, children: Children, say: Say) -> FoundT:

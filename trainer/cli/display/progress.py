@@ -46,9 +46,7 @@ def state_line(run: RunView) -> str:
         done = sum(learner.state is LearnerState.DONE for learner in run.learners)
         line += f", {done} of {len(run.learners)} learners done"
     elif run.progress is not None and run.progress.activity and not run.ended:
-        line += f", {run.progress.activity}"
-        if run.progress.total:
-            line += f" {run.progress.done}/{run.progress.total}"
+        line += f", {run.progress}"
     if run.state is RunState.READY and run.soup is not None:
         line += f"; {soup_line(run)}"
     elif run.message:
