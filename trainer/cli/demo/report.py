@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lipt.trainer.cli.demo.pipeline import DemoResult
+from lipt.trainer.cli.demo.experiment import DemoResult
 from lipt.trainer.cli.display.run_summary import run_lines
 from lipt.trainer.comparison import table
 from lipt.trainer.writing.formatting import format_percent, table_lines
