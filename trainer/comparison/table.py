@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lipt.trainer.comparison.verdict import Outcome
-from lipt.trainer.writing.formatting import format_bytes, format_percent
+from lipt.trainer.writing.formatting import format_bytes, format_percent, table_lines
 
 HEADER = (
     "fraction",
@@ -33,6 +33,11 @@ def cells(row: Outcome) -> tuple[str, ...]:
         f"{row.total_seconds:.0f} s",
         format_bytes(round(row.bytes_sent)) if row.bytes_sent else "-",
     )
+
+
+def plain(rows: Sequence[Outcome]) -> list[str]:
+    """The lines of a table on a terminal."""
+    return table_lines(HEADER, [cells(row) for row in rows])
 
 
 def markdown(rows: Sequence[Outcome]) -> list[str]:

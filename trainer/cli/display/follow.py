@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import Protocol
 
 import typer
 
@@ -20,23 +19,29 @@ from lipt.trainer.cli.display.waiting import SILENCE_SECONDS, in_background
 from lipt.trainer.views import RunView
 
 
-class Display(Protocol):
+class Display:
     """Where a run is shown; times are seconds of one clock that never goes back."""
 
     def show(self, run: RunView, now: float) -> None:
         """The run has changed."""
-        ...
+        raise NotImplementedError
 
     def tick(self, now: float) -> None:
-        """Some time has passed."""
-        ...
+        """Some time has passed, of which most displays say nothing."""
 
     def close(self) -> None:
         """The run has ended, or is no longer followed."""
-        ...
 
 
-class LineDisplay:
+class JsonDisplay(Display):
+    """One JSON object per change: the whole run, on one line."""
+
+    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - as the others
+        """Print the run."""
+        print_json(run)
+
+
+class LineDisplay(Display):
     """A line per state change and per learner, and one at least every ten seconds."""
 
     def __init__(self, say: Callable[[str], None], now: float) -> None:
@@ -60,23 +65,6 @@ class LineDisplay:
         if now - self._said_at >= SILENCE_SECONDS:
             self._say(heartbeat_line(self._run, now - self._changed_at))
             self._said_at = now
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-
-class JsonDisplay:
-    """One JSON object per change: the whole run, on one line."""
-
-    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - as the others
-        """Print the run."""
-        print_json(run)
-
-    def tick(self, now: float) -> None:
-        """Scripts need no sign of life."""
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 def make_display(*, as_json: bool) -> Display:
