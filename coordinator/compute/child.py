@@ -12,13 +12,13 @@ from multiprocessing.connection import Connection, wait
 from lipt.common.errors import ComputeError, LiptError
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import Failed, Finished, Progressed
-from lipt.coordinator.compute.settings import ComputeSettings
+from lipt.coordinator.settings import CoordinatorSettings
 
 # Ctrl-C and a service manager's SIGTERM reach the whole process group: the parent decides.
 IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
-def serve(pipe: Connection, settings: ComputeSettings) -> None:
+def serve(pipe: Connection, settings: CoordinatorSettings) -> None:
     """Run jobs until the parent closes the pipe or is gone."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -24,7 +24,7 @@ from lipt.common.errors import ComputeError, error_class, revive
 from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.child import IGNORED_SIGNALS, serve
 from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed
-from lipt.coordinator.compute.settings import ComputeSettings
+from lipt.coordinator.settings import CoordinatorSettings
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _MAX_DEATHS = 3
 class ComputeProcess:
     """Runs jobs in the child; safe to use from one event loop."""
 
-    def __init__(self, settings: ComputeSettings, events: Events | None = None) -> None:
+    def __init__(self, settings: CoordinatorSettings, events: Events | None = None) -> None:
         """Begin without a child; the first job starts one.
 
         Args:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import BlobTooLargeError, LearnerRejectedError, WeightsError
-from lipt.common.weights.encodings import decode_weights
+from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import TensorSpec
 
@@ -63,7 +63,7 @@ def check_learner(
             that are not finite; weights far longer than theta*'s; another density.
     """
     try:
-        weights = decode_weights(path, like=like)
+        weights = dict(open_weights(path, like=like))
     except (WeightsError, BlobTooLargeError) as error:
         raise LearnerRejectedError(str(error)) from None
     if bad := non_finite(weights):

@@ -95,18 +95,8 @@ class RunRequests:
 
     def _check_data(self, config: RunConfig) -> None:
         # Refuse a run whose shards need more examples than the training split has.
-        held_out = num_validation_examples(
-            self._data.class_counts,
-            fraction=config.validation.fraction,
-            min_per_class=config.validation.min_per_class,
-        )
-        learners = config.learners
-        require_shards_fit(
-            self._data.num_examples - held_out,
-            num_learners=learners.num_learners,
-            num_minibatches=learners.num_minibatches,
-            batch_size=learners.batch_size,
-        )
+        held_out = num_validation_examples(self._data.class_counts, config.validation)
+        require_shards_fit(self._data.num_examples - held_out, config.learners)
 
     def _free_name(self, wanted: str) -> str:
         taken = {run.name for run in self._store.runs()} | {"latest"}

@@ -57,9 +57,13 @@ class CommittedLearner:
 class IngredientRecord(_Record):
     """A learner's part in the soup."""
 
+    # Place in the soup's order, from 0.
     position: int
+    # Alone, on the validation split.
     accuracy: float
+    # Of the soup after it was offered.
     soup_accuracy: float
+    # (1 - alpha) soup + alpha ingredient; 0 where it was discarded.
     alpha: float
     kept: bool
 

@@ -17,7 +17,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.v1 import blob_pb2, info_pb2, info_pb2_grpc
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 from tests.blob_files import blob_file
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes
 
@@ -100,7 +100,7 @@ def test_memory_stays_bounded_while_blobs_are_uploaded_at_once(
         names = list(pool.map(send, blobs))
         growth = resident_bytes(pid, peak=True) - before
         record(f"{growth / 1e6:.0f} MB more at the peak")
-        store = cluster.directory / "state"
+        store = cluster.state
         for name, data in zip(names, blobs, strict=True):
             assert blob_file(store, name.sha256).read_bytes() == data
     assert growth < MAX_UPLOADS_BYTES

@@ -20,7 +20,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.v1 import blob_pb2
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
-from tests.end_to_end.cluster import Cluster, LoggedProcess
+from tests.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record
 from tests.faults.proxy import Fault, Proxy
 
@@ -30,11 +30,8 @@ POLICY = RetryPolicy(max_failures=20, first_seconds=0.05, max_seconds=0.5)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    try:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-    finally:
-        cluster.end()
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from lipt.common.errors import (
 )
 from lipt.common.models import build_model
 from lipt.common.observability.events import EventKind, Events
-from lipt.common.weights.encodings import decode_weights
+from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.v1 import worker_pb2
@@ -142,7 +142,7 @@ class World:
             ).run("w", assignment)
 
     def decoded(self, name: BlobName) -> Weights:
-        return decode_weights(self.fake.blobs.store.read_bytes(name), like=specs_of(THETA))
+        return dict(open_weights(self.fake.blobs.store.read_bytes(name), like=specs_of(THETA)))
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def cifar_rows(source: str, path: Path) -> ArrayRows:
         ) from error
     return ArrayRows(
         source=source,
-        class_names=tuple(data.classes),
+        names=tuple(data.classes),
         labels_N=torch.tensor(data.targets, dtype=torch.int64),
         images_NCHW=np.ascontiguousarray(data.data.transpose(0, 3, 1, 2)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,8 +34,8 @@ THETA = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}
 class Bench:
     """One worker, and one run whose learners send in two snapshots."""
 
-    def __init__(self, directory: Path) -> None:
-        self.database = Database.open(directory / "lipt.db")
+    def __init__(self, directory: Path, database: Database) -> None:
+        self.database = database
         self.blobs = BlobStore(directory, max_blob_bytes=10_000)
         self.store = RunStore(self.database)
         self.dispatcher = Dispatcher(
@@ -87,11 +87,10 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, make_run: MakeRun) -> AsyncIterator[Bench]:
-    bench = Bench(tmp_path)
+async def bench(tmp_path: Path, database: Database, make_run: MakeRun) -> Bench:
+    bench = Bench(tmp_path, database)
     await bench.begin(make_run())
-    yield bench
-    await bench.database.close()
+    return bench
 
 
 async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) -> None:

@@ -181,7 +181,7 @@ def test_a_comparison_without_a_trial_is_refused() -> None:
 def test_a_class_may_be_called_anything() -> None:
     names = (HOSTILE, '"><img src=x onerror=alert(1)>', *DIGITS.class_names[2:])
     rows: Any = DIGITS.rows
-    hostile = replace(DIGITS, rows=replace(rows, class_names=names))
+    hostile = replace(DIGITS, rows=replace(rows, names=names))
     text = render(gather(FakeClient(), RUN, hostile, [("craig", 0.1)]))  # type: ignore[arg-type]
     page = _Page()
     page.feed(text)

@@ -18,7 +18,7 @@ from lipt.trainer.cli import main
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.comparison.verdict import outcomes, verdict
 from lipt.trainer.main_training import evaluation, training
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 
 STRATEGIES = ("uniform", "uniform_per_class", "craig", "grand")
 CELLS = {
@@ -83,9 +83,8 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
     pytest.importorskip("sklearn")
     pytest.importorskip("scipy")
     folder = tmp_path_factory.mktemp("compare")
-    cluster = Cluster(folder)
-    try:
-        cluster.start_coordinator(data="digits-train")
+    with Cluster(folder) as cluster:
+        cluster.start_coordinator("--data", "digits-train")
         cluster.start_worker("one")
         file = folder / "comparison.jsonl"
         first = cluster.start(
@@ -104,8 +103,6 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
             patch.setattr(training, "accuracy", counted)
             found.again = found.run("--steps", "3", "--out", str(file))
         yield found
-    finally:
-        cluster.end()
 
 
 def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison) -> None:
