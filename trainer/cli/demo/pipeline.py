@@ -15,7 +15,8 @@ from lipt.common.imports.extras import import_extra
 from lipt.common.states import RunState
 from lipt.trainer.cli.demo.cluster import DATA, Cluster, environment
 from lipt.trainer.cli.demo.processes import Children, ending_in_order
-from lipt.trainer.cli.display.follow import Display, follow
+from lipt.trainer.cli.display.displays import Display
+from lipt.trainer.cli.display.follow import follow
 from lipt.trainer.cli.display.waiting import Say, run_talking
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import RunView

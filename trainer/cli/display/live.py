@@ -7,7 +7,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lipt.trainer.cli.display.follow import Display
+from lipt.trainer.cli.display.displays import Display
 from lipt.trainer.cli.display.progress import LEARNER_COLUMNS, learner_cells, state_line
 from lipt.trainer.views import LearnerView, RunView
 

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from lipt.common.states import LearnerState, RunState
-from lipt.trainer.cli.display.follow import Display, LineDisplay, follow
+from lipt.trainer.cli.display.displays import Display, LineDisplay
+from lipt.trainer.cli.display.follow import follow
 from lipt.trainer.cli.display.live import LiveDisplay, render, shown_learners
 from lipt.trainer.cli.display.waiting import in_background, run_talking
 from tests.trainer.made_up import KEPT, made_up_learner, made_up_run
