@@ -57,6 +57,9 @@ class IngredientView:
     alpha: float
     kept: bool
 
+    def __str__(self) -> str:
+        return f"kept, alpha {self.alpha:g}" if self.kept else "discarded"
+
 
 @dataclass(frozen=True)
 class LearnerView:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
 
 from lipt.common.imports.extras import import_extra
@@ -25,6 +25,11 @@ class Difference:
     mean: float
     low: float
     high: float
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval to speak of."""
+        return isfinite(self.low)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import typer
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json
 from lipt.trainer.cli.arguments.paths import require_replaceable
-from lipt.trainer.cli.display.output import print_json, print_table
+from lipt.trainer.cli.display.output import print_result
 
 
 @grouped
@@ -104,14 +104,9 @@ def compare(
             on_step=progress.on_step,
         )
     rows = outcomes(trials)
-    if json:
-        print_json({"outcomes": rows, "verdict": verdict(rows), "trials": trials})
-        return
-    if markdown:
-        typer.echo("\n".join(table.markdown(rows)))
-    else:
-        print_table(table.HEADER, [table.cells(row) for row in rows])
-    typer.echo(f"\n{verdict(rows)}")
+    found = {"outcomes": rows, "verdict": verdict(rows), "trials": trials}
+    lines = table.markdown(rows) if markdown else table.plain(rows)
+    print_result(found, [*lines, "", verdict(rows)], as_json=json)
 
 
 def _fractions(text: str) -> tuple[float, ...]:

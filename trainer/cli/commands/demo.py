@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lipt.trainer.cli.arguments.options import Json
-from lipt.trainer.cli.display.output import print_json
+from lipt.trainer.cli.display.output import print_result
 
 
 def demonstrate(
@@ -37,8 +37,4 @@ def demonstrate(
         make_display=lambda: make_display(as_json=json),
         say=lambda line: typer.echo(line, err=json),
     )
-    if json:
-        print_json(result)
-        return
-    for line in report_lines(result):
-        typer.echo(line)
+    print_result(result, report_lines(result), as_json=json)

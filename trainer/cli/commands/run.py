@@ -11,9 +11,9 @@ from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
-from lipt.trainer.cli.display.output import print_json, print_table
+from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.display.waiting import run_counting
-from lipt.trainer.writing.formatting import format_percent
+from lipt.trainer.writing.formatting import format_percent, table_lines
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
@@ -91,11 +91,12 @@ def start(
         run = client.start_run(overrides, name=name)
         if watch:
             _follow(client, run, as_json=json)
-        elif json:
-            print_json(run)
         else:
-            typer.echo(f"run {run.label} ({run.run_id}) has started.")
-            typer.echo(f"Follow it with: lipt run watch {run.label}")
+            lines = (
+                f"run {run.label} ({run.run_id}) has started.",
+                f"Follow it with: lipt run watch {run.label}",
+            )
+            print_result(run, lines, as_json=json)
 
 
 @app.command("list")
@@ -104,26 +105,21 @@ def list_runs(*, json: Json = False, coordinator: Coordinator) -> None:
     """List the coordinator's runs, newest first."""
     with coordinator.connect() as client:
         runs = client.runs()
-    if json:
-        print_json(runs)
-    elif not runs:
-        typer.echo("There are no runs. Start one with: lipt run start")
-    else:
-        print_table(
-            ("name", "id", "state", "model", "created", "soup", "message"),
-            [
-                (
-                    run.name or "-",
-                    run.run_id,
-                    run.state.value,
-                    run.config.model,
-                    f"{run.created_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.created_at else "-",
-                    format_percent(run.soup.soup_accuracy) if run.soup else "-",
-                    run.message,
-                )
-                for run in runs
-            ],
+    header = ("name", "id", "state", "model", "created", "soup", "message")
+    rows = [
+        (
+            run.name or "-",
+            run.run_id,
+            run.state.value,
+            run.config.model,
+            f"{run.created_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.created_at else "-",
+            format_percent(run.soup.soup_accuracy) if run.soup else "-",
+            run.message,
         )
+        for run in runs
+    ]
+    nothing = ["There are no runs. Start one with: lipt run start"]
+    print_result(runs, table_lines(header, rows) if runs else nothing, as_json=json)
 
 
 @app.command()
@@ -134,11 +130,7 @@ def show(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordi
 
     with coordinator.connect() as client:
         view = client.run(run)
-    if json:
-        print_json(view)
-        return
-    for line in run_lines(view):
-        typer.echo(line)
+    print_result(view, run_lines(view), as_json=json)
 
 
 @app.command()
@@ -155,10 +147,7 @@ def cancel(run: RunArgument, *, json: Json = False, coordinator: Coordinator) ->
     """Stop a run; what it has made so far stays readable."""
     with coordinator.connect() as client:
         view = client.cancel(run)
-    if json:
-        print_json(view)
-    else:
-        typer.echo(f"run {view.label} is {view.state}.")
+    print_result(view, [f"run {view.label} is {view.state}."], as_json=json)
 
 
 def _follow(client: Client, run: RunView, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Budget, Coordinator, Fraction, Json, Options, Run
 from lipt.trainer.cli.arguments.paths import require_replaceable
-from lipt.trainer.cli.display.output import print_json
+from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.display.waiting import run_talking
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
@@ -84,18 +84,15 @@ def get(
             )
         )
     subset.save(out)
-    if json:
-        print_json(
-            {
-                "path": str(out),
-                "num_examples": len(subset),
-                "strategy": subset.strategy,
-                "digest": subset.digest,
-                "fingerprint": subset.fingerprint,
-                "manifest": subset.manifest,
-            }
-        )
-    else:
-        typer.echo(f"{out}: {len(subset)} examples by {subset.strategy}, digest {subset.digest}")
-        if subset.stopped_early:
-            typer.echo(f"{subset.strategy} stopped early: {subset.stopped_early}")
+    written = {
+        "path": out,
+        "num_examples": len(subset),
+        "strategy": subset.strategy,
+        "digest": subset.digest,
+        "fingerprint": subset.fingerprint,
+        "manifest": subset.manifest,
+    }
+    lines = [f"{out}: {len(subset)} examples by {subset.strategy}, digest {subset.digest}"]
+    if subset.stopped_early:
+        lines.append(f"{subset.strategy} stopped early: {subset.stopped_early}")
+    print_result(written, lines, as_json=json)

@@ -14,7 +14,7 @@ from lipt.trainer.cli.arguments.choice import Choice
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Run
 from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
-from lipt.trainer.cli.display.output import print_json
+from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
@@ -173,28 +173,19 @@ def _weights(client: Client, run: str, kind: str) -> Weights:
 def _report(
     trained: Trained, out: Path | None, reselecting: Reselecting | None, *, json: bool
 ) -> None:
-
-    if json:
-        print_json(
-            {
-                "num_steps": trained.num_steps,
-                "seconds": trained.seconds,
-                "test_accuracy": trained.test_accuracy,
-                "subset_accuracy": trained.subset_accuracies[-1][1],
-                "weights": None if out is None else str(out),
-                "waited_seconds": 0.0 if reselecting is None else reselecting.waited_seconds,
-                "reselections": [] if reselecting is None else reselecting.history(),
-            }
-        )
-        return
-    on_test = (
-        ""
-        if trained.test_accuracy is None
-        else f"{format_percent(trained.test_accuracy)} on the test set, "
-    )
-    typer.echo(
-        f"{trained.num_steps} steps in {trained.seconds:.0f} s: {on_test}"
-        f"{format_percent(trained.subset_accuracies[-1][1])} on the subset"
-    )
+    measures = {
+        "num_steps": trained.num_steps,
+        "seconds": trained.seconds,
+        "test_accuracy": trained.test_accuracy,
+        "subset_accuracy": trained.subset_accuracies[-1][1],
+        "weights": out,
+        "waited_seconds": 0.0 if reselecting is None else reselecting.waited_seconds,
+        "reselections": [] if reselecting is None else reselecting.history(),
+    }
+    accuracies = [f"{format_percent(trained.subset_accuracies[-1][1])} on the subset"]
+    if trained.test_accuracy is not None:
+        accuracies.insert(0, f"{format_percent(trained.test_accuracy)} on the test set")
+    lines = [f"{trained.num_steps} steps in {trained.seconds:.0f} s: {', '.join(accuracies)}"]
     if reselecting is not None:
-        typer.echo(reselecting.summary())
+        lines.append(reselecting.summary())
+    print_result(measures, lines, as_json=json)

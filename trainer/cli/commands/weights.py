@@ -10,7 +10,7 @@ import typer
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, Run
 from lipt.trainer.cli.arguments.paths import require_replaceable
-from lipt.trainer.cli.display.output import print_json
+from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.display.waiting import run_counting
 from lipt.trainer.views import WeightsKind
 from lipt.trainer.writing.formatting import format_bytes
@@ -42,7 +42,6 @@ def get(
             f"downloading the {kind} weights of {run}",
             lambda on_bytes: client.save_weights(out, run, kind, on_bytes=on_bytes),
         )
-    if json:
-        print_json({"path": str(out), "kind": kind, **vars(blob)})
-    else:
-        typer.echo(f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}")
+    written = {"path": out, "kind": kind, **vars(blob)}
+    line = f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}"
+    print_result(written, [line], as_json=json)

@@ -56,7 +56,8 @@ class Children:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with _deaf_to_signals():  # an impatient second Ctrl-C must not leave orphans
+        # An impatient second Ctrl-C must not leave orphans.
+        with _handling(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self.stop()
 
     def start(self, name: str, arguments: Sequence[str]) -> int:
@@ -127,12 +128,6 @@ def ending_in_order() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     with _handling(end, signal.SIGTERM, signal.SIGHUP):
-        yield
-
-
-@contextmanager
-def _deaf_to_signals() -> Iterator[None]:
-    with _handling(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
 
 

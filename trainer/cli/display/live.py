@@ -7,6 +7,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lipt.trainer.cli.display.displays import Display
 from lipt.trainer.cli.display.progress import LEARNER_COLUMNS, learner_cells, state_line
 from lipt.trainer.views import LearnerView, RunView
 
@@ -16,7 +17,7 @@ _NUMBERS = ("learner", "step", "loss", "validation", "density")
 _SPARE_LINES = 6
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A live table of a run's learners below a line with its state."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -30,9 +31,6 @@ class LiveDisplay:
         # What has ended is no longer drawn in place and may be of any length.
         learners = run.learners if run.ended else shown_learners(run.learners, height)
         self._live.update(render(run, learners), refresh=True)
-
-    def tick(self, now: float) -> None:
-        """The table is still on the screen."""
 
     def close(self) -> None:
         """Leave the last table on the screen and give the cursor back."""

@@ -17,9 +17,7 @@ _FINISHED = (LearnerState.DONE, LearnerState.FAILED, LearnerState.DROPPED)
 def learner_status(learner: LearnerView) -> str:
     """What became of a learner, or what it is doing."""
     if learner.ingredient is not None:
-        return (
-            f"kept, alpha {learner.ingredient.alpha:g}" if learner.ingredient.kept else "discarded"
-        )
+        return str(learner.ingredient)
     word = "training" if learner.state is LearnerState.LEASED else learner.state.value
     return f"{word}: {learner.message}" if learner.message else word
 

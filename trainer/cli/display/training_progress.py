@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Self, TextIO
+from typing import Any, Self
 
 import typer
 from rich.console import Console
@@ -88,18 +88,11 @@ class TrainingProgress:
     def saying(self, *kinds: type[Warning]) -> Iterator[None]:
         """Print warnings of some kinds as lines, without the place in the code."""
 
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, kinds):
                 self.say(f"warning: {message}")
             else:
-                before(message, category, filename, lineno, file, line)
+                before(message, category, *place, **more)
 
         with warnings.catch_warnings():
             before = warnings.showwarning

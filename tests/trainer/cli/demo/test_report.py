@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.states import RunState
-from lipt.trainer.cli.demo.experiment import SubsetResult
-from lipt.trainer.cli.demo.pipeline import DemoResult
+from lipt.trainer.cli.demo.experiment import DemoResult, SubsetResult
 from lipt.trainer.cli.demo.report import report_lines, spread
 from lipt.trainer.comparison.verdict import Difference
 from lipt.trainer.views import DatasetView, SoupView

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from lipt.common.states import LearnerState, RunState
-from lipt.trainer.cli.display.follow import LineDisplay, follow
+from lipt.trainer.cli.display.displays import Display, LineDisplay
+from lipt.trainer.cli.display.follow import follow
 from lipt.trainer.cli.display.live import LiveDisplay, render, shown_learners
 from lipt.trainer.cli.display.waiting import in_background, run_talking
 from tests.trainer.made_up import KEPT, made_up_learner, made_up_run
@@ -39,7 +40,7 @@ def test_changes_that_say_nothing_do_not_keep_it_silent() -> None:
     assert said[1] == "run demo: training, 0 of 1 learners done; learner 0 at step 9/5"
 
 
-class _Recorder:
+class _Recorder(Display):
     def __init__(self) -> None:
         self.shown: list[Any] = []
         self.ticks = 0
