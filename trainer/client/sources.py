@@ -1,4 +1,4 @@
-"""A user's own features as an upload: a safetensors file, or tensors that become one.
+"""Sources of an upload: a user's own weights or features, as safetensors.
 
 The coordinator checks shapes and values; a file of another format is refused before it is sent.
 """
@@ -20,10 +20,23 @@ _HOW = (
     "'paired_features', or a file that safetensors.torch.save_file wrote of them."
 )
 
-Features = str | Path | bytes | Mapping[str, Any]
+Source = str | Path | bytes
+Features = Source | Mapping[str, Any]
 
 
-def features_content(features: Features) -> Path | bytes:
+def weights_source(weights: Source) -> Path | bytes:
+    """What to upload: a path, or the content of a safetensors file.
+
+    Raises:
+        WeightsError: it is not safetensors.
+        OSError: the file cannot be read.
+    """
+    source = Path(weights) if isinstance(weights, str) else weights
+    require_safetensors(source)
+    return source
+
+
+def features_source(features: Features) -> Path | bytes:
     """What to upload: a path, or the content of a safetensors file.
 
     Args:
@@ -36,13 +49,11 @@ def features_content(features: Features) -> Path | bytes:
     """
     if isinstance(features, Mapping):
         return _serialize(features)
-    source = Path(features) if isinstance(features, str) else features
     try:
-        require_safetensors(source)
+        return weights_source(features)
     except WeightsError as error:
         # What else it says is about a model's weights.
         raise FeaturesError(f"{error.problem}. {_HOW}") from error
-    return source
 
 
 def _serialize(features: Mapping[str, Any]) -> bytes:
