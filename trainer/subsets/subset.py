@@ -12,14 +12,7 @@ from numpy.typing import NDArray
 
 from lipt.common.errors import SubsetError
 from lipt.common.subsets.digest import subset_digest
-from lipt.trainer.subsets.formats import (
-    FORMAT,
-    FORMAT_VERSION,
-    Content,
-    decode,
-    encode,
-    require_known_suffix,
-)
+from lipt.trainer.subsets.formats import Content, codec_of, decode, encode
 from lipt.trainer.subsets.same_data import (
     ExampleT_co,
     MapStyle,
@@ -35,6 +28,9 @@ if TYPE_CHECKING:
 
 # What messages call a subset that lies in no file of its own.
 _JSON = Path("subset.json")
+
+# The fields that are texts of a file's metadata.
+_TEXTS = ("fingerprint", "digest", "strategy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +170,7 @@ class Subset:
             OSError: the file cannot be read.
         """
         source = Path(path)
-        require_known_suffix(source)
+        codec_of(source)  # before it is read
         return cls._of(decode(source.read_bytes(), source), source)
 
     def to_json(self) -> str:
@@ -191,21 +187,13 @@ class Subset:
         return cls._of(decode(text.encode(), _JSON), _JSON)
 
     def _content(self) -> Content:
-        metadata = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "strategy": self.strategy,
-            "fingerprint": self.fingerprint,
-            "digest": self.digest,
-            "manifest": dict(self.manifest),
-        }
+        metadata = {name: getattr(self, name) for name in _TEXTS}
+        metadata["manifest"] = dict(self.manifest)
         return Content(self.indices, self.weights, metadata)
 
     @classmethod
     def _of(cls, content: Content, source: Path) -> Self:
-        texts: dict[str, Any] = {
-            name: content.metadata.get(name) for name in ("fingerprint", "digest", "strategy")
-        }
+        texts: dict[str, Any] = {name: content.metadata.get(name) for name in _TEXTS}
         manifest = content.metadata.get("manifest")
         if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):
             raise SubsetError(
