@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError, WeightsError
@@ -102,7 +103,7 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
             )
         saved_identity = json.loads(found["identity"])
         tensors = {name: container.tensor(name) for name in container.specs}
-        progress = _progress(found["progress"])
+        progress = TypeAdapter(Progress).validate_json(found["progress"])
         subset = _subset(tensors, found.get("subset"))
     except (WeightsError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(
@@ -155,12 +156,6 @@ def restore_generators(states: Mapping[str, Tensor], device: torch.device) -> No
     torch.set_rng_state(states["generator"])
     if device.type == "cuda" and "cuda_generator" in states:
         torch.cuda.set_rng_state(states["cuda_generator"], device)
-
-
-def _progress(text: str) -> Progress:
-    values = json.loads(text)
-    accuracies = tuple((step, accuracy) for step, accuracy in values.pop("subset_accuracies"))
-    return Progress(**values, subset_accuracies=accuracies)
 
 
 def _subset(tensors: Mapping[str, Tensor], described: str | None) -> Subset | None:

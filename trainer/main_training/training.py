@@ -29,9 +29,8 @@ from lipt.trainer.main_training.checkpoints import (
     restore_generators,
     save_checkpoint,
 )
-from lipt.trainer.main_training.evaluation import accuracy
 from lipt.trainer.main_training.examples import Examples, SubsetSource
-from lipt.trainer.main_training.forward import ForwardPass
+from lipt.trainer.main_training.forward import ForwardPass, accuracy
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch, OnStep, Trained
 from lipt.trainer.main_training.schedule import Schedule, due
