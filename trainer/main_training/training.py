@@ -128,7 +128,7 @@ class Training:
 
     def _examples_of(self, subset: Subset | None) -> Examples:
         weighted = self._recipe.weighted
-        return Examples.of(subset, self._train, self._device, weighted=weighted)
+        return Examples(subset, self._train, self._device, weighted=weighted)
 
     def _use(self, subset: Subset | None) -> None:
         """Take these examples from now on."""

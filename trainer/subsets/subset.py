@@ -18,8 +18,7 @@ from lipt.trainer.subsets.same_data import (
     MapStyle,
     Selectable,
     TableT_co,
-    require_fingerprint,
-    require_rows,
+    require_same_data,
 )
 from lipt.trainer.writing.files import write_atomically
 
@@ -33,7 +32,7 @@ _JSON = Path("subset.json")
 _TEXTS = ("fingerprint", "digest", "strategy")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Subset:
     """Chosen examples of one data set; a value that cannot differ from its digest.
 
@@ -53,13 +52,14 @@ class Subset:
         SubsetError: the columns do not fit each other, or not the digest.
     """
 
-    indices: NDArray[np.int64]
-    weights: NDArray[np.float32]
+    # Equal digests are equal columns.
+    indices: NDArray[np.int64] = field(compare=False)
+    weights: NDArray[np.float32] = field(compare=False)
     fingerprint: str
     digest: str
     strategy: str
-    manifest: Mapping[str, Any] = field(default_factory=dict)
-    kept: bool = False
+    manifest: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    kept: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         """Take copies that nobody can change, and check them."""
@@ -84,19 +84,6 @@ class Subset:
         """Why there are fewer examples than the budget, as a sentence; or empty."""
         return str(self.manifest.get("stopped_early") or "")
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Subset):
-            return NotImplemented
-        return (
-            self.digest == other.digest
-            and self.fingerprint == other.fingerprint
-            and self.strategy == other.strategy
-            and self.manifest == other.manifest
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.digest, self.fingerprint, self.strategy))
-
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
     ) -> torch.utils.data.Subset[ExampleT_co]:
@@ -114,7 +101,7 @@ class Subset:
         """
         from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - not before it is needed
 
-        self._require_same(dataset, check=check)
+        require_same_data(self, dataset, check=check)
         # torch's own annotation asks for its Dataset, and uses no more than this.
         source: Any = dataset
         return Chosen(source, self.indices.tolist())
@@ -130,19 +117,8 @@ class Subset:
         Raises:
             SubsetError: as `apply`.
         """
-        self._require_same(dataset, check=check)
+        require_same_data(self, dataset, check=check)
         return dataset.select(self.indices.tolist())
-
-    def _require_same(self, dataset: Any, *, check: bool) -> None:
-        data = self.manifest.get("data")
-        expected = data.get("num_examples") if isinstance(data, Mapping) else None
-        require_rows(
-            len(dataset),
-            expected=expected if isinstance(expected, int) else None,
-            largest_index=int(self.indices[-1]) if len(self) else -1,
-        )
-        if check:
-            require_fingerprint(self.fingerprint, dataset)
 
     def save(self, path: str | Path) -> Path:
         """Write .npy, .csv, .json or .parquet, whole or not at all.
