@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lipt.common.errors import FeaturesError, WeightsError
 from lipt.common.weights.header import require_safetensors
-
-if TYPE_CHECKING:  # torch takes seconds, and a file needs none of it
-    from torch import Tensor
 
 _HOW = (
     "Give {'features': N x d} with one row per example, for strategies on pairs also "
@@ -57,16 +54,13 @@ def features_source(features: Features) -> Path | bytes:
 
 
 def _serialize(features: Mapping[str, Any]) -> bytes:
+    import torch  # noqa: PLC0415 - slow, and a file needs none of it
+
     from lipt.common.weights.files import serialize_weights  # noqa: PLC0415 - imports torch
 
     try:
-        tensors = {str(name): _tensor(values) for name, values in features.items()}
-        return serialize_weights(tensors)
+        return serialize_weights(
+            {str(name): torch.as_tensor(values).detach() for name, values in features.items()}
+        )
     except (TypeError, ValueError, RuntimeError, WeightsError) as error:
         raise FeaturesError(f"the features are no tensors ({error}). {_HOW}") from error
-
-
-def _tensor(values: Any) -> Tensor:
-    import torch  # noqa: PLC0415 - slow, and not always needed
-
-    return torch.as_tensor(values).detach()

@@ -116,7 +116,7 @@ class Training:
                 tell(record)
             due = monotonic() - saved_at >= self._schedule.checkpoint_seconds
             if checkpoint is not None and (due or record.step == record.num_steps):
-                save_checkpoint(checkpoint, self._checkpoint(), identity)
+                save_checkpoint(checkpoint, self._checkpoint(identity))
                 saved_at = monotonic()
         return Trained(
             weights=copy_to_cpu(self._model.state_dict()),
@@ -213,11 +213,12 @@ class Training:
             self._tested = self._progress.step, known
         return known
 
-    def _checkpoint(self) -> Checkpoint:
+    def _checkpoint(self, identity: Mapping[str, Any]) -> Checkpoint:
         return Checkpoint(
             progress=self._progress,
             model=copy_to_cpu(self._model.state_dict()),
             momentum=copy_to_cpu(self._steps.momentum()),
             subset=self._examples.subset,
             generators=generator_states(self._device),
+            identity=identity,
         )

@@ -133,9 +133,12 @@ class Reselection:
         self._due = self._warned = False
         self._last_epoch: int | None = None
         self.history: list[Selected] = []
-        if first is None:
-            first = self._on_rank_0(lambda: self._first(client, strategy))
-        self.subset: Subset = first
+
+        def ask_first() -> Subset:
+            require_reselectable(client, strategy)
+            return self._ask(weights=None, previous=None)
+
+        self.subset = self._on_rank_0(ask_first) if first is None else first
 
     @property
     def waited_seconds(self) -> float:
@@ -185,10 +188,6 @@ class Reselection:
         self.subset = Subset.from_json(state["subset"])
         self._last_epoch, self._due = state["epoch"], state["due"]
         self._asked = None
-
-    def _first(self, client: Client, strategy: str) -> Subset:
-        require_reselectable(client, strategy)
-        return self._ask(weights=None, previous=None)
 
     def _comes(self, epoch: int) -> bool:
         return self.num_epochs is None or epoch < self.num_epochs

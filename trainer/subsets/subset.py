@@ -132,7 +132,7 @@ class Subset:
             OSError: the directory is missing or cannot be written to.
         """
         target = Path(path)
-        write_atomically(target, encode(self._content(), target))
+        write_atomically(target, self._encoded(target))
         return target
 
     @classmethod
@@ -147,11 +147,11 @@ class Subset:
         """
         source = Path(path)
         codec_of(source)  # before it is read
-        return cls._of(decode(source.read_bytes(), source), source)
+        return cls._decoded(source.read_bytes(), source)
 
     def to_json(self) -> str:
         """The content of a .json file, to be kept inside of something else."""
-        return encode(self._content(), _JSON).decode()
+        return self._encoded(_JSON).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -160,15 +160,16 @@ class Subset:
         Raises:
             SubsetError: it is damaged.
         """
-        return cls._of(decode(text.encode(), _JSON), _JSON)
+        return cls._decoded(text.encode(), _JSON)
 
-    def _content(self) -> Content:
+    def _encoded(self, target: Path) -> bytes:
         metadata = {name: getattr(self, name) for name in _TEXTS}
         metadata["manifest"] = dict(self.manifest)
-        return Content(self.indices, self.weights, metadata)
+        return encode(Content(self.indices, self.weights, metadata), target)
 
     @classmethod
-    def _of(cls, content: Content, source: Path) -> Self:
+    def _decoded(cls, data: bytes, source: Path) -> Self:
+        content = decode(data, source)
         texts: dict[str, Any] = {name: content.metadata.get(name) for name in _TEXTS}
         manifest = content.metadata.get("manifest")
         if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):
