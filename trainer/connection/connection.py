@@ -151,11 +151,8 @@ class Connection:
                 "does not know the call. Check host and port; lipt-coordinator prints them when "
                 "it starts."
             )
-        if isinstance(known, UnreachableError):
-            return self._unreachable(error, code)
-        return known
-
-    def _unreachable(self, error: grpc.RpcError, code: grpc.StatusCode | None) -> LiptError:
+        if not isinstance(known, UnreachableError):
+            return known
         details = (error.details() if isinstance(error, grpc.Call) else None) or ""
         if "Failed parsing HTTP/2" in details:
             return NotACoordinatorError(

@@ -58,9 +58,8 @@ class TrainingImages:
             return
         with ThreadPoolExecutor(1, thread_name_prefix="decode") as executor:
             ahead: deque[Future[Tensor]] = deque()
-            waiting = iter(positions)
             try:
-                for positions_B in waiting:
+                for positions_B in positions:
                     ahead.append(executor.submit(self._decode, positions_B))
                     if len(ahead) > _BATCHES_AHEAD:
                         yield ahead.popleft().result().to(self._device, non_blocking=True)

@@ -29,9 +29,8 @@ from lipt.trainer.main_training.checkpoints import (
     restore_generators,
     save_checkpoint,
 )
-from lipt.trainer.main_training.evaluation import accuracy
 from lipt.trainer.main_training.examples import Examples, SubsetSource
-from lipt.trainer.main_training.forward import ForwardPass
+from lipt.trainer.main_training.forward import ForwardPass, accuracy
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch, OnStep, Trained
 from lipt.trainer.main_training.schedule import Schedule, due
@@ -117,7 +116,7 @@ class Training:
                 tell(record)
             due = monotonic() - saved_at >= self._schedule.checkpoint_seconds
             if checkpoint is not None and (due or record.step == record.num_steps):
-                save_checkpoint(checkpoint, self._checkpoint(), identity)
+                save_checkpoint(checkpoint, self._checkpoint(identity))
                 saved_at = monotonic()
         return Trained(
             weights=copy_to_cpu(self._model.state_dict()),
@@ -129,7 +128,7 @@ class Training:
 
     def _examples_of(self, subset: Subset | None) -> Examples:
         weighted = self._recipe.weighted
-        return Examples.of(subset, self._train, self._device, weighted=weighted)
+        return Examples(subset, self._train, self._device, weighted=weighted)
 
     def _use(self, subset: Subset | None) -> None:
         """Take these examples from now on."""
@@ -214,11 +213,12 @@ class Training:
             self._tested = self._progress.step, known
         return known
 
-    def _checkpoint(self) -> Checkpoint:
+    def _checkpoint(self, identity: Mapping[str, Any]) -> Checkpoint:
         return Checkpoint(
             progress=self._progress,
             model=copy_to_cpu(self._model.state_dict()),
             momentum=copy_to_cpu(self._steps.momentum()),
             subset=self._examples.subset,
             generators=generator_states(self._device),
+            identity=identity,
         )

@@ -13,13 +13,16 @@ A coordinator may have opened an image folder as files or as pixels, so one set 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from lipt.common.errors import LiptError, SubsetError
+
+if TYPE_CHECKING:
+    from lipt.trainer.subsets.subset import Subset
 
 # What reading somebody else's data set may raise, which looks like one of these and is none.
 _UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)
@@ -48,38 +51,37 @@ class Selectable(Protocol[TableT_co]):
         ...
 
 
-def require_rows(num_rows: int, *, expected: int | None, largest_index: int) -> None:
-    """Check that a data set has the rows that a subset speaks of.
+def require_same_data(subset: Subset, dataset: Any, *, check: bool) -> None:
+    """Check that a data set is the one that a subset was chosen from.
 
     Args:
-        num_rows: of the data set.
-        expected: of the data that the subset was chosen from, where that is known.
-        largest_index: of the subset; -1 where it is empty.
-
-    Raises:
-        SubsetError: it has not; nothing overrides this.
-    """
-    if expected is not None and num_rows != expected:
-        raise SubsetError(
-            f"the subset was chosen from {expected} examples and this data set has {num_rows}. "
-            "Give the data set that it was chosen from, whole and in its order."
-        )
-    if largest_index >= num_rows:
-        raise SubsetError(
-            f"the subset's largest index is {largest_index} and this data set has {num_rows} "
-            "rows. Give the data set that it was chosen from."
-        )
-
-
-def require_fingerprint(expected: str, dataset: Any) -> None:
-    """Check that a data set is the one with this fingerprint.
-
-    64 rows are read; all of them where pairs of image and label come without `targets`.
+        subset: says which data it belongs to.
+        dataset: has the length that the subset's manifest knows, and a row for each index;
+            nothing overrides this.
+        check: whether its fingerprint is compared too. 64 rows are read; all of them where
+            pairs of image and label come without `targets`.
 
     Raises:
         SubsetError: it is another data set, or one whose fingerprint cannot be computed; the
             message says how to override.
     """
+    data, num_rows = subset.manifest.get("data"), len(dataset)
+    expected = data.get("num_examples") if isinstance(data, Mapping) else None
+    if isinstance(expected, int) and num_rows != expected:
+        raise SubsetError(
+            f"the subset was chosen from {expected} examples and this data set has {num_rows}. "
+            "Give the data set that it was chosen from, whole and in its order."
+        )
+    if len(subset) and subset.indices[-1] >= num_rows:
+        raise SubsetError(
+            f"the subset's largest index is {subset.indices[-1]} and this data set has {num_rows} "
+            "rows. Give the data set that it was chosen from."
+        )
+    if check:
+        _require_fingerprint(subset.fingerprint, dataset)
+
+
+def _require_fingerprint(expected: str, dataset: Any) -> None:
     kind = type(dataset).__name__
     found: list[str] = []
     problem = ""

@@ -62,10 +62,10 @@ def get(
             "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
         )
     from lipt.trainer.cli.arguments.overrides import parse_options, refusing_as_usage
-    from lipt.trainer.subsets.formats import require_known_suffix
+    from lipt.trainer.subsets.formats import codec_of
 
     with refusing_as_usage():
-        require_known_suffix(out)
+        codec_of(out)
         parsed = parse_options(options or [])
     require_replaceable(out)
 

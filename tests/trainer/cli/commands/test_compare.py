@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from lipt.trainer.cli import main
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.comparison.verdict import outcomes, verdict
-from lipt.trainer.main_training import evaluation, training
+from lipt.trainer.main_training import forward, training
 from tests.cluster import Cluster
 
 STRATEGIES = ("uniform", "uniform_per_class", "craig", "grand")
@@ -99,7 +99,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
         first.stop(9)
         found = Comparison(cluster, file, read_trials(file)[1], None, [])
         with pytest.MonkeyPatch.context() as patch:
-            counted = noting(evaluation.accuracy, found.looked_at)
+            counted = noting(forward.accuracy, found.looked_at)
             patch.setattr(training, "accuracy", counted)
             found.again = found.run("--steps", "3", "--out", str(file))
         yield found
