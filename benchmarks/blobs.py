@@ -27,6 +27,7 @@ import grpc.aio
 
 from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.common.rpc.status import ErrorInterceptor
@@ -152,10 +153,12 @@ def measure_blobs(num_bytes: int, chunk_bytes: int) -> tuple[float, float, float
         ):
             stub = blob_pb2_grpc.BlobServiceStub(channel)
             memory = median_seconds(
-                lambda: transfer.download_bytes(stub, name, max_bytes=num_bytes), int
+                lambda: Transfers(stub).download_bytes(name, max_bytes=num_bytes), int
             )
-            file = median_seconds(lambda: transfer.download(stub, name, ours), lambda: forget(ours))
-            up = median_seconds(lambda: transfer.upload(stub, data), lambda: forget(theirs))
+            file = median_seconds(
+                lambda: Transfers(stub).download(name, ours), lambda: forget(ours)
+            )
+            up = median_seconds(lambda: Transfers(stub).upload(data), lambda: forget(theirs))
     return memory, file, up
 
 
@@ -189,9 +192,9 @@ def identity_round(address: str, cache: Path) -> tuple[float, float]:
         )
         assignment = client.acquire(worker_id)
         assert assignment is not None
-        path = transfer.download(client.blobs, assignment.initial_weights, store)
+        path = Transfers(client.blobs).download(assignment.initial_weights, store)
         weights = read_weights(path, like=read_specs(path), max_bytes=MAX_BLOB_BYTES)
-        result = transfer.upload(client.blobs, encode_sparse(weights))
+        result = Transfers(client.blobs).upload(encode_sparse(weights))
         client.commit(worker_id, assignment, result, Report(0.0, 0.0, 0.0, 0))
         return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start
 

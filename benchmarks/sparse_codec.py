@@ -16,8 +16,9 @@ from typing import TypeVar
 import torch
 
 from lipt.common.config.run_config import WeightEncoding
+from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import encode_weights, open_weights
-from lipt.common.weights.files import read_weights, serialize_weights
+from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 
 ResultT = TypeVar("ResultT")
@@ -73,7 +74,7 @@ def measure(density: float) -> None:
             (f"encode {encoding}", content, encode_seconds),
             (f"decode {encoding} (mapped)", content, decode_seconds),
         ]
-    dense, serialize_seconds = timed(lambda: serialize_weights(weights))
+    dense, serialize_seconds = timed(lambda: pack(weights))
     _, read_seconds = timed(lambda: read_weights(dense, like=like, max_bytes=len(dense)))
     for what, data, seconds in (
         *rows,

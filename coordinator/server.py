@@ -13,7 +13,6 @@ from contextlib import (
     contextmanager,
 )
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -35,6 +34,7 @@ from lipt.coordinator.metrics import from_other_threads, gauges
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.runs import RunService
+from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.rpc.subsets import SubsetService
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.settings import CoordinatorSettings
@@ -92,9 +92,10 @@ async def serve(
         )
     asked = asked or _on_signals()
     async with AsyncExitStack() as stack:
-        opened = asyncio.ensure_future(stack.enter_async_context(opening(settings)))
-        app = await _unless(asked, opened)
-        if app is not None:
+        app = await unless(asked, stack.enter_async_context(opening(settings)))
+        if app is None:
+            logger.info("stopping before the state and the data are open")
+        else:
             stack.enter_context(_metrics(app, tls))
             async with serving(app, tls):
                 await asked.wait()
@@ -121,20 +122,6 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         await healthy.enter_graceful_shutdown()
         stopping.set()
         await server.stop(drain_seconds)
-
-
-async def _unless(asked: asyncio.Event, opening: asyncio.Future[App]) -> App | None:
-    """What is being opened, or None where it was given up because the process has to end."""
-    asking = asyncio.ensure_future(asked.wait())
-    either: set[asyncio.Future[Any]] = {asking, opening}
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    asking.cancel()
-    if not opening.done():
-        logger.info("stopping before the state and the data are open")
-        opening.cancel()
-        await asyncio.wait({opening})
-        return None
-    return opening.result()
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Self
 
 from platformdirs import user_state_path
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig, Section
 from lipt.common.config.settings import LayeredSettings, LogLevel, MetricsAddress, TlsKey
 from lipt.common.imports.factory import is_factory_spec
 
@@ -16,13 +16,7 @@ from lipt.common.imports.factory import is_factory_spec
 _SCHEMES = ("torchvision", "cifar10", "cifar100", "imagefolder", "parquet")
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
-
-
-class DatasetSettings(_Section):
+class DatasetSettings(Section):
     """The data set that this coordinator serves."""
 
     source: str = Field(min_length=1, examples=["digits"])
@@ -33,14 +27,14 @@ class DatasetSettings(_Section):
     most 64, else 224."""
 
 
-class LeaseSettings(_Section):
+class LeaseSettings(Section):
     """A lease: the time for which a learner is one worker's own."""
 
     duration_seconds: float = Field(default=30.0, gt=0.0, le=3600.0)
     """A worker that is silent for longer than this loses its learner to another."""
 
 
-class LimitSettings(_Section):
+class LimitSettings(Section):
     """What a peer may ask this process to hold."""
 
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)

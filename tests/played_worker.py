@@ -8,7 +8,7 @@ import grpc
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import download, upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
@@ -36,13 +36,13 @@ class PlayedWorker:
 
     def learner(self, assignment: Assignment, factor: float = 1.0) -> Weights:
         """A learner that is as good as any: theta*, pruned as its task says and scaled."""
-        path = download(self.client.blobs, assignment.initial_weights, self._store)
+        path = Transfers(self.client.blobs).download(assignment.initial_weights, self._store)
         weights = read_weights(path, like=read_specs(path), max_bytes=2**30)
         return pruned(weights, assignment.task.density, factor)
 
     def upload(self, weights: Weights) -> BlobName:
         """Send a result, without handing it in."""
-        return upload(self.client.blobs, encode_sparse(weights))
+        return Transfers(self.client.blobs).upload(encode_sparse(weights))
 
     def commit(self, assignment: Assignment, result: BlobName, report: Report = REPORT) -> None:
         """Hand in what is uploaded."""

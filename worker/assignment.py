@@ -17,7 +17,7 @@ import torch
 from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import download, download_bytes, upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.errors import (
@@ -87,10 +87,11 @@ class AssignmentRunner:
         self._should_stop = should_stop
         self._train = train
         self._clock = clock
-        self._transfers = RetryPolicy(
+        policy = RetryPolicy(
             sleep=pause,
             on_retry=lambda error: self._retried("transfer", f"{error} Going on where it was."),
         )
+        self._transfers = Transfers(client.blobs, policy=policy)
         self._waits = RetryPolicy.every(
             _RETRY_SECONDS,
             sleep=pause,
@@ -155,10 +156,7 @@ class AssignmentRunner:
 
     def _upload(self, weights: Weights, encoding: WeightEncoding) -> BlobName:
         content = encode_weights(weights, encoding)
-        return self._insist(
-            lambda: upload(self._client.blobs, content, policy=self._transfers),
-            waits_for=UnavailableError,
-        )
+        return self._insist(lambda: self._transfers.upload(content), waits_for=UnavailableError)
 
     def _initial_weights(self, assignment: Assignment) -> Weights:
         task = assignment.task
@@ -184,21 +182,14 @@ class AssignmentRunner:
     def _cached(self, name: BlobName) -> Path:
         # It may lie here since long ago.
         if not self._cache.keep_if_whole(name):
-            self._insist(
-                lambda: download(self._client.blobs, name, self._cache, policy=self._transfers)
-            )
+            self._insist(lambda: self._transfers.download(name, self._cache))
             self._bytes_received += name.size_bytes
         self._cache.trim(self._cache_bytes, keep=name)
         return self._cache.path(name)
 
     def _downloaded(self, name: BlobName) -> bytes:
         content: bytes = self._insist(
-            lambda: download_bytes(
-                self._client.blobs,
-                name,
-                max_bytes=self._cache.max_blob_bytes,
-                policy=self._transfers,
-            )
+            lambda: self._transfers.download_bytes(name, max_bytes=self._cache.max_blob_bytes)
         )
         self._bytes_received += len(content)
         return content

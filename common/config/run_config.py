@@ -54,14 +54,16 @@ class SoupMethod(StrEnum):
     UNIFORM = "uniform"
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A group of settings."""
+
     # What is not finite has no JSON, so a run with it could not be read again.
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
 
 
-class ValidationConfig(_Section):
+class ValidationConfig(Section):
     """The split held out of the training set for the soup, stratified by class."""
 
     fraction: float = Field(default=0.02, gt=0.0, le=0.5)
@@ -70,7 +72,7 @@ class ValidationConfig(_Section):
     """Fewest examples held out of a class, though never more than half of it."""
 
 
-class InitializationConfig(_Section):
+class InitializationConfig(Section):
     """How theta*, the weights that every learner starts from, is made."""
 
     epochs: float = Field(default=0.0, ge=0.0, le=3.0)
@@ -86,7 +88,7 @@ class InitializationConfig(_Section):
     """Constant learning rate of theta*'s training."""
 
 
-class LearnersConfig(_Section):
+class LearnersConfig(Section):
     """What every learner does with its shard: K passes over M minibatches of B examples."""
 
     num_learners: int = Field(default=10, ge=1, le=10_000)
@@ -154,7 +156,7 @@ class LearnersConfig(_Section):
         return tuple((2 * self.num_steps * part + parts) // (2 * parts) for part in range(1, parts))
 
 
-class AugmentationConfig(_Section):
+class AugmentationConfig(Section):
     """Augmentation of the images that a learner trains on."""
 
     method: AugmentationMethod = AugmentationMethod.RANDAUGMENT
@@ -166,7 +168,7 @@ class AugmentationConfig(_Section):
     """Strength of RandAugment's operations."""
 
 
-class PruningConfig(_Section):
+class PruningConfig(Section):
     """How a learner is pruned to its density, the share of weights that it KEEPS."""
 
     method: PruningMethod = PruningMethod.MAGNITUDE
@@ -187,7 +189,7 @@ class PruningConfig(_Section):
         return self
 
 
-class SoupConfig(_Section):
+class SoupConfig(Section):
     """How the learners are merged and their batch-norm statistics mended."""
 
     method: SoupMethod = SoupMethod.GREEDY
@@ -202,7 +204,7 @@ class SoupConfig(_Section):
     """Training images that batch-norm statistics are estimated from."""
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """Everything a run's result depends on, besides the data and the library versions."""
 
     model: str = "resnet18"

@@ -40,14 +40,10 @@ def _run(job: object, context: Context) -> Finished | Failed:
     try:
         return Finished(job.run(context))  # type: ignore[attr-defined]
     except LiptError as error:
-        return Failed(error.reason, str(error))
+        return Failed(error)
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
-        kind = type(job).__name__
-        return Failed(
-            ComputeError.reason,
-            f"{kind} failed: {type(error).__name__}: {error}",
-            traceback.format_exc(),
-        )
+        why = f"{type(job).__name__} failed: {type(error).__name__}: {error}"
+        return Failed(ComputeError(why), traceback.format_exc())
 
 
 def _end_with_parent() -> None:

@@ -153,19 +153,19 @@ class RunRecord(_Record):
         return Counter(learner.state for learner in self.learners)
 
     @property
-    def bytes_to_workers(self) -> int:
-        """What the workers of learners that are in have fetched for them."""
-        return sum(learner.bytes_received for learner in self.learners)
-
-    @property
-    def bytes_from_workers(self) -> int:
-        """The size of all results and snapshots that are in."""
-        return sum(
+    def all_costs(self) -> dict[str, Any]:
+        """Seconds per stage, and bytes: what workers fetched for the learners, and sent of them."""
+        sent = (
             blob.size_bytes
             for learner in self.learners
             if learner.result
             for blob in (*learner.snapshots, learner.result)
         )
+        fetched = sum(learner.bytes_received for learner in self.learners)
+        return self.costs.model_dump() | {
+            "bytes_to_workers": fetched,
+            "bytes_from_workers": sum(sent),
+        }
 
     @property
     def committed(self) -> tuple[CommittedLearner, ...]:

@@ -16,7 +16,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.jobs.pretraining import (
@@ -128,9 +128,7 @@ def pretraining(state_dir: Path) -> FakeCompute:
     return FakeCompute(
         {
             DescribeData: DATA,
-            InitializeWeights: lambda _: InitialWeights(
-                blobs.put_bytes(serialize_weights(THETA)), IMAGE
-            ),
+            InitializeWeights: lambda _: InitialWeights(blobs.put_bytes(pack(THETA)), IMAGE),
             CutShards: cut,
             MakeSoup: merge,
             SelectSubset: select,

@@ -21,7 +21,7 @@ from lipt.common.errors import (
     UnknownRunError,
     WeightsError,
 )
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.trainer import Client
 from tests.cluster import Cluster
 
@@ -87,7 +87,7 @@ def test_name_that_is_taken_is_refused(client: Client) -> None:
 
 def test_weights_of_another_model_are_refused(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
-    path.write_bytes(serialize_weights({"linear.weight": torch.zeros(3, 2)}))
+    path.write_bytes(pack({"linear.weight": torch.zeros(3, 2)}))
     name = client.upload_weights(path)
     overrides = {"initialization": {"weights_sha256": name.sha256}}
     learners = {"learners": {"num_learners": 1, "batch_size": 16}}
@@ -107,7 +107,7 @@ def test_pickle_is_refused_before_it_is_sent(client: Client, tmp_path: Path) -> 
 
 def test_blob_over_the_limit_is_refused_from_its_size(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "large.safetensors"
-    path.write_bytes(serialize_weights({"w": torch.zeros(1_000_000)}))
+    path.write_bytes(pack({"w": torch.zeros(1_000_000)}))
     with pytest.raises(BlobTooLargeError, match="2000000"):
         client.upload_weights(path)
 

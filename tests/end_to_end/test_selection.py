@@ -11,7 +11,7 @@ import torch
 
 from lipt.common.data import open_dataset
 from lipt.common.errors import FeaturesError, SignalsError, WeightsError
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.specs import Weights
 from lipt.trainer import Client
 from tests.cluster import Cluster
@@ -102,7 +102,7 @@ def test_the_command_line_takes_a_file_and_lists_what_is_needed(
     ready: Cluster, pixels_ND: torch.Tensor, tmp_path: Path
 ) -> None:
     path, out = tmp_path / "f.safetensors", tmp_path / "s.npy"
-    path.write_bytes(serialize_weights({"features": pixels_ND}))
+    path.write_bytes(pack({"features": pixels_ND}))
     got = ready.lipt(
         *("subset", "get", "--run", "first", "--strategy", "herding", "--budget", "30"),
         *("--features", str(path), "--out", str(out)),
@@ -134,7 +134,7 @@ def test_the_previous_subset_stays_until_the_weights_have_moved(
     assert near == first
     assert near.digest == first.digest
 
-    moved = serialize_weights(scaled(theta_p, 30.0))
+    moved = pack(scaled(theta_p, 30.0))
     far = client.subset("first", "crest", budget=60, weights=moved, previous=first)
     assert not far.kept
     assert far.manifest["weights_sha256"] != first.manifest["weights_sha256"]
@@ -148,7 +148,7 @@ def test_the_previous_subset_stays_until_the_weights_have_moved(
     assert unknown.digest == far.digest
     other = client.subset("first", "grand", budget=60, weights=moved, previous=first)
     assert not other.kept
-    wrong = serialize_weights({"linear.weight": torch.zeros(3, 2)})
+    wrong = pack({"linear.weight": torch.zeros(3, 2)})
     with pytest.raises(WeightsError, match="missing, the model has"):
         client.subset("first", "crest", budget=60, weights=wrong, previous=first)
 

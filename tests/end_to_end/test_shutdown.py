@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from lipt.common.blobs.messages import fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.rpc.channel import open_channel
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.blob_files import blob_file
 from tests.cluster import Cluster, LoggedProcess
@@ -41,7 +41,7 @@ def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(cluster.client())
         path = cluster.directory / "large.safetensors"
-        path.write_bytes(serialize_weights({"w": torch.zeros(8_000_000)}))
+        path.write_bytes(pack({"w": torch.zeros(8_000_000)}))
         name = client.upload_weights(path)
         large = blob_pb2.BlobRef(sha256=name.sha256, size_bytes=name.size_bytes)
         channel = stack.enter_context(open_channel(cluster.address))

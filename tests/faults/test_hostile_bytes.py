@@ -20,7 +20,7 @@ from lipt.common.errors import LiptError, WeightsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import read_weights, serialize_weights
+from lipt.common.weights.files import read_weights
 from lipt.common.weights.planes import encode_planes
 from lipt.common.weights.sparse import METADATA_KEY, encode_sparse
 from lipt.common.weights.specs import TensorSpec, specs_of
@@ -67,7 +67,7 @@ READERS: dict[str, tuple[Callable[[bytes], None], Callable[[], bytes]]] = {
     "sparse learner": (decode, lambda: encode_sparse(WEIGHTS)),
     "compressed learner": (decode, lambda: encode_planes(WEIGHTS)),
     "rounded learner": (decode, lambda: encode_planes(WEIGHTS, bfloat16=True)),
-    "safetensors": (read, lambda: serialize_weights(WEIGHTS, {"key": "text"})),
+    "safetensors": (read, lambda: pack(WEIGHTS, {"key": "text"})),
     "shard": (shard, shard_file),
 }
 

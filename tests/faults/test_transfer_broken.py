@@ -15,6 +15,7 @@ from lipt.common.blobs import transfer
 from lipt.common.blobs.messages import blob_to_proto, chunk_data
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import CorruptChunkError
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.protocol import CHUNK_BYTES
@@ -50,18 +51,18 @@ def content(seed: int, num_chunks: int = 20) -> bytes:
 
 def store(address: str, data: bytes) -> BlobName:
     with open_channel(address) as channel:
-        return transfer.upload(BlobServiceStub(channel), data)
+        return Transfers(BlobServiceStub(channel)).upload(data)
 
 
 def fetch(address: str, name: BlobName, cache: BlobStore) -> bytes:
     with open_channel(address) as channel:
-        transfer.download(BlobServiceStub(channel), name, cache, policy=POLICY, idle_seconds=2.0)
+        Transfers(BlobServiceStub(channel), policy=POLICY, idle_seconds=2.0).download(name, cache)
     return cache.read_bytes(name)
 
 
 def send(address: str, data: bytes) -> BlobName:
     with open_channel(address) as channel:
-        return transfer.upload(BlobServiceStub(channel), data, policy=POLICY, idle_seconds=2.0)
+        return Transfers(BlobServiceStub(channel), policy=POLICY, idle_seconds=2.0).upload(data)
 
 
 def cuts(seed: int, *, upstream: bool) -> list[Fault]:
@@ -87,7 +88,7 @@ def test_download_that_is_cut_ten_times_goes_on_where_it_had_read_to(
         open_channel(proxy.address) as channel,
     ):
         stub = BlobServiceStub(channel)
-        transfer.download(stub, name, cache, on_bytes=received.append, policy=POLICY)
+        Transfers(stub, on_bytes=received.append, policy=POLICY).download(name, cache)
         assert not proxy.faults
     assert cache.read_bytes(name) == data
     # Nothing was read twice; what lay in sockets and windows was sent again.
@@ -113,7 +114,7 @@ def test_upload_that_is_cut_ten_times_goes_on_where_the_coordinator_had_read_to(
             open_channel(proxy.address) as channel,
         ):
             policy = replace(POLICY, sleep=after_a_cut)
-            transfer.upload(BlobServiceStub(channel), data, policy=policy, idle_seconds=2.0)
+            Transfers(BlobServiceStub(channel), policy=policy, idle_seconds=2.0).upload(data)
             assert not proxy.faults
     # What was there stayed there.
     assert len(kept) >= NUM_CUTS

@@ -26,8 +26,8 @@ from lipt.common.errors import (
 )
 from lipt.common.models import build_model
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.v1 import worker_pb2
 from lipt.worker.assignment import AssignmentRunner
@@ -116,7 +116,7 @@ class World:
         store = self.fake.blobs.store
         self.assignment = replace(
             make_assignment(),
-            initial_weights=store.put_bytes(serialize_weights(THETA)),
+            initial_weights=store.put_bytes(pack(THETA)),
             shard=store.put_bytes(shard),
         )
 
@@ -240,7 +240,7 @@ def test_model_that_this_worker_does_not_allow_is_refused_before_any_training(
 
 
 def test_weights_of_another_model_are_refused_before_any_training(world: World) -> None:
-    other = world.fake.blobs.store.put_bytes(serialize_weights({"w": torch.zeros(2)}))
+    other = world.fake.blobs.store.put_bytes(pack({"w": torch.zeros(2)}))
     with pytest.raises(WeightsError, match="missing, the model has"):
         world.run(replace(world.assignment, initial_weights=other))
     assert world.training.shards == []

@@ -46,11 +46,11 @@ def features_content(features: Features) -> Path | bytes:
 
 
 def _serialize(features: Mapping[str, Any]) -> bytes:
-    from lipt.common.weights.files import serialize_weights  # noqa: PLC0415 - imports torch
+    from lipt.common.weights.container import pack  # noqa: PLC0415 - imports torch
 
     try:
         tensors = {str(name): _tensor(values) for name, values in features.items()}
-        return serialize_weights(tensors)
+        return pack(tensors)
     except (TypeError, ValueError, RuntimeError, WeightsError) as error:
         raise FeaturesError(f"the features are no tensors ({error}). {_HOW}") from error
 

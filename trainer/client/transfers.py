@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import download, download_bytes, upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import InvalidRequestError
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
@@ -43,9 +43,9 @@ def upload_blob(
     """Store a file, or a content, at the coordinator.
 
     Raises:
-        LiptError: as `lipt.common.blobs.transfer.upload`, with the address.
+        LiptError: as `lipt.common.blobs.transfer.Transfers.upload`, with the address.
     """
-    name = connection.transfer(lambda blobs: upload(blobs, source, on_bytes=on_bytes))
+    name = connection.transfer(lambda blobs: Transfers(blobs, on_bytes=on_bytes).upload(source))
     return BlobView(name.sha256, name.size_bytes)
 
 
@@ -53,10 +53,12 @@ def read_blob(connection: Connection, blob: BlobView) -> bytes:
     """A blob's content.
 
     Raises:
-        LiptError: as `lipt.common.blobs.transfer.download_bytes`, with the address.
+        LiptError: as `lipt.common.blobs.transfer.Transfers.download_bytes`, with the address.
     """
     name = BlobName(blob.sha256, blob.size_bytes)
-    return connection.transfer(lambda blobs: download_bytes(blobs, name, max_bytes=MAX_BYTES))
+    return connection.transfer(
+        lambda blobs: Transfers(blobs).download_bytes(name, max_bytes=MAX_BYTES)
+    )
 
 
 def save_blob(
@@ -65,7 +67,7 @@ def save_blob(
     """Write a blob to a file, whole or not at all, a piece at a time.
 
     Raises:
-        LiptError: as `lipt.common.blobs.transfer.download`, with the address.
+        LiptError: as `lipt.common.blobs.transfer.Transfers.download`, with the address.
         OSError: the directory is missing or cannot be written to.
     """
     name = BlobName(blob.sha256, blob.size_bytes)
@@ -73,5 +75,8 @@ def save_blob(
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lipt-") as folder:
         store = BlobStore(Path(folder), max_blob_bytes=MAX_BYTES)
         place(
-            connection.transfer(lambda blobs: download(blobs, name, store, on_bytes=on_bytes)), path
+            connection.transfer(
+                lambda blobs: Transfers(blobs, on_bytes=on_bytes).download(name, store)
+            ),
+            path,
         )

@@ -21,7 +21,7 @@ import torch
 from torch import distributed, nn
 
 from lipt.common.errors import ConfigError, LiptError
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.trainer.subsets.subset import Subset
 
 if TYPE_CHECKING:
@@ -280,4 +280,4 @@ def _weights_of(model: nn.Module) -> bytes:
     if isinstance(compiled, nn.Module):
         inner = compiled
     with torch.no_grad():
-        return serialize_weights(inner.state_dict())
+        return pack(inner.state_dict())

@@ -18,8 +18,8 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.pretraining.evaluation import Evaluator
@@ -97,7 +97,7 @@ class InitializeWeights:
             cpu_threads=config.learners.cpu_threads,
             on_progress=context.progress("training the initial weights"),
         )
-        return InitialWeights(context.blobs.put_bytes(serialize_weights(weights)), image)
+        return InitialWeights(context.blobs.put_bytes(pack(weights)), image)
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class MakeSoup:
             num_validation_examples=len(evaluator.labels_N),
         )
         return SoupResult(
-            weights=context.blobs.put_bytes(serialize_weights(made.weights)),
+            weights=context.blobs.put_bytes(pack(made.weights)),
             record=record,
             ingredients={self.learners[at][0]: part for at, part in made.ingredients.items()},
         )

@@ -7,7 +7,8 @@ import safetensors.torch
 import torch
 
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.weights.files import read_weights, serialize_weights
+from lipt.common.weights.container import pack
+from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import TensorSpec, specs_of
 
 WEIGHTS = {
@@ -20,7 +21,7 @@ LIKE = specs_of(WEIGHTS)
 
 def test_reads_what_it_wrote_in_the_order_of_the_model(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
-    path.write_bytes(serialize_weights(WEIGHTS, {"run": "r1"}))
+    path.write_bytes(pack(WEIGHTS, {"run": "r1"}))
     for source in (path, path.read_bytes()):
         weights = read_weights(source, like=LIKE, max_bytes=10_000)
         assert list(weights) == list(WEIGHTS)
@@ -42,7 +43,7 @@ def test_names_the_first_three_differences_with_both_values() -> None:
         "tail": torch.zeros(1),
     }
     with pytest.raises(WeightsError) as caught:
-        read_weights(serialize_weights(found), like=LIKE, max_bytes=10_000)
+        read_weights(pack(found), like=LIKE, max_bytes=10_000)
     assert str(caught.value) == (
         "the weights differ from the model's in 5 tensors: "
         "'conv.weight' is float32[2, 3, 5], the model has float32[2, 3, 4]; "
@@ -53,7 +54,7 @@ def test_names_the_first_three_differences_with_both_values() -> None:
 
 
 def test_refuses_a_file_over_the_limit() -> None:
-    data = serialize_weights(WEIGHTS)
+    data = pack(WEIGHTS)
     with pytest.raises(BlobTooLargeError, match=f"has {len(data)} bytes; at most 100 are read"):
         read_weights(data, like=LIKE, max_bytes=100)
 

@@ -10,7 +10,6 @@ import torch
 from lipt.common.errors import WeightsError
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import serialize_weights
 from lipt.common.weights.sparse import METADATA_KEY, encode_sparse
 from lipt.common.weights.specs import TensorSpec
 
@@ -115,7 +114,7 @@ REFUSED = {
     "negative shape": (sparse_file(masked([1, 0], [5.0]), {"w": [-9]}), "impossible shape"),
     "shapes are not a map": (sparse_file({}, [1]), "not version and shapes"),
     "version": (sparse_file({}, {}, version=2), "version 2, this program reads version 1"),
-    "dense file": (serialize_weights({"w": torch.ones(9)}), "is not sparse weights"),
+    "dense file": (pack({"w": torch.ones(9)}), "is not sparse weights"),
 }
 
 

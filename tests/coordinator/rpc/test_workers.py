@@ -16,7 +16,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.errors import LearnerRejectedError, UnknownBlobError
 from lipt.common.states import LearnerState
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
@@ -48,7 +48,7 @@ class Bench:
 
     async def begin(self, run: RunRecord) -> None:
         learners = LearnersConfig(num_steps=10, num_snapshots=2, max_attempts=1)
-        initial = self.blobs.put_bytes(serialize_weights(THETA))
+        initial = self.blobs.put_bytes(pack(THETA))
         pruning = PruningConfig(method=PruningMethod.NONE)
         config = RunConfig(model="resnet8", learners=learners, pruning=pruning)
         await self.store.add(run.changed(config=config, initial_weights=initial))
@@ -99,7 +99,7 @@ async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) 
     await bench.commit(result, [early, late])
     run = bench.store.find("r")
     assert run.committed == (CommittedLearner(0, (early, late), result),)
-    assert run.bytes_from_workers == sum(b.size_bytes for b in (early, late, result))
+    assert run.all_costs["bytes_from_workers"] == sum(b.size_bytes for b in (early, late, result))
     (loaded,) = await bench.database.load_runs()
     assert loaded.learners[0].snapshots == (early, late)
 

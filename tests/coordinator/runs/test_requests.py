@@ -25,7 +25,7 @@ from lipt.common.errors import (
     WeightsError,
 )
 from lipt.common.states import LearnerState, RunState
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.requests import RunRequests, how_far, require_ready
 from lipt.coordinator.runs.store import Activity, RunStore
@@ -190,14 +190,14 @@ async def test_run_that_cannot_be_is_refused_before_it_is_stored(
 
 
 async def test_run_starts_from_weights_of_its_own_model(world: World) -> None:
-    run = await world.start_from(serialize_weights(THETA))
+    run = await world.start_from(pack(THETA))
     assert world.driver.started == [run.run_id]
 
 
 @pytest.mark.parametrize(
     ("content", "error", "words"),
     [
-        (serialize_weights({"w": torch.zeros(3)}), WeightsError, "missing, the model has"),
+        (pack({"w": torch.zeros(3)}), WeightsError, "missing, the model has"),
         (b"no safetensors file", WeightsError, "safetensors"),
     ],
 )
@@ -211,9 +211,7 @@ async def test_weights_to_start_from_that_are_not_the_model_s_are_refused(
 
 async def test_a_user_s_own_weights_that_are_not_finite_are_called_that(world: World) -> None:
     with pytest.raises(WeightsError) as refused:
-        await world.start_from(
-            serialize_weights(THETA | {"1.bias": torch.full((10,), float("nan"))})
-        )
+        await world.start_from(pack(THETA | {"1.bias": torch.full((10,), float("nan"))}))
     sentence = str(refused.value)
     assert "weights that the run is to start from" in sentence
     assert "'1.bias' has NaN or infinite values (10 of 10)" in sentence

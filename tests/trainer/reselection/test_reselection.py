@@ -19,7 +19,7 @@ from lipt.common.errors import (
     WeightsError,
     WrongOffsetError,
 )
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.trainer.reselection.reselection import Reselection, ReselectionWarning
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.fake_client import FakeClient
@@ -58,13 +58,13 @@ def test_the_first_subset_is_the_runs_and_later_ones_the_models(
 ) -> None:
     reselection = make(every=2, run="r-1", balanced=False, options={"a": 1})
     assert digests(reselection, range(6)) == [0, 0, 1, 1, 2, 2]
-    assert fake.weights == [None, *[serialize_weights(model.state_dict())] * 2]
+    assert fake.weights == [None, *[pack(model.state_dict())] * 2]
     expected: dict[str, Any] = {"run": "r-1", "strategy": "craig", "fraction": 0.1}
     expected |= {"budget": None}
     expected |= {"balanced": False, "options": {"a": 1}}
     assert fake.asked[0] == {**expected, "weights": None, "previous": None}
     # Told what training has now, a strategy may answer that it is still good.
-    weights = serialize_weights(model.state_dict())
+    weights = pack(model.state_dict())
     assert fake.asked[1] == {**expected, "weights": weights, "previous": subset_of(0)}
 
 
@@ -72,11 +72,11 @@ def test_the_weights_are_those_of_the_moment(
     make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
 ) -> None:
     reselection = make(every=1)
-    before = serialize_weights(model.state_dict())
+    before = pack(model.state_dict())
     with torch.no_grad():
         model.weight.add_(1)
     digests(reselection, range(2))
-    assert fake.weights[1] == serialize_weights(model.state_dict()) != before
+    assert fake.weights[1] == pack(model.state_dict()) != before
 
 
 def test_a_given_first_subset_is_not_asked_for(
@@ -169,7 +169,7 @@ def test_prefetching_asks_an_epoch_early_without_waiting(
 ) -> None:
     reselection = make(every=2, prefetch=True)
     reselection.before_epoch(0)
-    early = serialize_weights(model.state_dict())
+    early = pack(model.state_dict())
     fake.gate.clear()
     assert reselection.before_epoch(1).indices[0] == 0  # asked, not waited for
     with torch.no_grad():
@@ -260,7 +260,7 @@ def test_wrappers_are_looked_through(fake: FakeClient) -> None:
     wrapped = nn.DataParallel(inner)
     reselection = Reselection(fake, wrapped, "craig", fraction=0.1, every=1)  # type: ignore[arg-type]
     digests(reselection, range(2))
-    assert fake.weights[1] == serialize_weights(inner.state_dict())
+    assert fake.weights[1] == pack(inner.state_dict())
 
 
 def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_for(

@@ -106,7 +106,7 @@ def train(
     wait_passively()
     from lipt.common.config.validation import validate
     from lipt.common.data import open_dataset
-    from lipt.common.weights.files import serialize_weights
+    from lipt.common.weights.container import pack
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.cli.display.training_progress import TrainingProgress
@@ -158,7 +158,7 @@ def train(
             allowed_modules=modules,
         )
     if out is not None:
-        write_atomically(out, serialize_weights(trained.weights))
+        write_atomically(out, pack(trained.weights))
     _report(trained, out, reselecting, json=json)
 
 

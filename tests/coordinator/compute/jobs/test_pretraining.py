@@ -11,7 +11,7 @@ from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.errors import CorruptBlobError, DataError, LiptError, UnknownNameError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
@@ -73,7 +73,7 @@ def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
     weights = build_model(
         "resnet8", num_classes=10, image_shape=context.dataset.image_shape, seed=0
     ).state_dict()
-    initial = context.blobs.put_bytes(serialize_weights(weights))
+    initial = context.blobs.put_bytes(pack(weights))
     learner = context.blobs.put_bytes(
         encode_sparse({name: tensor * 2 for name, tensor in weights.items()})
     )

@@ -18,7 +18,7 @@ from lipt.common.errors import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets.digest import subset_digest
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import selecting
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -62,7 +62,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
 @pytest.fixture(scope="module")
 def weights(context: Context) -> BlobName:
     state = context.new_model(CONFIG).state_dict()
-    return context.blobs.put_bytes(serialize_weights(state))
+    return context.blobs.put_bytes(pack(state))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def select(
 
 
 def put(context: Context, **tensors: torch.Tensor) -> BlobName:
-    return context.blobs.put_bytes(serialize_weights(tensors))
+    return context.blobs.put_bytes(pack(tensors))
 
 
 def test_a_subset_is_stored_as_its_digest_says(context: Context, select: Any) -> None:
