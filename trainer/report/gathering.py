@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -127,32 +128,28 @@ def _story(
     client: Client, run: RunView, dataset: Dataset, strategy: str, fraction: float
 ) -> SubsetStory:
     subset = client.subset(run.run_id, strategy, fraction=fraction)
-    available_C = _per_class(dataset, slice(None))
-    kept_C = kept_per_class(subset, dataset)
+    everything = np.arange(len(dataset))
+    available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
     count = min(NUM_THUMBNAILS, len(dataset) - 1)
     most = client.subset(run.run_id, strategy, budget=count)
     nearly_all = client.subset(run.run_id, strategy, budget=len(dataset) - count)
-    left_out = np.setdiff1d(np.arange(len(dataset)), nearly_all.indices)[:count]
+    left_out = np.setdiff1d(everything, nearly_all.indices)[:count]
     return SubsetStory(
         subset=subset,
         classes=tuple(map(ClassShare, dataset.class_names, available_C, kept_C)),
-        most_wanted=_thumbnails(dataset, torch.from_numpy(most.indices.copy())),
-        least_wanted=_thumbnails(dataset, torch.from_numpy(left_out)),
+        most_wanted=_thumbnails(dataset, most.indices),
+        least_wanted=_thumbnails(dataset, left_out),
     )
 
 
-def kept_per_class(subset: Subset, dataset: Dataset) -> tuple[int, ...]:
-    """How many examples of each of a data set's classes a subset keeps."""
-    return _per_class(dataset, torch.from_numpy(subset.indices.copy()))
+def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
+    """How many of some rows are of each of a data set's classes."""
+    labels = dataset.labels_N.numpy()[rows]
+    return tuple(np.bincount(labels, minlength=len(dataset.class_names)).tolist())
 
 
-def _per_class(dataset: Dataset, ids: Tensor | slice) -> tuple[int, ...]:
-    counts_C = torch.bincount(dataset.labels_N[ids], minlength=len(dataset.class_names))
-    return tuple(counts_C.tolist())
-
-
-def _thumbnails(dataset: Dataset, rows: Tensor) -> tuple[Thumbnail, ...]:
-    images_BCHW = dataset.images(rows)
+def _thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, ...]:
+    images_BCHW = dataset.images(torch.tensor(rows))
     return tuple(
         Thumbnail(
             row=row,

@@ -17,7 +17,7 @@ from lipt.trainer.comparison.compare import Plan, compare
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.comparison.verdict import Outcome
 from lipt.trainer.main_training import Recipe
-from lipt.trainer.report.gathering import gather, kept_per_class
+from lipt.trainer.report.gathering import count_classes, gather
 from lipt.trainer.report.page import render
 from lipt.trainer.views import DatasetView, RunView
 from lipt.trainer.writing.files import write_atomically
@@ -114,7 +114,7 @@ def conduct(
         files = tuple(
             subset.save(directory / f"subset-{strategy}{suffix}") for suffix in (".npy", ".csv")
         )
-        counts = kept_per_class(subset, train)
+        counts = count_classes(train, subset.indices)
         subsets.append(SubsetResult(strategy, len(subset), counts, subset.digest, files))
         say(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
     trials.unlink(missing_ok=True)  # of an earlier demo; this one is not to go on with it
