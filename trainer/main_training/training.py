@@ -151,7 +151,11 @@ class Training:
             on_step(step, num_steps)
         num_examples = sum(map(len, batches))
         loss, accurate = (sums / num_examples).tolist()
-        self._require_finite(loss, step)
+        if not math.isfinite(loss):
+            raise TrainingDivergedError(
+                f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
+                f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
+            )
         epoch_seconds = monotonic() - epoch_started
         seconds = before + monotonic() - started
         self._progress = replace(progress, epoch=progress.epoch + 1, step=step, seconds=seconds)
@@ -171,14 +175,6 @@ class Training:
             subset_accuracy=subset_accuracy,
             subset_digest=examples.digest,
         )
-
-    def _require_finite(self, loss: float, step: int) -> None:
-        if not math.isfinite(loss):
-            raise TrainingDivergedError(
-                f"the loss is {loss} after step {step}, with learning rate "
-                f"{self._recipe.learning_rate} and precision {self._recipe.precision}. Lower the "
-                "learning rate, or train in float32."
-            )
 
     def _num_epochs(self) -> int:
         """How many epochs there will be in all, with subsets as large as the present one."""

@@ -26,6 +26,7 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +150,8 @@ def _encode_csv(content: Content) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("index", "weight", "lipt"))
-    for row, (index, weight) in enumerate(
-        zip(content.indices_N.tolist(), content.weights_N.tolist(), strict=True)
-    ):
-        writer.writerow((index, weight, "" if row else metadata))
+    columns = content.indices_N.tolist(), content.weights_N.tolist(), chain([metadata], repeat(""))
+    writer.writerows(zip(*columns, strict=False))
     return text.getvalue().encode()
 
 

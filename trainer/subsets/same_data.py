@@ -15,14 +15,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lipt.common.errors import LiptError, SubsetError
-
-if TYPE_CHECKING:
-    from lipt.trainer.subsets.subset import Subset
 
 # What reading somebody else's data set may raise, which looks like one of these and is none.
 _UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)
@@ -51,34 +49,43 @@ class Selectable(Protocol[TableT_co]):
         ...
 
 
-def require_same_data(subset: Subset, dataset: Any, *, check: bool) -> None:
+def require_same_data(
+    dataset: Any,
+    *,
+    fingerprint: str,
+    indices_N: NDArray[np.int64],
+    manifest: Mapping[str, Any],
+    check: bool,
+) -> None:
     """Check that a data set is the one that a subset was chosen from.
 
     Args:
-        subset: says which data it belongs to.
-        dataset: has the length that the subset's manifest knows, and a row for each index;
-            nothing overrides this.
-        check: whether its fingerprint is compared too. 64 rows are read; all of them where
+        dataset: has the length that the manifest knows, and a row for each index; nothing
+            overrides this.
+        fingerprint: of the data that the subset was chosen from.
+        indices_N: the subset's, ascending.
+        manifest: the subset's.
+        check: whether the fingerprint is compared too. 64 rows are read; all of them where
             pairs of image and label come without `targets`.
 
     Raises:
         SubsetError: it is another data set, or one whose fingerprint cannot be computed; the
             message says how to override.
     """
-    data, num_rows = subset.manifest.get("data"), len(dataset)
+    data, num_rows = manifest.get("data"), len(dataset)
     expected = data.get("num_examples") if isinstance(data, Mapping) else None
     if isinstance(expected, int) and num_rows != expected:
         raise SubsetError(
             f"the subset was chosen from {expected} examples and this data set has {num_rows}. "
             "Give the data set that it was chosen from, whole and in its order."
         )
-    if len(subset) and subset.indices[-1] >= num_rows:
+    if len(indices_N) and indices_N[-1] >= num_rows:
         raise SubsetError(
-            f"the subset's largest index is {subset.indices[-1]} and this data set has {num_rows} "
+            f"the subset's largest index is {indices_N[-1]} and this data set has {num_rows} "
             "rows. Give the data set that it was chosen from."
         )
     if check:
-        _require_fingerprint(subset.fingerprint, dataset)
+        _require_fingerprint(fingerprint, dataset)
 
 
 def _require_fingerprint(expected: str, dataset: Any) -> None:

@@ -101,7 +101,7 @@ class Subset:
         """
         from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - not before it is needed
 
-        require_same_data(self, dataset, check=check)
+        self._require_same(dataset, check=check)
         # torch's own annotation asks for its Dataset, and uses no more than this.
         source: Any = dataset
         return Chosen(source, self.indices.tolist())
@@ -117,8 +117,17 @@ class Subset:
         Raises:
             SubsetError: as `apply`.
         """
-        require_same_data(self, dataset, check=check)
+        self._require_same(dataset, check=check)
         return dataset.select(self.indices.tolist())
+
+    def _require_same(self, dataset: Any, *, check: bool) -> None:
+        require_same_data(
+            dataset,
+            fingerprint=self.fingerprint,
+            indices_N=self.indices,
+            manifest=self.manifest,
+            check=check,
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write .npy, .csv, .json or .parquet, whole or not at all.
