@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from lipt.common.data import Dataset
 from lipt.common.errors import RunFailedError
 from lipt.trainer.cli.demo.cluster import MODEL
@@ -118,6 +120,8 @@ def conduct(
         subsets.append(SubsetResult(strategy, len(subset), counts, subset.digest, files))
         say(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
     trials.unlink(missing_ok=True)  # of an earlier demo; this one is not to go on with it
+    # A net this small trains fastest on one thread, and to the same bits on every machine.
+    torch.set_num_threads(1)
     compare(client, PLAN, train, test, out=trials, device="cpu", say=say, pretrain=pretrain)
     client.save_weights(weights, run.run_id, "pretrained")
     stories = [(PLAN.strategies[0], FRACTION)]
