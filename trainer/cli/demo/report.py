@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from lipt.trainer.cli.demo.experiment import DemoResult
 from lipt.trainer.cli.display.run_summary import run_lines
 from lipt.trainer.comparison import table
 from lipt.trainer.writing.formatting import format_percent, table_lines
+
+if TYPE_CHECKING:  # which would import torch, before the demo has said a word
+    from lipt.trainer.cli.demo.experiment import DemoResult
 
 
 def report_lines(result: DemoResult) -> list[str]:
