@@ -66,7 +66,6 @@ def compute_dynamics(
     batches: Batches,
     *,
     batch_norm_images_MCHW: Tensor | None,
-    block_bytes: int = _BLOCK_BYTES,
 ) -> Dynamics:
     """One forward pass over the examples for every state, in evaluation mode.
 
@@ -78,7 +77,6 @@ def compute_dynamics(
             example by a model.
         batch_norm_images_MCHW: uint8 images to estimate every state's batch-norm statistics
             on; None takes those that the weights came with.
-        block_bytes: about what a block may take; it changes no result.
 
     Raises:
         SignalsError: a state's outputs are not finite; names it and the first ids.
@@ -98,7 +96,7 @@ def compute_dynamics(
     with evaluation_mode(model), pinned_kernels():
         # Whole batches, so that a block's size changes no batch.
         starts = range(0, num_examples, batches.size)
-        for block in row_blocks(len(starts), row_bytes * batches.size, block_bytes):
+        for block in row_blocks(len(starts), row_bytes * batches.size, _BLOCK_BYTES):
             _fill_in(dynamics, viewer, states, _Block(batches, starts[block]))
     return dynamics
 

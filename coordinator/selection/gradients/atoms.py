@@ -50,7 +50,6 @@ class GradientAtoms:
         capacity: int,
         group_size: int = 1,
         keep_rows: bool | None = None,
-        block_bytes: int = BLOCK_BYTES,
     ) -> None:
         """Compute what the atoms have in common with the target.
 
@@ -61,10 +60,9 @@ class GradientAtoms:
             group_size: G; the last atom has what is left.
             keep_rows: which of the two ways; the faster one where None. By the sum where
                 atoms are of several examples.
-            block_bytes: what a block of examples may take in float64.
         """
         self._gradients, self._target = gradients, target
-        self._group_size, self._block_bytes = group_size, block_bytes
+        self._group_size = group_size
         self.target_square = target.square
         self.target_products_N = self._products_with(target)
         self.squares_N, self._norms_N = self._squares_and_norms()
@@ -91,7 +89,7 @@ class GradientAtoms:
         if self._rows_KN is not None:
             single = examples_G[0].to(torch.float32)
             row_bytes = 4 * self._gradients.width
-            for rows in row_blocks(len(self._gradients), row_bytes, self._block_bytes):
+            for rows in row_blocks(len(self._gradients), row_bytes, BLOCK_BYTES):
                 block = self._gradients[rows].to(torch.float32)
                 self._rows_KN[position, rows] = products(block, single)
 
@@ -121,7 +119,9 @@ class GradientAtoms:
             length = self.target_square**0.5 + float(weights_k @ self._used_norms_K[:size])
             return self._target_estimates_N - products_N, self._norms_N * (_ROUNDING * length)
         weights_n = weights_K.repeat_interleave(self._group_size)
-        missing = self._target.minus(weighted_sum(self._in_use(), weights_n))
+        missing = self._target.minus(
+            weighted_sum(self._in_use(), weights_n, block_bytes=BLOCK_BYTES)
+        )
         length = missing.norm
         return self._products_with(missing.to(torch.float32)), self._norms_N * (_ROUNDING * length)
 
@@ -131,7 +131,7 @@ class GradientAtoms:
 
     def _products_with(self, gradient: LayerGradient) -> Tensor:
         """Products of each atom with one gradient, in its precision; N."""
-        products_n = alignments(self._gradients, gradient, block_bytes=self._block_bytes // 2)
+        products_n = alignments(self._gradients, gradient, block_bytes=BLOCK_BYTES // 2)
         if self._group_size == 1:
             return products_n
         missing = -len(products_n) % self._group_size
@@ -142,7 +142,7 @@ class GradientAtoms:
         num_atoms = -(-len(self._gradients) // self._group_size)
         row_bytes = self._group_size * (8 * self._gradients.width + 16 * self._group_size)
         squares, norms = [], []
-        for atoms in row_blocks(num_atoms, row_bytes, self._block_bytes):
+        for atoms in row_blocks(num_atoms, row_bytes, BLOCK_BYTES):
             atoms_M = torch.arange(atoms.start, atoms.stop, device=self._gradients.device)
             examples_MG = self._examples(atoms_M)
             products_MGG = products(examples_MG, examples_MG)

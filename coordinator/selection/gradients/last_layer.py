@@ -30,7 +30,7 @@ from lipt.coordinator.selection.gradients.vectors import (
 )
 from lipt.coordinator.selection.gradients.vectors import alignments as plain_alignments
 from lipt.coordinator.signals.blocks import row_blocks
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, probabilities_of
 
 # Up to this many columns a compiled loop is faster than a matrix product.
 _FEW_CLASSES = 64
@@ -65,7 +65,7 @@ def last_layer_at(validation: Signals) -> LastLayer:
         dtype=torch.float64,
         device=is_label_VC.device,
     )
-    probabilities_VC = validation.errors_NC.double() + is_label_VC
+    probabilities_VC = probabilities_of(validation.errors_NC, validation.labels_N, torch.float64)
     return LastLayer(
         features_VD=validation.features_ND.double(),
         logits_VC=probabilities_VC.maximum(least_C[is_label_VC]).log(),
@@ -100,12 +100,10 @@ def validation_gradient(layer: LastLayer) -> LayerGradient:
     return LayerGradient(errors_VC.T @ layer.features_VD, bias_C)
 
 
-def alignments(
-    gradients: Vectors, gradient: LayerGradient, *, block_bytes: int = CACHED_BYTES
-) -> Tensor:
+def alignments(gradients: Vectors, gradient: LayerGradient) -> Tensor:
     """<g_i, gradient> of every example, compiled where that is faster; N float64."""
     if not aligns_compiled(gradients):
-        return plain_alignments(gradients, gradient, block_bytes=block_bytes)
+        return plain_alignments(gradients, gradient, block_bytes=CACHED_BYTES)
     from lipt.coordinator.selection.gradients.compiled_alignments import (  # noqa: PLC0415 - an extra
         alignments_compiled,
     )

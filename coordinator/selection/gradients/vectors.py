@@ -160,7 +160,7 @@ def squared_norms(vectors: Vectors) -> Tensor:
 
 
 def weighted_sum(
-    vectors: Vectors, weights_N: Tensor | None = None, *, block_bytes: int = BLOCK_BYTES
+    vectors: Vectors, weights_N: Tensor | None = None, *, block_bytes: int
 ) -> LayerGradient:
     """sum_i w_i v_i in float64, of any number of vectors.
 
@@ -181,9 +181,7 @@ def weighted_sum(
     return LayerGradient(weight_CD, bias_C * vectors.bias)
 
 
-def alignments(
-    vectors: Vectors, gradient: LayerGradient, *, block_bytes: int = CACHED_BYTES
-) -> Tensor:
+def alignments(vectors: Vectors, gradient: LayerGradient, *, block_bytes: int) -> Tensor:
     """<v_i, gradient> of vectors in any precision; N, in the gradient's precision.
 
     Args:

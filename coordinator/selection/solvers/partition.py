@@ -20,15 +20,13 @@ from torch import Tensor
 from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import (
+    MATRIX_BYTES,
     Precision,
+    affordable_precision,
     fit_scale,
+    most_examples,
     store_levels,
     store_levels_between,
-)
-from lipt.coordinator.selection.solvers.memory import (
-    MATRIX_BYTES,
-    affordable_precision,
-    most_examples,
 )
 
 

@@ -28,7 +28,7 @@ from lipt.coordinator.selection.strategies.entropy import entropies
 from lipt.coordinator.selection.strategies.grand import last_layer_norms
 from lipt.coordinator.selection.strategies.margin import probability_margins
 from lipt.coordinator.selection.strategy import DYNAMICS, SIGNALS, Strategy
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.dynamics import mean_over_moments
 from lipt.coordinator.signals.signals import Signals
 
@@ -84,19 +84,13 @@ def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
     return (shares_R * num_strata).long().clamp(max=num_strata - 1)
 
 
-def hardness(signals: Signals, score: Score, *, block_bytes: int = BLOCK_BYTES) -> Tensor:
-    """A score of every example, turned so that a larger one is harder; N, float32.
-
-    Args:
-        signals: with `dynamics` where `score` is "aum".
-        score: which one.
-        block_bytes: what a block may take; the scores do not depend on it.
-    """
+def hardness(signals: Signals, score: Score) -> Tensor:
+    """A score of every example, turned so that a larger one is harder; N, float32."""
     row_bytes = (signals.errors_NC.shape[1] + signals.features_ND.shape[1]) * _BYTES_PER_VALUE
     return torch.cat(
         [
             _HARDNESS[score](signals.take(torch.arange(rows.start, rows.stop)))
-            for rows in row_blocks(len(signals), row_bytes, block_bytes)
+            for rows in row_blocks(len(signals), row_bytes)
         ]
     )
 

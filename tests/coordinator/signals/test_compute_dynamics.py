@@ -13,6 +13,7 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.errors import SignalsError
 from lipt.common.images.model_input import to_model_input
 from lipt.common.weights.specs import Weights
+from lipt.coordinator.signals import compute_dynamics as module
 from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.compute_dynamics import States, compute_dynamics, margins_of
 from lipt.coordinator.signals.dynamics import Dynamics
@@ -54,7 +55,6 @@ def compute(
     batch_norm_images: Tensor | None,
     *,
     batch_size: int = 16,
-    block_bytes: int = 2**30,
     states: States = STATES,
     reports: list[tuple[int, int]] | None = None,
 ) -> Dynamics:
@@ -67,7 +67,6 @@ def compute(
         states,
         batches,
         batch_norm_images_MCHW=batch_norm_images,
-        block_bytes=block_bytes,
     )
 
 
@@ -127,10 +126,11 @@ def test_batch_norm_statistics_are_those_of_each_states_weights(
 
 @pytest.mark.parametrize("block_bytes", [1, 16 * 500, 2 * 16 * 500])
 def test_block_size_does_not_matter_to_the_last_bit(
-    dataset: Dataset, batch_norm_images: Tensor, block_bytes: int
+    dataset: Dataset, batch_norm_images: Tensor, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = compute(dataset, batch_norm_images)
-    parts = compute(dataset, batch_norm_images, block_bytes=block_bytes)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", block_bytes)
+    parts = compute(dataset, batch_norm_images)
     for name, values in vars(whole).items():
         assert torch.equal(values, getattr(parts, name)), name
 
@@ -151,7 +151,8 @@ def test_images_are_read_once_for_all_states(
         return images(self, ids)
 
     monkeypatch.setattr(Dataset, "images", counted)
-    compute(dataset, None, block_bytes=16 * 500)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 16 * 500)
+    compute(dataset, None)
     assert read == list(range(NUM_EXAMPLES))
 
 

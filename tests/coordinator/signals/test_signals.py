@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from lipt.common.errors import SignalsError, StateError
+from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.dynamics import Dynamics
-from lipt.coordinator.signals.signals import Signals, given, labels_only
+from lipt.coordinator.signals.signals import Signals, given, labels_only, probabilities_of
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -74,6 +75,26 @@ def test_taken_rows_are_those_of_every_value_in_the_order_given() -> None:
     assert torch.equal(taken.learners().margins_NLT, dynamics.margins_NLT[rows])
     assert taken.validation is signals.validation
     assert not taken.has_bias
+
+
+def test_probabilities_are_errors_plus_one_at_the_label() -> None:
+    errors_NC = torch.tensor([[-0.75, 0.5, 0.25], [0.5, 0.25, -0.75]])
+    labels_N = torch.tensor([0, 2])
+    expected = [[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]
+    assert probabilities_of(errors_NC, labels_N).tolist() == expected
+    double_11NC = probabilities_of(errors_NC[None, None], labels_N[None, None], torch.float64)
+    assert double_11NC.tolist() == [[expected]]
+    assert double_11NC.dtype == torch.float64
+    # What was given is as it was.
+    assert errors_NC[0, 0] == -0.75
+
+
+def test_probabilities_equal_the_softmax() -> None:
+    logits_NC = 5 * torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
+    labels_N = torch.arange(50) % 7
+    probabilities_NC = probabilities_of(errors_of(logits_NC, labels_N), labels_N)
+    expected_NC = logits_NC.double().softmax(dim=-1).float()
+    torch.testing.assert_close(probabilities_NC, expected_NC, rtol=0, atol=1.2e-7)
 
 
 def test_what_is_missing_is_said() -> None:

@@ -149,18 +149,6 @@ def test_many_classes_and_half_precision_are_left_to_torch() -> None:
     assert not last_layer.aligns_compiled(few.to(torch.float16))
 
 
-@pytest.mark.usefixtures("may_compile")
-def test_alignments_do_not_depend_on_blocks() -> None:
-    gradients, gradient = random_gradients()
-    row_bytes = 8 * (10 + 33)
-    blocked = [
-        alignments(gradients, gradient, block_bytes=size * row_bytes).float()
-        for size in (1, 7, 128, 129)
-    ]
-    for found_N in blocked[1:]:
-        assert torch.equal(found_N, blocked[0])
-
-
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_the_span_of_validation_keeps_losses_and_alignments(has_bias: bool) -> None:
     truth = written_out(20, 3, has_bias=has_bias)
