@@ -24,9 +24,7 @@ def can_compile(device: torch.device) -> bool:
 def compiled(function: Function, *, fastmath: bool | set[str] = False) -> Function:
     """The function in machine code: sequential, kept on disk where that can be written.
 
-    Args:
-        function: a loop over arrays.
-        fastmath: what numba may do to sums; nothing leaves their order as it is.
+    Sums keep their order, but for what `fastmath` allows.
     """
     import numba  # noqa: PLC0415 - an extra
 

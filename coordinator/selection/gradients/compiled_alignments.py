@@ -25,14 +25,7 @@ def alignments_compiled(
     weight_CD: NDArray[np.float64],
     bias_C: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """sum_c e_c (w_c . h + b_c) of every example, summed in float64; N.
-
-    Args:
-        errors_NC: float32 or float64, as the features.
-        features_ND: each converted where it is used.
-        weight_CD: the gradient by the weights.
-        bias_C: the gradient by the biases.
-    """
+    """sum_c e_c (w_c . h + b_c) of every example, summed in float64; N."""
     num_examples, num_features = features_ND.shape
     aligned_N = np.empty(num_examples, np.float64)
     for example in range(num_examples):

@@ -37,10 +37,10 @@ def averaged_diagonal(
     its start at zero, so its weights sum to 1 and it is unbiased.
 
     Args:
-        signals: errors and features.
+        signals: of all examples.
         decay: in [0, 1), how much of the average stays at the next batch.
         seed: of order and probes.
-        batch_size: examples per probe; of all batches but the last one.
+        batch_size: examples per probe.
     """
     generator = derive_generator(seed, "hessian-diagonal")
     device = signals.features_ND.device

@@ -1,4 +1,4 @@
-"""Last layer: where it is after a gradient step, and the validation loss there.
+"""Last layer: where it is after a gradient step, and the validation gradient there.
 
 A step of size eta on examples S moves the last layer by -eta sum_S e_i (x) [h_i, 1]. The
 validation logits follow without the layer itself: z_v -= eta sum_S e_i (h_i . h_v + 1),
@@ -84,13 +84,8 @@ def step(layer: LastLayer, chosen: Vectors, learning_rate: float) -> LastLayer:
     return replace(layer, logits_VC=layer.logits_VC - learning_rate * moved_VC)
 
 
-def validation_loss(layer: LastLayer) -> float:
-    """The mean cross-entropy over the validation examples."""
-    return float(functional.cross_entropy(layer.logits_VC, layer.labels_V))
-
-
 def validation_gradient(layer: LastLayer) -> LayerGradient:
-    """The gradient of `validation_loss` by the layer: the mean of e_v (x) [h_v, 1]."""
+    """The gradient of the mean validation loss by the layer: the mean of e_v (x) [h_v, 1]."""
     errors_VC = layer.logits_VC.softmax(dim=-1)
     # p - 1 of the label as minus all the others: of a confident example nothing else is left.
     errors_VC.scatter_(1, layer.labels_V[:, None], 0.0)

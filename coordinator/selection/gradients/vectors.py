@@ -162,13 +162,7 @@ def squared_norms(vectors: Vectors) -> Tensor:
 def weighted_sum(
     vectors: Vectors, weights_N: Tensor | None = None, *, block_bytes: int
 ) -> LayerGradient:
-    """sum_i w_i v_i in float64, of any number of vectors.
-
-    Args:
-        vectors: in any precision.
-        weights_N: float64; ones where None.
-        block_bytes: what a block's factors may take.
-    """
+    """sum_i w_i v_i in float64, of vectors in any precision; weights are ones where None."""
     num_classes, num_features = vectors[:0].outer_NC.shape[1], vectors.features_ND.shape[1]
     zeros = partial(torch.zeros, dtype=torch.float64, device=vectors.device)
     weight_CD, bias_C = zeros(num_classes, num_features), zeros(num_classes)
@@ -182,13 +176,7 @@ def weighted_sum(
 
 
 def alignments(vectors: Vectors, gradient: LayerGradient, *, block_bytes: int) -> Tensor:
-    """<v_i, gradient> of vectors in any precision; N, in the gradient's precision.
-
-    Args:
-        vectors: of N examples.
-        gradient: one vector of the same space.
-        block_bytes: what a block's factors may take in that precision.
-    """
+    """<v_i, gradient> of vectors in any precision; N, in the gradient's precision."""
     dtype = gradient.weight_CD.dtype
     aligned_N = gradient.bias_C.new_empty(len(vectors))
     for rows, block in _blocks(vectors, dtype.itemsize, block_bytes):

@@ -1,4 +1,4 @@
-"""Who is represented by whom: the clusters around chosen examples.
+"""Clusters: how many examples each chosen one represents.
 
 Shapes: N examples, K chosen, B of them at a time.
 """
@@ -18,12 +18,8 @@ def cluster_sizes(levels: LevelRows, chosen_K: Tensor) -> Tensor:
     Every example counts once, with the chosen one that it is most similar to. Ties go to
     the lowest id, but a chosen example always represents itself.
 
-    Args:
-        levels: of N examples.
-        chosen_K: distinct ids.
-
     Returns:
-        K int64, in the order of `chosen_K`, none below 1.
+        K int64, in the order of `chosen_K`, whose ids are distinct; none below 1.
     """
     ids_K, order_K = chosen_K.sort()
     best_N = torch.full((len(levels),), -1, dtype=torch.int32, device=chosen_K.device)

@@ -1,4 +1,4 @@
-"""Exact greedy facility location, lazily: few gains are computed again after each pick.
+"""Lazy greedy: exact facility location that computes few gains again after each pick.
 
 What an example adds can only shrink as others are chosen (submodularity), so an old gain
 bounds the new one. Whoever is ahead of all bounds with a gain that is up to date is the

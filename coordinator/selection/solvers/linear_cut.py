@@ -1,4 +1,4 @@
-"""Greedy maximization of a cut whose similarities are inner products.
+"""Linear cut: greedy maximization of a cut whose similarities are inner products.
 
     F(S) = sum_{i in S} own_i + scale * sum_{i in S, j not in S} z_i . m(z_j)
 
@@ -46,17 +46,12 @@ _SQUARE_SLACK = 1e-12
 Map = Callable[[Tensor], Tensor]
 
 
-def identity(rows_BP: Tensor) -> Tensor:
-    """The map of similarities z_i . z_j."""
-    return rows_BP
-
-
 def cut_picks(
     rows_NP: Tensor,
     own_N: Tensor,
     *,
     scale: float,
-    map_rows: Map = identity,
+    map_rows: Map = lambda rows_BP: rows_BP,
     pool_size: int = POOL_SIZE,
 ) -> Iterator[tuple[float, int]]:
     """Every example once, in the order of greedy choice, each with its gain at its turn.

@@ -1,4 +1,4 @@
-"""Greedy choice where each pick needs one row of a kernel, which is computed ahead.
+"""Choice one by one: each pick needs one row of a kernel, which is computed ahead.
 
 A product of one row with all examples waits for memory; one of 64 rows takes little
 longer. The examples that promise most now are mostly the next ones to be picked, so

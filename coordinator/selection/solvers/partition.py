@@ -1,4 +1,4 @@
-"""Two-round partition greedy (GreeDi): facility location where all pairs do not fit.
+"""Partition greedy (GreeDi): facility location in two rounds, where all pairs do not fit.
 
 First each of P random parts chooses among itself what represents it; then the choice is
 made among what the parts have chosen. The union is P times the budget, which pays off

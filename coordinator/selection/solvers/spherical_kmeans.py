@@ -28,7 +28,7 @@ def spherical_kmeans(rows_ND: Tensor, num_clusters: int, *, generator: torch.Gen
     Args:
         rows_ND: features, any floating type.
         num_clusters: at most how many.
-        generator: a CPU generator, for the rows that clusters start from.
+        generator: draws the rows that clusters start from; on the CPU.
     """
     bits = exact_bits(len(rows_ND))
     unit_ND = unit_rows(rows_ND, bits)

@@ -68,25 +68,10 @@ def clipcov(signals: Signals, budget: int) -> Selection:
         SignalsError: there are no captions, or their width is not that of the images.
     """
     pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
-    latent_classes = [
-        torch.nonzero(pairs.labels_N == label).flatten() for label in torch.unique(pairs.labels_N)
-    ]
-    sources = [_class_picks(pairs, positions) for positions in latent_classes]
-    # Gains within a class do not depend on the others: the best of all is the best of
-    # the classes' best.
-    heads: list[tuple[float, int, int]] = []
-
-    def push_next(source: int) -> None:
-        for gain, place in islice(sources[source], 1):
-            heapq.heappush(heads, (-gain, int(latent_classes[source][place]), source))
-
-    for source in range(len(sources)):
-        push_next(source)
-    chosen: list[int] = []
-    while len(chosen) < budget:
-        _, position, source = heapq.heappop(heads)
-        chosen.append(position)
-        push_next(source)
+    # Gains within a class do not depend on the others: the best of all is always the best of
+    # the classes' next ones.
+    picks = heapq.merge(*(_class_picks(pairs, label) for label in torch.unique(pairs.labels_N)))
+    chosen = [position for _, position in islice(picks, budget)]
     return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
 
 
@@ -136,17 +121,19 @@ def own_terms(signals: Signals) -> Tensor:
     return own_N
 
 
-def _class_picks(pairs: Pairs, positions_M: Tensor) -> Iterator[tuple[float, int]]:
-    """Greedy choice within a latent class: gains in F, and places among `positions_M`."""
+def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
+    """Greedy choice within a latent class: minus the gain in F, and the position, of each pick."""
+    positions_M = torch.nonzero(pairs.labels_N == label).flatten()
     bits = exact_bits(len(positions_M))
     images_MD = unit_rows(pairs.features_ND[positions_M], bits)
     captions_MD = unit_rows(_captions(pairs)[positions_M], bits)
-    return cut_picks(
+    for gain, place in cut_picks(
         torch.cat([images_MD, captions_MD], dim=1),
         pairs.own_N[positions_M],
         scale=1 / len(positions_M),
         map_rows=_swapped,
-    )
+    ):
+        yield -gain, int(positions_M[place])
 
 
 def _swapped(rows_B2D: Tensor) -> Tensor:

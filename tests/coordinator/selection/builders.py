@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from lipt.coordinator.selection.gradients.last_layer import LastLayer
 from lipt.coordinator.selection.gradients.vectors import SpaceName
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.dynamics import Dynamics
@@ -153,6 +155,11 @@ def written_out(signals: Signals, space: SpaceName = "gradients") -> Tensor:
     if signals.has_bias:
         features_ND = torch.cat([features_ND, features_ND.new_ones(len(signals), 1)], dim=1)
     return torch.einsum("nc,nd->ncd", signals.errors_NC.double(), features_ND).flatten(1)
+
+
+def validation_loss(layer: LastLayer) -> float:
+    """The mean cross-entropy over the validation examples."""
+    return float(functional.cross_entropy(layer.logits_VC, layer.labels_V))
 
 
 def random_subsets(num_examples: int, budget: int, count: int = 20) -> Iterator[Tensor]:

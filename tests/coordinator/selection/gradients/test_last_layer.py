@@ -17,12 +17,11 @@ from lipt.coordinator.selection.gradients.last_layer import (
     last_layer_at,
     step,
     validation_gradient,
-    validation_loss,
 )
 from lipt.coordinator.selection.gradients.vectors import LayerGradient, Vectors, gradients_of
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.signals import Signals
-from tests.coordinator.selection.builders import random_signals, signals_of
+from tests.coordinator.selection.builders import random_signals, signals_of, validation_loss
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from lipt.coordinator.selection.gradients.last_layer import (
     alignments,
     last_layer_at,
     step,
-    validation_loss,
 )
 from lipt.coordinator.selection.gradients.vectors import Vectors, gradients_of
 from lipt.coordinator.selection.registry import find_strategy
@@ -28,7 +27,7 @@ from lipt.coordinator.selection.strategies.glister import glister, round_sizes
 from lipt.coordinator.selection.strategies.glister_objective import GlisterObjective, comparable
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.signals import Signals
-from tests.coordinator.selection.builders import half, random_subsets, signals_of
+from tests.coordinator.selection.builders import half, random_subsets, signals_of, validation_loss
 
 SOLVERS = ["rounds", "exact", "stochastic"]
 solvers = pytest.mark.parametrize("solver", SOLVERS)
