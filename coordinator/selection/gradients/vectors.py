@@ -71,15 +71,11 @@ class Vectors:
         errors_NC = None if self.errors_NC is None else change(self.errors_NC)
         return Vectors(change(self.features_ND), errors_NC, self.bias)
 
-    def flat(self) -> Vectors:
-        """Groups of vectors as one sequence."""
-        return self.map(lambda factor: factor.flatten(0, 1))
-
-    def put(self, position: int, vectors: Vectors) -> None:
-        """Overwrite a vector, or a group of them, by others of the same kind."""
-        self.features_ND[position] = vectors.features_ND
+    def put(self, rows: slice, vectors: Vectors) -> None:
+        """Overwrite some of the vectors by others of the same kind."""
+        self.features_ND[rows] = vectors.features_ND
         if self.errors_NC is not None and vectors.errors_NC is not None:
-            self.errors_NC[position] = vectors.errors_NC
+            self.errors_NC[rows] = vectors.errors_NC
 
     def to(self, dtype: torch.dtype) -> Vectors:
         """The vectors in some precision; not copied where it is theirs already."""
