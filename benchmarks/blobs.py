@@ -27,6 +27,7 @@ import grpc.aio
 
 from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.common.rpc.status import ErrorInterceptor
@@ -36,7 +37,7 @@ from lipt.coordinator.rpc import blobs
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2_grpc
-from lipt.worker.coordinator import Coordinator, Report
+from lipt.worker.client import CoordinatorClient, Report
 
 REPEATS = 5
 MAX_BLOB_BYTES = 2**40
@@ -152,10 +153,12 @@ def measure_blobs(num_bytes: int, chunk_bytes: int) -> tuple[float, float, float
         ):
             stub = blob_pb2_grpc.BlobServiceStub(channel)
             memory = median_seconds(
-                lambda: transfer.download_bytes(stub, name, max_bytes=num_bytes), int
+                lambda: Transfers(stub).download_bytes(name, max_bytes=num_bytes), int
             )
-            file = median_seconds(lambda: transfer.download(stub, name, ours), lambda: forget(ours))
-            up = median_seconds(lambda: transfer.upload(stub, data), lambda: forget(theirs))
+            file = median_seconds(
+                lambda: Transfers(stub).download(name, ours), lambda: forget(ours)
+            )
+            up = median_seconds(lambda: Transfers(stub).upload(data), lambda: forget(theirs))
     return memory, file, up
 
 
@@ -183,16 +186,16 @@ def identity_round(address: str, cache: Path) -> tuple[float, float]:
     store = BlobStore(cache, max_blob_bytes=MAX_BLOB_BYTES)
     start = time.perf_counter()
     with open_channel(address) as channel:
-        coordinator = Coordinator(channel)
-        worker_id = coordinator.register(
+        client = CoordinatorClient(channel)
+        worker_id = client.register(
             cache.name, name="idle", device="cpu", versions={}, allowed_modules=()
         )
-        assignment = coordinator.acquire(worker_id)
+        assignment = client.acquire(worker_id)
         assert assignment is not None
-        path = transfer.download(coordinator.blobs, assignment.initial_weights, store)
+        path = Transfers(client.blobs).download(assignment.initial_weights, store)
         weights = read_weights(path, like=read_specs(path), max_bytes=MAX_BLOB_BYTES)
-        result = transfer.upload(coordinator.blobs, encode_sparse(weights))
-        coordinator.commit(worker_id, assignment, result, Report(0.0, 0.0, 0.0, 0))
+        result = Transfers(client.blobs).upload(encode_sparse(weights))
+        client.commit(worker_id, assignment, result, Report(0.0, 0.0, 0.0, 0))
         return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start
 
 

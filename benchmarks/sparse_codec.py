@@ -16,8 +16,9 @@ from typing import TypeVar
 import torch
 
 from lipt.common.config.run_config import WeightEncoding
-from lipt.common.weights.encodings import decode_weights, encode_weights
-from lipt.common.weights.files import read_weights, serialize_weights
+from lipt.common.weights.container import pack
+from lipt.common.weights.encodings import encode_weights, open_weights
+from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 
 ResultT = TypeVar("ResultT")
@@ -68,12 +69,12 @@ def measure(density: float) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "weights"
             path.write_bytes(content)
-            _, decode_seconds = timed(lambda path=path: decode_weights(path, like=like))
+            _, decode_seconds = timed(lambda path=path: dict(open_weights(path, like=like)))
         rows += [
             (f"encode {encoding}", content, encode_seconds),
             (f"decode {encoding} (mapped)", content, decode_seconds),
         ]
-    dense, serialize_seconds = timed(lambda: serialize_weights(weights))
+    dense, serialize_seconds = timed(lambda: pack(weights))
     _, read_seconds = timed(lambda: read_weights(dense, like=like, max_bytes=len(dense)))
     for what, data, seconds in (
         *rows,

@@ -1,6 +1,6 @@
-"""What at least two of coordinator, worker and trainer share; imports none of the three.
+"""Common parts: what at least two of coordinator, worker and trainer share.
 
 Its rooms, from the top: `data`, `models`; `blobs`, `weights`; `config`; `rpc`; `observability`;
-`network`; `images`, `subsets`, `determinism`, `process`, `imports`, `backoff`; `errors`. Each
-imports only from rooms below it.
+`network`; `images`, `subsets`, `determinism`, `process`, `imports`, and the files `backoff` and
+`states`; `errors`. Each imports only from what is below it.
 """

@@ -5,11 +5,12 @@ The pauses are a pure function of how often it failed; clocks, sleeping and chan
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from lipt.common.errors import LiptError
 
@@ -51,11 +52,23 @@ class RetryPolicy(Backoff):
     sleep: Callable[[float], object] = field(default=time.sleep)
     on_retry: Callable[[LiptError], object] = field(default=lambda _: None)
 
+    @classmethod
+    def every(
+        cls,
+        seconds: float,
+        *,
+        sleep: Callable[[float], object],
+        on_retry: Callable[[LiptError], object],
+    ) -> Self:
+        """Without an end, and always after the same pause."""
+        return cls(seconds, seconds, lambda: 1.0, math.inf, sleep, on_retry)
+
 
 def retry(
     attempt: Callable[[], ResultT],
     *,
     on: tuple[type[LiptError], ...],
+    unless: tuple[type[LiptError], ...] = (),
     policy: RetryPolicy,
     progress: Callable[[], int] = lambda: 0,
 ) -> ResultT:
@@ -67,6 +80,7 @@ def retry(
     Args:
         attempt: goes on from where it is.
         on: the errors that are tried again; all others are raised at once.
+        unless: those among them that are raised at once, too.
         policy: how often and how soon.
         progress: how far it is; further than ever before means that the failure is not counted.
 
@@ -78,6 +92,8 @@ def retry(
         try:
             return attempt()
         except on as error:
+            if isinstance(error, unless):
+                raise
             reached = progress()
             num_failures = 1 if reached > furthest else num_failures + 1
             furthest = max(furthest, reached)

@@ -177,6 +177,13 @@ class LearnerDivergedError(InputError):
     reason = "LEARNER_DIVERGED"
 
 
+class TrainingDivergedError(InputError):
+    """Main training's loss is no longer finite; its weights are worth nothing."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "TRAINING_DIVERGED"
+
+
 class LifecycleError(LiptError):
     """What is asked for is gone, over, or not there yet: a run, a worker, a lease, a blob."""
 

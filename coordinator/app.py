@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, time
 
@@ -14,7 +13,6 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.observability.events import Events
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
-from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.dispatch.leases import steady_clock
@@ -49,8 +47,16 @@ class App:
 
 
 @asynccontextmanager
-async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
+async def open_app(
+    settings: CoordinatorSettings,
+    *,
+    make_compute: Callable[[CoordinatorSettings, Events], ComputeProcess] = ComputeProcess,
+) -> AsyncIterator[App]:
     """Open the state and the data, and go on with what an earlier process left.
+
+    Args:
+        settings: what the process was told.
+        make_compute: makes what jobs run in.
 
     Raises:
         StateError: the state directory is in use or cannot be written.
@@ -60,14 +66,14 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
     events = Events()
     # Both count the same deadline.
     deadline_clock = steady_clock(time, monotonic)
-    lock = StateLock(settings.state_dir)
-    compute = ComputeProcess(_child_settings(settings), events)
-    database: Database | None = None
-    driver: RunDriver | None = None
-    expiry: asyncio.Task[None] | None = None
-    try:
+    async with AsyncExitStack() as stack:
+        lock = StateLock(settings.state_dir)
+        stack.callback(lock.release)
         database = Database.open(settings.state_dir / "lipt.db")
+        stack.push_async_callback(database.close)
         blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
+        compute = make_compute(settings, events)
+        stack.callback(compute.stop)
         data = await compute.run(DescribeData(), _log_progress())
         store = RunStore(database)
         await store.load()
@@ -86,6 +92,7 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
             deadline_clock=deadline_clock,
             events=events,
         )
+        stack.push_async_callback(driver.stop)
         requests = RunRequests(
             store,
             driver,
@@ -96,10 +103,12 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
             wall_clock=time,
         )
         await requests.check_model(settings.run)
-        subsets = Subsets(store, database, blobs, compute, data, wall_clock=time)
         dispatcher.restore()
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
+        stack.push_async_callback(_end, expiry)
+        subsets = Subsets(store, database, blobs, compute, data, wall_clock=time)
+        stack.push_async_callback(subsets.stop)
         yield App(
             settings=settings,
             events=events,
@@ -112,29 +121,12 @@ async def open_app(settings: CoordinatorSettings) -> AsyncIterator[App]:
             requests=requests,
             subsets=subsets,
         )
-        await subsets.stop()
-    finally:
-        if expiry is not None:
-            expiry.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await expiry
-        if driver is not None:
-            await driver.stop()
-        compute.stop()
-        if database is not None:
-            await database.close()
-        lock.release()
 
 
-def _child_settings(settings: CoordinatorSettings) -> ComputeSettings:
-    return ComputeSettings(
-        state_dir=settings.state_dir,
-        data_source=settings.dataset.source,
-        image_size=settings.dataset.image_size,
-        allowed_modules=settings.allow_modules,
-        device=settings.device,
-        max_blob_bytes=settings.limits.max_blob_bytes,
-    )
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def _log_progress() -> OnProgress:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -30,6 +34,7 @@ from lipt.coordinator.metrics import from_other_threads, gauges
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.runs import RunService
+from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.rpc.subsets import SubsetService
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.settings import CoordinatorSettings
@@ -60,8 +65,21 @@ _SERVICES = tuple(
 )
 
 
-async def serve(settings: CoordinatorSettings) -> None:
+OpenApp = Callable[[CoordinatorSettings], AbstractAsyncContextManager[App]]
+
+
+async def serve(
+    settings: CoordinatorSettings,
+    *,
+    asked: asyncio.Event | None = None,
+    opening: OpenApp = open_app,
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return.
+
+    Args:
+        settings: what the process was told.
+        asked: set when the process has to end; the signals' where it is not given.
+        opening: opens the state and the data.
 
     Raises:
         LiptError: the settings, the state, the data or the address cannot be used.
@@ -72,42 +90,38 @@ async def serve(settings: CoordinatorSettings) -> None:
         require_deliberate_exposure(
             settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
         )
-    asked = _on_signals()
+    asked = asked or _on_signals()
     async with AsyncExitStack() as stack:
-        opening = asyncio.ensure_future(stack.enter_async_context(open_app(settings)))
-        app = await _unless(asked, opening)
-        if app is not None:
+        app = await unless(asked, stack.enter_async_context(opening(settings)))
+        if app is None:
+            logger.info("stopping before the state and the data are open")
+        else:
             stack.enter_context(_metrics(app, tls))
-            await _serve_until(asked, app, tls)
+            async with serving(app, tls):
+                await asked.wait()
     logger.info("stopped")
 
 
-async def _serve_until(asked: asyncio.Event, app: App, tls: TlsFiles | None) -> None:
+@asynccontextmanager
+async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
+    """Serve during the block, at the address that it is given; drain when it is left.
+
+    Raises:
+        ConfigError: `app.settings.listen` cannot be listened on.
+    """
     drain_seconds = app.settings.drain_seconds
     stopping = asyncio.Event()
     server, healthy = _build(app, stopping)
     address = _bind(server, app.settings.listen, tls)
     await server.start()
-    await _announce(app, address, tls)
-    await asked.wait()
-    logger.info("stopping: no new work, up to %g s for calls under way", drain_seconds)
-    await healthy.enter_graceful_shutdown()
-    stopping.set()
-    await server.stop(drain_seconds)
-
-
-async def _unless(asked: asyncio.Event, opening: asyncio.Future[App]) -> App | None:
-    """What is being opened, or None where it was given up because the process has to end."""
-    asking = asyncio.ensure_future(asked.wait())
-    either: set[asyncio.Future[Any]] = {asking, opening}
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    asking.cancel()
-    if not opening.done():
-        logger.info("stopping before the state and the data are open")
-        opening.cancel()
-        await asyncio.wait({opening})
-        return None
-    return opening.result()
+    try:
+        await _announce(app, address, tls)
+        yield address
+    finally:
+        logger.info("stopping: no new work, up to %g s for calls under way", drain_seconds)
+        await healthy.enter_graceful_shutdown()
+        stopping.set()
+        await server.stop(drain_seconds)
 
 
 @contextmanager

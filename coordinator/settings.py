@@ -1,4 +1,4 @@
-"""The coordinator's own settings; `[run]` holds what a run takes where its request is silent."""
+"""Coordinator settings; the section `[run]` holds what a run takes where its request is silent."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Self
 
 from platformdirs import user_state_path
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig, Section
 from lipt.common.config.settings import LayeredSettings, LogLevel, MetricsAddress, TlsKey
 from lipt.common.imports.factory import is_factory_spec
 
@@ -16,115 +16,69 @@ from lipt.common.imports.factory import is_factory_spec
 _SCHEMES = ("torchvision", "cifar10", "cifar100", "imagefolder", "parquet")
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class DatasetSettings(_Section):
+class DatasetSettings(Section):
     """The data set that this coordinator serves."""
 
-    source: str = Field(
-        min_length=1,
-        description="The data: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagefolder:DIR`, "
-        "`parquet:PATH` or `package.module:factory`.",
-        examples=["digits"],
-    )
-    image_size: int | None = Field(
-        default=None,
-        ge=1,
-        le=4096,
-        description="Pixels a side that images are scaled to. Default: their own size where all "
-        "share one of at most 64, else 224.",
-        examples=[224],
-    )
+    source: str = Field(min_length=1, examples=["digits"])
+    """The data: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagefolder:DIR`, `parquet:PATH` or
+    `package.module:factory`."""
+    image_size: int | None = Field(default=None, ge=1, le=4096, examples=[224])
+    """Pixels a side that images are scaled to. Default: their own size where all share one of at
+    most 64, else 224."""
 
 
-class LeaseSettings(_Section):
+class LeaseSettings(Section):
     """A lease: the time for which a learner is one worker's own."""
 
-    duration_seconds: float = Field(
-        default=30.0,
-        gt=0.0,
-        le=3600.0,
-        description="A worker that is silent for longer than this loses its learner to another.",
-    )
+    duration_seconds: float = Field(default=30.0, gt=0.0, le=3600.0)
+    """A worker that is silent for longer than this loses its learner to another."""
 
 
-class LimitSettings(_Section):
+class LimitSettings(Section):
     """What a peer may ask this process to hold."""
 
-    max_blob_bytes: int = Field(
-        default=4 * 1024**3,
-        ge=1024,
-        description="Largest file that is accepted: uploaded weights, or a learner's result.",
-    )
-    max_concurrent_calls: int = Field(
-        default=4096,
-        ge=8,
-        description="Calls under way at once, those of workers that wait for work included; more "
-        "are refused.",
-    )
+    max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
+    """Largest file that is accepted: uploaded weights, or a learner's result."""
+    max_concurrent_calls: int = Field(default=4096, ge=8)
+    """Calls under way at once, those of workers that wait for work included; more are refused."""
 
 
 class CoordinatorSettings(LayeredSettings):
     """Everything `lipt-coordinator` can be told."""
 
-    listen: str = Field(
-        default="127.0.0.1:50051",
-        description="Address to serve on, host:port. Beyond this machine it needs TLS, or "
-        "`insecure`.",
-    )
+    listen: str = "127.0.0.1:50051"
+    """Address to serve on, host:port. Beyond this machine it needs TLS, or `insecure`."""
     state_dir: Path = Field(
-        default_factory=lambda: user_state_path("lipt"),
-        description="Directory in which runs, blobs and subsets survive restarts. "
-        "Default: the user's state directory.",
-        examples=["/var/lib/lipt"],
+        default_factory=lambda: user_state_path("lipt"), examples=["/var/lib/lipt"]
     )
-    address_file: Path | None = Field(
-        default=None,
-        description="File that the address is written to once it is served, for scripts that let "
-        "the system choose the port.",
-        examples=["/run/lipt/address"],
-    )
-    insecure: bool = Field(
-        default=False,
-        description="Serve beyond this machine without TLS: only where the network itself keeps "
-        "strangers out.",
-    )
-    tls_cert: Path | None = Field(
-        default=None,
-        description="PEM file of this server's certificate.",
-        examples=["/etc/lipt/coordinator.pem"],
-    )
+    """Directory in which runs, blobs and subsets survive restarts. Default: the user's state
+    directory."""
+    address_file: Path | None = Field(default=None, examples=["/run/lipt/address"])
+    """File that the address is written to once it is served, for scripts that let the system choose
+    the port."""
+    insecure: bool = False
+    """Serve beyond this machine without TLS: only where the network itself keeps strangers out."""
+    tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/coordinator.pem"])
+    """PEM file of this server's certificate."""
     tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/coordinator.key"])
-    tls_ca: Path | None = Field(
-        default=None,
-        description="PEM file of the authority that must have signed the certificates of workers "
-        "and trainers (mTLS). Without it, nobody is asked for one.",
-        examples=["/etc/lipt/ca.pem"],
-    )
+    tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
+    """PEM file of the authority that must have signed the certificates of workers and trainers
+    (mTLS). Without it, nobody is asked for one."""
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9464"])
-    device: str = Field(
-        default="auto",
-        description="Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or "
-        "`auto` for the first CUDA device if there is one.",
-    )
-    allow_modules: tuple[str, ...] = Field(
-        default=(),
-        description="Modules in which a run may name a model factory (`package.module:factory`).",
-    )
-    drain_seconds: float = Field(
-        default=20.0, ge=0.0, description="After SIGTERM, how long calls under way may take."
-    )
+    device: str = "auto"
+    """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first
+    CUDA device if there is one."""
+    allow_modules: tuple[str, ...] = ()
+    """Modules in which a run may name a model factory (`package.module:factory`)."""
+    drain_seconds: float = Field(default=20.0, ge=0.0)
+    """After SIGTERM, how long calls under way may take."""
     log_level: LogLevel = "INFO"
     dataset: DatasetSettings
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
-    run: RunConfig = Field(
-        default=RunConfig(),
-        description="What a run takes where its request says nothing. The figures are the paper's "
-        "(Ro et al. 2023) where it gives any.",
-    )
+    run: RunConfig = RunConfig()
+    """What a run takes where its request says nothing. The figures are the paper's (Ro et al. 2023)
+    where it gives any."""
 
     @model_validator(mode="after")
     def _deadline_outlasts_a_lease(self) -> Self:

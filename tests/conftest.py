@@ -1,11 +1,14 @@
-"""What several tests share: where the real images are."""
+"""What several tests share: where the real images are, and real processes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.cluster import SMALL_RUN, Cluster
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +20,16 @@ def cifar10_jpeg() -> Path:
     if not (folder / "train.parquet").is_file():
         pytest.skip(f"no cifar10-jpeg/train.parquet in {root}; set LIPT_DATA to a folder with it")
     return folder
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Processes that end with the test."""
+    with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def small_run() -> dict[str, object]:
+    """A run's overrides that are done in seconds."""
+    return dict(SMALL_RUN)

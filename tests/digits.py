@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lipt.common.config.settings import load_settings
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.settings import ComputeSettings
+from lipt.coordinator.settings import CoordinatorSettings
 
 
-def digits_settings(state_dir: Path) -> ComputeSettings:
+def digits_settings(state_dir: Path, source: str = "digits") -> CoordinatorSettings:
     """What a compute process is started with."""
-    return ComputeSettings(
-        state_dir=state_dir,
-        data_source="digits",
-        image_size=None,
-        allowed_modules=(),
-        device="cpu",
-        max_blob_bytes=2**30,
-    )
+    given = {"state_dir": state_dir, "dataset": {"source": source}, "device": "cpu"}
+    return load_settings(CoordinatorSettings, config=None, flags=given)
 
 
 def digits_context(state_dir: Path) -> Context:

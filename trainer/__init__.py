@@ -1,4 +1,4 @@
-"""The trainer's side: ask a coordinator for runs, weights and subsets.
+"""LiPT for a training script: ask a coordinator for runs, weights and subsets.
 
     from lipt.trainer import Client
 
@@ -44,22 +44,19 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Client": "lipt.trainer.client.client",
-    "Recipe": "lipt.trainer.main_training",
-    "ReselectingSampler": "lipt.trainer.reselection.samplers",
-    "Reselection": "lipt.trainer.reselection.reselection",
-    "RunState": "lipt.common.states",
-    "Schedule": "lipt.trainer.main_training",
-    "Subset": "lipt.trainer.subsets.subset",
-    "SubsetSampler": "lipt.trainer.reselection.samplers",
-    "Trained": "lipt.trainer.main_training",
-    "fit": "lipt.trainer.main_training",
-    "normalized_weights": "lipt.trainer.subsets.weighted_loss",
-    "weighted_cross_entropy": "lipt.trainer.subsets.weighted_loss",
+    "lipt.common.states": ("RunState",),
+    "lipt.trainer.client.client": ("Client",),
+    "lipt.trainer.main_training": ("Recipe", "Schedule", "Trained", "fit"),
+    "lipt.trainer.reselection.reselection": ("Reselection",),
+    "lipt.trainer.reselection.samplers": ("ReselectingSampler", "SubsetSampler"),
+    "lipt.trainer.subsets.subset": ("Subset",),
+    "lipt.trainer.subsets.weighted_loss": ("normalized_weights", "weighted_cross_entropy"),
+    "lipt.trainer.views": ("InfoView", "LearnerView", "RunView", "StrategyView"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES.get(name, "lipt.trainer.views")), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

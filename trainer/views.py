@@ -1,9 +1,9 @@
-"""What a trainer sees of the coordinator: frozen values, never the wire's messages.
+"""Views: what a trainer sees of the coordinator, frozen values and never the wire's messages.
 
 Nothing here imports gRPC or torch, so that a notebook, a DataLoader's worker or
-a `--help` can import it for free. Fields bear the names that the wire's messages have for
-them; where not, `of` in a field's metadata names the message's, "outer.inner" where nested,
-and several make a tuple. `lipt.trainer.client.conversion` reads them.
+a `--help` can import it for free. `lipt.trainer.client.conversion` reads a field from the
+message's field of the same name. Where its source is another, the metadata says `of` which
+("outer.inner" for a nested field); of several it makes a tuple.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ class ProgressView:
     done: int
     total: int
 
+    def __str__(self) -> str:
+        return self.activity + (f" {self.done}/{self.total}" if self.total else "")
+
 
 @dataclass(frozen=True)
 class IngredientView:
@@ -53,6 +56,9 @@ class IngredientView:
     soup_accuracy: float
     alpha: float
     kept: bool
+
+    def __str__(self) -> str:
+        return f"kept, alpha {self.alpha:g}" if self.kept else "discarded"
 
 
 @dataclass(frozen=True)

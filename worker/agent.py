@@ -1,4 +1,4 @@
-"""A worker's life: join, take a learner, train it, hand it in, take the next.
+"""Agent: a worker's life, which is to join, take a learner, have it trained, and take the next.
 
 It outlives its coordinator: whatever that is doing, a worker that was started
 once joins within seconds of its coming up.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
-from lipt.common.blobs.store import BlobStore
+from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.errors import (
     IncompatibleProtocolError,
+    LearnerRejectedError,
     LearnerStoppedError,
     LiptError,
     StaleLeaseError,
@@ -24,8 +27,7 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.process.devices import device_name, versions
-from lipt.worker.assignment import AssignmentRunner
-from lipt.worker.coordinator import Assignment, Coordinator
+from lipt.worker.client import Assignment, CoordinatorClient
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.settings import WorkerSettings
 
@@ -36,30 +38,57 @@ _RETRY_SECONDS = 1.0
 _LEAVE_SECONDS = 2.0
 
 
+class Runner(Protocol):
+    """What carries one assignment out."""
+
+    def run(self, worker_id: str, assignment: Assignment) -> None:
+        """Return when the learner is in; raise why it is not."""
+        ...
+
+
+# Of the lease that it reports to, and of what says that the learner is worth nothing any more.
+MakeRunner = Callable[[LeaseKeeper, Callable[[], bool]], Runner]
+
+
 class Agent:
     """One worker process."""
 
     def __init__(
         self,
         settings: WorkerSettings,
-        coordinator: Coordinator,
-        cache: BlobStore,
+        client: CoordinatorClient,
+        make_runner: MakeRunner,
         device: torch.device,
         events: Events,
+        *,
+        pause: Callable[[float], object] | None = None,
     ) -> None:
+        """Work for the coordinator that `client` calls.
+
+        Args:
+            settings: who this worker is, and when it is done.
+            client: its calls.
+            make_runner: makes what carries an assignment out.
+            device: what it trains on.
+            events: where retries are counted.
+            pause: waits so many seconds before something is tried again; where it is
+                not given, `stop` ends the wait.
+        """
         self._settings = settings
         self._events = events
-        self._coordinator = coordinator
-        self._cache = cache
+        self._client = client
+        self._make_runner = make_runner
         self._device = device
         self._instance_id = uuid.uuid4().hex
         self._stopping = threading.Event()
+        self._pause = pause or self._stopping.wait
         self._learners_left = settings.max_learners
+        self._complained = False
 
     def stop(self) -> None:
         """Give back what is in hand and return from `run`; made for signal handlers."""
         self._stopping.set()
-        self._coordinator.interrupt()
+        self._client.interrupt()
 
     def run(self) -> None:
         """Work until `stop`, or until `max_learners` are done.
@@ -67,32 +96,37 @@ class Agent:
         Raises:
             IncompatibleProtocolError: the coordinator is of another major version.
         """
-        complained = False
+        retry(
+            self._join_and_work,
+            on=(LiptError,),
+            unless=(IncompatibleProtocolError,),
+            policy=RetryPolicy.every(_RETRY_SECONDS, sleep=self._pause, on_retry=self._complain),
+        )
+
+    def _join_and_work(self) -> None:
         while not self._finished():
             try:
                 worker_id = self._register()
-                complained = False
+                self._complained = False
                 self._work(worker_id)
             except UnknownWorkerError:
                 logger.info("the coordinator was restarted; joining again")
-            except IncompatibleProtocolError:
-                raise
-            except LiptError as error:
-                # Counted every time, and said once: it may be away for hours.
-                self._events.record(
-                    EventKind.RETRIED,
-                    detail="joining",
-                    level=logging.DEBUG if complained else logging.WARNING,
-                    reason=f"{error} Trying again until {self._settings.coordinator} answers.",
-                )
-                complained = isinstance(error, UnreachableError)
-                self._stopping.wait(_RETRY_SECONDS)
+
+    def _complain(self, error: LiptError) -> None:
+        # Counted every time, and said once: it may be away for hours.
+        self._events.record(
+            EventKind.RETRIED,
+            detail="joining",
+            level=logging.DEBUG if self._complained else logging.WARNING,
+            reason=f"{error} Trying again until {self._settings.coordinator} answers.",
+        )
+        self._complained = isinstance(error, UnreachableError)
 
     def _finished(self) -> bool:
         return self._stopping.is_set() or self._learners_left == 0
 
     def _register(self) -> str:
-        worker_id = self._coordinator.register(
+        worker_id = self._client.register(
             self._instance_id,
             name=self._settings.name,
             device=device_name(self._device),
@@ -110,7 +144,7 @@ class Agent:
 
     def _work(self, worker_id: str) -> None:
         while not self._finished():
-            assignment = self._coordinator.acquire(worker_id)
+            assignment = self._client.acquire(worker_id)
             if assignment is not None:
                 self._train(worker_id, assignment)
 
@@ -124,16 +158,9 @@ class Agent:
         )
         ended = threading.Event()
         failure: list[Exception] = []
-        with LeaseKeeper(self._coordinator, worker_id, assignment, self._events) as lease:
-            runner = AssignmentRunner(
-                self._coordinator,
-                self._cache,
-                lease,
-                cache_bytes=self._settings.cache_bytes,
-                device=self._device,
-                events=self._events,
-                allowed_modules=self._settings.allow_modules,
-                should_stop=lambda: self._stopping.is_set() or lease.lost.is_set(),
+        with LeaseKeeper(self._client, worker_id, assignment, self._events) as lease:
+            runner = self._make_runner(
+                lease, lambda: self._stopping.is_set() or lease.lost.is_set()
             )
 
             def work() -> None:
@@ -163,25 +190,26 @@ class Agent:
 
     def _give_back(self, worker_id: str, assignment: Assignment, error: str = "") -> None:
         try:
-            self._coordinator.release(worker_id, assignment, error)
+            self._client.release(worker_id, assignment, error)
             logger.info("gave %s back", assignment.assignment_id)
         except LiptError as refusal:
             logger.warning("giving %s back: %s", assignment.assignment_id, refusal)
 
     def _explain(self, worker_id: str, assignment: Assignment, error: Exception) -> None:
         name = assignment.assignment_id
-        if isinstance(error, LearnerStoppedError):
-            if self._stopping.is_set():
-                self._give_back(worker_id, assignment)
-        elif isinstance(error, StaleLeaseError | UnknownRunError | UnknownWorkerError):
-            logger.warning("%s", error)
-        elif isinstance(error, LiptError) and error.reason == "LEARNER_REJECTED":
-            # The coordinator counted the attempt when it refused the result.
-            logger.error("learner %s was refused: %s", name, error)
-        else:
-            if not isinstance(error, LiptError):
-                logger.error("learner %s failed", name, exc_info=error)
-            else:
-                logger.error("learner %s failed: %s", name, error)
-            self._give_back(worker_id, assignment, f"{type(error).__name__}: {error}")
-            self._stopping.wait(_RETRY_SECONDS)
+        match error:
+            case LearnerStoppedError():
+                if self._stopping.is_set():
+                    self._give_back(worker_id, assignment)
+            case StaleLeaseError() | UnknownRunError() | UnknownWorkerError():
+                logger.warning("%s", error)
+            case LearnerRejectedError():
+                # The coordinator counted the attempt when it refused the result.
+                logger.error("learner %s was refused: %s", name, error)
+            case _:
+                if isinstance(error, LiptError):
+                    logger.error("learner %s failed: %s", name, error)
+                else:
+                    logger.error("learner %s failed", name, exc_info=error)
+                self._give_back(worker_id, assignment, f"{type(error).__name__}: {error}")
+                self._pause(_RETRY_SECONDS)

@@ -1,4 +1,8 @@
-"""One assignment, from the fetch of theta* to the commit of its learner."""
+"""Assignment runner: one learner, from the fetch of theta* to the commit of its result.
+
+A learner that is trained is worth waiting for: while the coordinator is away, handing
+it in is tried again for as long as the lease may hold.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,16 @@ from typing import TypeVar
 
 import torch
 
-from lipt.common.backoff import RetryPolicy
+from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import download, download_bytes, upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.errors import (
     LearnerStoppedError,
-    LiptError,
     StateError,
+    UnavailableError,
     UnknownBlobError,
     UnreachableError,
 )
@@ -29,7 +33,7 @@ from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.v1 import worker_pb2
-from lipt.worker.coordinator import Assignment, Coordinator, Report
+from lipt.worker.client import Assignment, CoordinatorClient, Report
 from lipt.worker.learner import LearnerResult, train_learner
 from lipt.worker.lease import LeaseKeeper
 
@@ -38,8 +42,6 @@ logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 _RETRY_SECONDS = 1.0
-# Away, or its disk is full: a learner that is trained is worth waiting for either.
-_COORDINATOR_IN_TROUBLE = (UnreachableError, StateError)
 
 
 class AssignmentRunner:
@@ -47,17 +49,35 @@ class AssignmentRunner:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        client: CoordinatorClient,
         cache: BlobStore,
         lease: LeaseKeeper,
+        should_stop: Callable[[], bool],
         *,
         cache_bytes: int,
         device: torch.device,
         events: Events,
         allowed_modules: Collection[str],
-        should_stop: Callable[[], bool],
+        train: Callable[..., LearnerResult] = train_learner,
+        clock: Callable[[], float] = perf_counter,
+        pause: Callable[[float], object] = sleep,
     ) -> None:
-        self._coordinator = coordinator
+        """Carry one assignment out.
+
+        Args:
+            client: the coordinator's calls.
+            cache: where theta* is kept for the next learners of the run.
+            lease: told how far the learner is.
+            should_stop: says that the learner is worth nothing any more.
+            cache_bytes: what the cache may hold besides the theta* in use.
+            device: what to train on.
+            events: where retries are counted.
+            allowed_modules: modules that model factories may be imported from.
+            train: `train_learner`, or what a test has in its place.
+            clock: seconds, for how long everything took.
+            pause: waits so many seconds before something is tried again.
+        """
+        self._client = client
         self._cache = cache
         self._cache_bytes = cache_bytes
         self._lease = lease
@@ -65,8 +85,17 @@ class AssignmentRunner:
         self._events = events
         self._allowed_modules = allowed_modules
         self._should_stop = should_stop
-        self._policy = RetryPolicy(
-            on_retry=lambda error: self._retried("transfer", f"{error} Going on where it was.")
+        self._train = train
+        self._clock = clock
+        policy = RetryPolicy(
+            sleep=pause,
+            on_retry=lambda error: self._retried("transfer", f"{error} Going on where it was."),
+        )
+        self._transfers = Transfers(client.blobs, policy=policy)
+        self._waits = RetryPolicy.every(
+            _RETRY_SECONDS,
+            sleep=pause,
+            on_retry=lambda error: self._retried("handing over", f"{error} Trying again."),
         )
         self._bytes_received = 0
 
@@ -77,12 +106,12 @@ class AssignmentRunner:
             LearnerStoppedError: the worker stops, or lost the lease.
             LiptError: it cannot be carried out here, or its result was refused.
         """
-        started = perf_counter()
+        started = self._clock()
         task = assignment.task
         initial = self._initial_weights(assignment)
         shard = self._shard(assignment)
         self._lease.report(worker_pb2.LEARNER_PHASE_TRAINING)
-        learner = train_learner(
+        learner = self._train(
             task,
             initial,
             shard,
@@ -111,11 +140,11 @@ class AssignmentRunner:
             self._upload(weights, assignment.task.learners.encoding)
             for weights in (*learner.snapshots, learner.weights)
         ]
-        seconds = perf_counter() - started
+        seconds = self._clock() - started
         report = Report(learner.loss, learner.train_seconds, seconds, self._bytes_received)
         self._insist(
-            lambda: self._coordinator.commit(worker_id, assignment, result, report, snapshots),
-            patient_with=_COORDINATOR_IN_TROUBLE,
+            lambda: self._client.commit(worker_id, assignment, result, report, snapshots),
+            waits_for=UnavailableError,
         )
         logger.info(
             "learner %s is in: loss %.3f, %.1f s, %.2f MB sent",
@@ -127,10 +156,7 @@ class AssignmentRunner:
 
     def _upload(self, weights: Weights, encoding: WeightEncoding) -> BlobName:
         content = encode_weights(weights, encoding)
-        return self._insist(
-            lambda: upload(self._coordinator.blobs, content, policy=self._policy),
-            patient_with=_COORDINATOR_IN_TROUBLE,
-        )
+        return self._insist(lambda: self._transfers.upload(content), waits_for=UnavailableError)
 
     def _initial_weights(self, assignment: Assignment) -> Weights:
         task = assignment.task
@@ -156,21 +182,14 @@ class AssignmentRunner:
     def _cached(self, name: BlobName) -> Path:
         # It may lie here since long ago.
         if not self._cache.keep_if_whole(name):
-            self._insist(
-                lambda: download(self._coordinator.blobs, name, self._cache, policy=self._policy)
-            )
+            self._insist(lambda: self._transfers.download(name, self._cache))
             self._bytes_received += name.size_bytes
         self._cache.trim(self._cache_bytes, keep=name)
         return self._cache.path(name)
 
     def _downloaded(self, name: BlobName) -> bytes:
         content: bytes = self._insist(
-            lambda: download_bytes(
-                self._coordinator.blobs,
-                name,
-                max_bytes=self._cache.max_blob_bytes,
-                policy=self._policy,
-            )
+            lambda: self._transfers.download_bytes(name, max_bytes=self._cache.max_blob_bytes)
         )
         self._bytes_received += len(content)
         return content
@@ -186,17 +205,20 @@ class AssignmentRunner:
     def _insist(
         self,
         action: Callable[[], ResultT],
-        patient_with: tuple[type[LiptError], ...] = (UnreachableError,),
+        waits_for: type[UnavailableError] = UnreachableError,
     ) -> ResultT:
-        """Repeat an action while the coordinator is away and the lease may still hold."""
-        while True:
+        """Repeat an action while the coordinator is away and the lease may still hold.
+
+        A trained learner is worth waiting for a coordinator in any trouble. What is fetched
+        can meet a full disk, too, but that is this worker's own.
+        """
+
+        def attempt() -> ResultT:
             if self._should_stop():
                 raise LearnerStoppedError("stopped before the learner was handed in.")
-            try:
-                return action()
-            except patient_with as error:
-                self._retried("handing over", f"{error} Trying again.")
-                sleep(_RETRY_SECONDS)
+            return action()
+
+        return retry(attempt, on=(waits_for,), policy=self._waits)
 
     def _retried(self, what: str, reason: str) -> None:
         self._events.record(EventKind.RETRIED, detail=what, level=logging.WARNING, reason=reason)

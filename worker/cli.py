@@ -1,4 +1,4 @@
-"""`lipt-worker`: flags over LIPT_* variables over `--config FILE`, then work.
+"""Command line of `lipt-worker`: flags over LIPT_* variables over `--config FILE`, then work.
 
 Heavy imports wait until the flags are read, so that `--help` answers at once.
 """
@@ -70,6 +70,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     import os
     import signal
     from contextlib import ExitStack
+    from functools import partial
 
     from lipt.common.config.settings import load_settings
     from lipt.common.network.address import require_deliberate_exposure
@@ -91,7 +92,8 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.common.process.devices import resolve_device
     from lipt.common.rpc.channel import open_channel
     from lipt.worker.agent import Agent
-    from lipt.worker.coordinator import Coordinator
+    from lipt.worker.assignment import AssignmentRunner
+    from lipt.worker.client import CoordinatorClient
 
     device = resolve_device(settings.device)
     cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
@@ -102,7 +104,17 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
                 serving_metrics(settings.metrics_listen, tls, events, gauges=lambda: ())
             )
         channel = stack.enter_context(open_channel(settings.coordinator, tls))
-        agent = Agent(settings, Coordinator(channel), cache, device, events)
+        client = CoordinatorClient(channel)
+        make_runner = partial(
+            AssignmentRunner,
+            client,
+            cache,
+            cache_bytes=settings.cache_bytes,
+            device=device,
+            events=events,
+            allowed_modules=settings.allow_modules,
+        )
+        agent = Agent(settings, client, make_runner, device, events)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.run()

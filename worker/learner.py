@@ -18,9 +18,9 @@ from lipt.common.config.learner_task import LearnerTask
 from lipt.common.data.shard import Shard
 from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
 from lipt.common.determinism.seeding import derive_generator, derive_seed
-from lipt.common.errors import DataError, LearnerRejectedError
+from lipt.common.errors import DataError
 from lipt.common.models import build_model, lay_out
-from lipt.common.weights.finite import require_finite
+from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
 from lipt.worker.pruning import PruningInputs, prunable_parameters, prune
 from lipt.worker.training import ComputeMode, compute_mode, diverged, train_on_shard
@@ -179,8 +179,5 @@ def _gradients(
 
 
 def _require_finite(task: LearnerTask, tensors: Weights, what: str, step: int) -> None:
-    try:
-        require_finite(tensors)
-    except LearnerRejectedError as error:
-        where = f"{what} not finite after step {step}"
-        raise diverged(task, where) from error
+    if non_finite(tensors):
+        raise diverged(task, f"{what} not finite after step {step}")

@@ -1,4 +1,7 @@
-"""Keeps a learner's lease while another thread trains it."""
+"""Lease keeper: sends the heartbeats of a learner that another thread trains.
+
+Training never waits for the network, and a lease that is lost ends the training.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Self
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError
 from lipt.common.observability.events import EventKind, Events
 from lipt.v1 import worker_pb2
-from lipt.worker.coordinator import Assignment, Coordinator
+from lipt.worker.client import Assignment, CoordinatorClient
 
 logger = logging.getLogger(__name__)
 
@@ -19,10 +22,10 @@ class LeaseKeeper:
     """Sends heartbeats until it is left; `lost` says that the learner is worth nothing now."""
 
     def __init__(
-        self, coordinator: Coordinator, worker_id: str, assignment: Assignment, events: Events
+        self, client: CoordinatorClient, worker_id: str, assignment: Assignment, events: Events
     ) -> None:
         self.lost = threading.Event()
-        self._coordinator = coordinator
+        self._client = client
         self._worker_id = worker_id
         self._assignment = assignment
         self._events = events
@@ -58,7 +61,7 @@ class LeaseKeeper:
         while not self._left.is_set() and not self.lost.is_set():
             self._news.clear()
             try:
-                if self._coordinator.heartbeat(self._worker_id, self._assignment, self._progress):
+                if self._client.heartbeat(self._worker_id, self._assignment, self._progress):
                     logger.info("%s is no longer needed", self._assignment.assignment_id)
                     self.lost.set()
             except (StaleLeaseError, UnknownRunError) as error:

@@ -146,7 +146,7 @@ class BlobStore:
             StateError: the disk refuses.
         """
         name = BlobName.of(data)
-        self._check_size(name.size_bytes, str(name))
+        self._check_size(name)
         if self._is_durable(name):
             return name
         with state_errors(self.root), temporary_file(self._uploads) as (file, path):
@@ -184,7 +184,7 @@ class BlobStore:
             BlobTooLargeError: over the store's limit.
             StateError: the disk refuses.
         """
-        self._check_size(name.size_bytes, str(name))
+        self._check_size(name)
         if self.has(name):
             return name.size_bytes
         size = _size(self._part(name)) or 0
@@ -204,8 +204,8 @@ class BlobStore:
             UploadInProgressError: someone else is sending the same blob.
             StateError: the disk refuses.
         """
-        self._check_size(name.size_bytes, str(name))
-        return Upload.open(
+        self._check_size(name)
+        return Upload(
             name,
             offset_bytes,
             part=self._part(name),
@@ -241,10 +241,10 @@ class BlobStore:
             sync(self._target(name).parent)
         return True
 
-    def _check_size(self, size_bytes: int, label: str) -> None:
-        if size_bytes > self.max_blob_bytes:
+    def _check_size(self, name: BlobName) -> None:
+        if name.size_bytes > self.max_blob_bytes:
             raise BlobTooLargeError(
-                f"{label} has {size_bytes} bytes; at most {self.max_blob_bytes} are stored. "
+                f"{name} has {name.size_bytes} bytes; at most {self.max_blob_bytes} are stored. "
                 "Raise the limit where the store is configured, or send less."
             )
 

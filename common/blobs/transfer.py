@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 import grpc
 
@@ -33,128 +34,152 @@ from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 OnBytes = Callable[[int], object]
 
-IDLE_SECONDS = 30.0
+ResultT = TypeVar("ResultT")
+
 _STATUS_SECONDS = 10.0
-_DEFAULT_RETRY = RetryPolicy()
 # What sending again mends. A full disk, there or here, is said at once: its owner may know better.
 _MENDED = (UnreachableError, TransferError)
 
 
-def download(
-    stub: blob_pb2_grpc.BlobServiceStub,
-    name: BlobName,
-    store: BlobStore,
-    *,
-    on_bytes: OnBytes | None = None,
-    policy: RetryPolicy = _DEFAULT_RETRY,
-    idle_seconds: float = IDLE_SECONDS,
-) -> Path:
-    """Bring a blob into a local store, unless it is there; goes on with a partial one.
+@dataclass(frozen=True)
+class Transfers:
+    """Downloads and uploads over one connection.
 
-    Args:
+    What they raise besides the errors that they name: `UnreachableError` where the coordinator
+    stayed away, `CorruptBlobError` and `CorruptChunkError` where bytes came damaged each time.
+
+    Attributes:
         stub: the coordinator's blobs.
-        name: which.
-        store: where to; several processes may share it.
-        on_bytes: called with how many bytes just arrived; what it raises ends the
-            download, and the part that is here stays for the next one.
+        on_bytes: called with how many bytes have just come, or, in another thread, gone; what it
+            raises ends the transfer, and the part that is there stays for the next one.
         policy: how often a cut is mended.
         idle_seconds: a call on which nothing moved for so long is cut, and tried again.
-
-    Returns:
-        The blob's file in the store.
-
-    Raises:
-        UnknownBlobError: the coordinator does not have it.
-        BlobTooLargeError: over the store's limit.
-        UnreachableError: the coordinator stayed away.
-        CorruptBlobError, CorruptChunkError: damaged each time it was asked for.
     """
 
-    def attempt() -> Path:
-        if not store.has(name):
-            with store.open_upload(name, store.committed_offset(name)) as upload:
-                _receive(stub, name, upload, on_bytes=on_bytes, idle_seconds=idle_seconds)
-                upload.finish()
-        return store.path(name)
+    stub: blob_pb2_grpc.BlobServiceStub
+    on_bytes: OnBytes | None = None
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    idle_seconds: float = 30.0
 
-    return retry(attempt, on=_MENDED, policy=policy, progress=lambda: store.committed_offset(name))
+    def download(self, name: BlobName, store: BlobStore) -> Path:
+        """Bring a blob into a local store, unless it is there; goes on with a partial one.
 
+        Args:
+            name: which.
+            store: where to; several processes may share it.
 
-def download_bytes(
-    stub: blob_pb2_grpc.BlobServiceStub,
-    name: BlobName,
-    *,
-    max_bytes: int,
-    on_bytes: OnBytes | None = None,
-    policy: RetryPolicy = _DEFAULT_RETRY,
-    idle_seconds: float = IDLE_SECONDS,
-) -> bytes:
-    """Bring a blob into memory; goes on after a cut.
+        Returns:
+            The blob's file in the store.
 
-    Args:
-        stub: the coordinator's blobs.
-        name: which.
-        max_bytes: a larger one is refused from its name.
-        on_bytes: as for `download`.
-        policy: as for `download`.
-        idle_seconds: as for `download`.
+        Raises:
+            UnknownBlobError: the coordinator does not have it.
+            BlobTooLargeError: over the store's limit.
+        """
 
-    Raises:
-        BlobTooLargeError: over `max_bytes`; nothing is asked for.
-        LiptError: as for `download`.
-    """
-    if name.size_bytes > max_bytes:
-        raise BlobTooLargeError(
-            f"blob {name} is larger than the {max_bytes} bytes that are taken here. "
-            "Raise the limit, or download it into a file."
-        )
-    memory = _Memory(name)
+        def attempt() -> Path:
+            if not store.has(name):
+                with store.open_upload(name, store.committed_offset(name)) as upload:
+                    self._receive(name, upload)
+                    upload.finish()
+            return store.path(name)
 
-    def attempt() -> bytes:
-        _receive(stub, name, memory, on_bytes=on_bytes, idle_seconds=idle_seconds)
-        return memory.finish()
+        return self._retried(attempt, lambda: store.committed_offset(name))
 
-    return retry(attempt, on=_MENDED, policy=policy, progress=lambda: memory.offset_bytes)
+    def download_bytes(self, name: BlobName, *, max_bytes: int) -> bytes:
+        """Bring a blob into memory; goes on after a cut.
 
+        Args:
+            name: which.
+            max_bytes: a larger one is refused from its name.
 
-def upload(
-    stub: blob_pb2_grpc.BlobServiceStub,
-    data: bytes | Path,
-    *,
-    on_bytes: OnBytes | None = None,
-    policy: RetryPolicy = _DEFAULT_RETRY,
-    idle_seconds: float = IDLE_SECONDS,
-) -> BlobName:
-    """Store a content at the coordinator, durably, unless it is there.
+        Raises:
+            UnknownBlobError: the coordinator does not have it.
+            BlobTooLargeError: over `max_bytes`; nothing is asked for.
+        """
+        if name.size_bytes > max_bytes:
+            raise BlobTooLargeError(
+                f"blob {name} is larger than the {max_bytes} bytes that are taken here. "
+                "Raise the limit, or download it into a file."
+            )
+        memory = _Memory(name)
 
-    Args:
-        stub: the coordinator's blobs.
-        data: the content, or a file of it, which must not change meanwhile.
-        on_bytes: called, in another thread, with how many bytes were just sent; what
-            it raises ends the upload.
-        policy: how often a cut is mended.
-        idle_seconds: as for `download`.
+        def attempt() -> bytes:
+            self._receive(name, memory)
+            return memory.finish()
 
-    Raises:
-        BlobTooLargeError: over the coordinator's limit.
-        UploadInProgressError: someone else was sending the same and did not get on.
-        UnreachableError: the coordinator stayed away.
-        CorruptBlobError, CorruptChunkError: damaged each time it was sent.
-    """
-    name = BlobName.of(data) if isinstance(data, bytes) else BlobName.of_file(data)
-    committed = 0
+        return self._retried(attempt, lambda: memory.offset_bytes)
 
-    def attempt() -> BlobName:
-        nonlocal committed
-        request = blob_pb2.GetUploadStatusRequest(blob=blob_to_proto(name))
-        with _lipt_errors():
-            status = stub.GetUploadStatus(request, timeout=_STATUS_SECONDS)
-        committed = status.committed_offset_bytes
-        if not status.complete:
-            _send(stub, name, data, committed, on_bytes=on_bytes, idle_seconds=idle_seconds)
-        return name
+    def upload(self, data: bytes | Path) -> BlobName:
+        """Store a content at the coordinator, durably, unless it is there.
 
-    return retry(attempt, on=_MENDED, policy=policy, progress=lambda: committed)
+        Args:
+            data: the content, or a file of it, which must not change meanwhile.
+
+        Raises:
+            BlobTooLargeError: over the coordinator's limit.
+            UploadInProgressError: someone else was sending the same and did not get on.
+        """
+        name = BlobName.of(data) if isinstance(data, bytes) else BlobName.of_file(data)
+        committed = 0
+
+        def attempt() -> BlobName:
+            nonlocal committed
+            request = blob_pb2.GetUploadStatusRequest(blob=blob_to_proto(name))
+            with _lipt_errors():
+                status = self.stub.GetUploadStatus(request, timeout=_STATUS_SECONDS)
+            committed = status.committed_offset_bytes
+            if not status.complete:
+                self._send(name, data, committed)
+            return name
+
+        return self._retried(attempt, lambda: committed)
+
+    def _retried(self, attempt: Callable[[], ResultT], progress: Callable[[], int]) -> ResultT:
+        return retry(attempt, on=_MENDED, policy=self.policy, progress=progress)
+
+    def _receive(self, name: BlobName, sink: _Sink) -> None:
+        """One call's worth of a blob, from where the sink is."""
+        if sink.offset_bytes == name.size_bytes:
+            return
+        request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=sink.offset_bytes)
+        call = self.stub.ReadBlob(request)
+        watchdog = IdleWatchdog(self.idle_seconds)
+        with _lipt_errors(watchdog), watchdog.over(call):
+            for response in watchdog.messages(call):
+                data = chunk_data(response.chunk, blob=name, offset_bytes=sink.offset_bytes)
+                sink.write(data)
+                if self.on_bytes:
+                    self.on_bytes(len(data))
+
+    def _send(self, name: BlobName, data: bytes | Path, offset_bytes: int) -> None:
+        """One call's worth of a blob, from where the coordinator is."""
+        watchdog = IdleWatchdog(self.idle_seconds)
+        errors: list[Exception] = []
+
+        def requests() -> Iterator[blob_pb2.WriteBlobRequest]:
+            # gRPC would log what its thread's iterator raises, and tell the caller nothing.
+            try:
+                for offset, piece in pieces:
+                    watchdog.wait_begins()
+                    ref = blob_to_proto(name) if offset == offset_bytes else None
+                    request = blob_pb2.WriteBlobRequest(blob=ref)
+                    fill_chunk(request.chunk, offset, piece)
+                    yield request
+                    if self.on_bytes:
+                        self.on_bytes(len(piece))
+            except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
+                errors.append(error)
+
+        with ExitStack() as stack:
+            pieces = _pieces(data, offset_bytes, name.size_bytes, stack)
+            call = self.stub.WriteBlob.future(requests())
+            try:
+                with _lipt_errors(watchdog), watchdog.over(call):
+                    call.result()
+            except LiptError:
+                if errors:
+                    raise errors[0] from None
+                raise
 
 
 class _Sink(Protocol):
@@ -187,67 +212,6 @@ class _Memory:
             self._clear()
             raise CorruptBlobError(f"blob {self._name} arrived with another digest. Ask again.")
         return b"".join(self._pieces)
-
-
-def _receive(
-    stub: blob_pb2_grpc.BlobServiceStub,
-    name: BlobName,
-    sink: _Sink,
-    *,
-    on_bytes: OnBytes | None,
-    idle_seconds: float,
-) -> None:
-    """One call's worth of a blob, from where the sink is."""
-    if sink.offset_bytes == name.size_bytes:
-        return
-    request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=sink.offset_bytes)
-    call = stub.ReadBlob(request)
-    watchdog = IdleWatchdog(idle_seconds)
-    with _lipt_errors(watchdog), watchdog.over(call):
-        for response in watchdog.messages(call):
-            data = chunk_data(response.chunk, blob=name, offset_bytes=sink.offset_bytes)
-            sink.write(data)
-            if on_bytes:
-                on_bytes(len(data))
-
-
-def _send(
-    stub: blob_pb2_grpc.BlobServiceStub,
-    name: BlobName,
-    data: bytes | Path,
-    offset_bytes: int,
-    *,
-    on_bytes: OnBytes | None,
-    idle_seconds: float,
-) -> None:
-    """One call's worth of a blob, from where the coordinator is."""
-    watchdog = IdleWatchdog(idle_seconds)
-    errors: list[Exception] = []
-
-    def requests() -> Iterator[blob_pb2.WriteBlobRequest]:
-        # gRPC would log what its thread's iterator raises, and tell the caller nothing.
-        try:
-            for offset, piece in pieces:
-                watchdog.wait_begins()
-                ref = blob_to_proto(name) if offset == offset_bytes else None
-                request = blob_pb2.WriteBlobRequest(blob=ref)
-                fill_chunk(request.chunk, offset, piece)
-                yield request
-                if on_bytes:
-                    on_bytes(len(piece))
-        except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
-            errors.append(error)
-
-    with ExitStack() as stack:
-        pieces = _pieces(data, offset_bytes, name.size_bytes, stack)
-        call = stub.WriteBlob.future(requests())
-        try:
-            with _lipt_errors(watchdog), watchdog.over(call):
-                call.result()
-        except LiptError:
-            if errors:
-                raise errors[0] from None
-            raise
 
 
 def _pieces(

@@ -27,31 +27,12 @@ class Upload:
     def __init__(
         self,
         name: BlobName,
-        *,
-        file: FileIO,
-        part: Path,
-        target: Path,
-        on_arrival: Callable[[BlobName], object],
-    ) -> None:
-        self.name = name
-        self.offset_bytes = 0
-        self._file = file
-        self._part = part
-        self._target = target
-        self._on_arrival = on_arrival
-        self._digest = hashlib.sha256()
-        self._lock = threading.Lock()
-
-    @classmethod
-    def open(
-        cls,
-        name: BlobName,
         offset_bytes: int,
         *,
         part: Path,
         target: Path,
         on_arrival: Callable[[BlobName], object],
-    ) -> Self:
+    ) -> None:
         """Continue the partial file at its end; `on_arrival` is told when all of it is durable.
 
         Raises:
@@ -59,16 +40,21 @@ class Upload:
             WrongOffsetError: it ends elsewhere.
             StateError: the disk refuses.
         """
+        self.name = name
+        self.offset_bytes = 0
+        self._part = part
+        self._target = target
+        self._on_arrival = on_arrival
+        self._digest = hashlib.sha256()
+        self._lock = threading.Lock()
         with state_errors(part):
-            file = _open_locked(name, part)
-        upload = cls(name, file=file, part=part, target=target, on_arrival=on_arrival)
+            self._file = _open_locked(name, part)
         try:
             with state_errors(part):
-                upload._resume(offset_bytes)
+                self._resume(offset_bytes)
         except BaseException:
-            upload.close()
+            self.close()
             raise
-        return upload
 
     def _resume(self, offset_bytes: int) -> None:
         # A longer one was begun by a peer that declared another size.

@@ -1,6 +1,6 @@
 """Knobs: the settings that a model class has, read off its fields.
 
-A knob is described once, in its `Field(description=...)`. The example files in deploy/, the
+A knob is described once, in the docstring below its field. The example files in deploy/, the
 help of the command lines and the documentation's tables are made from that one sentence.
 """
 
@@ -115,6 +115,10 @@ def option_help(model: Model, name: str, *, note: str = "", show_default: bool =
     return " ".join(filter(None, (knob.description, note, f"[{bracket}]" if bracket else "")))
 
 
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
 def _sections(model: Model, *, name: str, description: str) -> Iterator[Section]:
     fields = model.model_fields
     inner = {key: kind for key, field in fields.items() if _is_model(kind := field.annotation)}
@@ -124,7 +128,7 @@ def _sections(model: Model, *, name: str, description: str) -> Iterator[Section]
         yield from _sections(
             section,
             name=f"{name}.{key}" if name else key,
-            description=fields[key].description or _summary(section),
+            description=_one_line(fields[key].description) or _summary(section),
         )
 
 
@@ -140,7 +144,7 @@ def _knob(name: str, field: FieldInfo) -> Knob:
     required = field.is_required()
     return Knob(
         name=name,
-        description=field.description or "",
+        description=_one_line(field.description),
         allowed=_allowed(field),
         # What a factory makes differs from machine to machine.
         default=None if required or field.default_factory else field.default,

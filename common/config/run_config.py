@@ -54,120 +54,78 @@ class SoupMethod(StrEnum):
     UNIFORM = "uniform"
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A group of settings."""
+
     # What is not finite has no JSON, so a run with it could not be read again.
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
-class ValidationConfig(_Section):
+class ValidationConfig(Section):
     """The split held out of the training set for the soup, stratified by class."""
 
-    fraction: float = Field(
-        default=0.02, gt=0.0, le=0.5, description="Share of each class that is held out."
-    )
-    min_per_class: int = Field(
-        default=20,
-        ge=1,
-        description="Fewest examples held out of a class, though never more than half of it.",
-    )
+    fraction: float = Field(default=0.02, gt=0.0, le=0.5)
+    """Share of each class that is held out."""
+    min_per_class: int = Field(default=20, ge=1)
+    """Fewest examples held out of a class, though never more than half of it."""
 
 
-class InitializationConfig(_Section):
+class InitializationConfig(Section):
     """How theta*, the weights that every learner starts from, is made."""
 
-    epochs: float = Field(
-        default=0.0,
-        ge=0.0,
-        le=3.0,
-        description="Epochs that theta* is trained for, on the whole training split. "
-        "0 leaves it untrained.",
-    )
-    steps: int | None = Field(
-        default=None,
-        ge=0,
-        description="Optimizer steps that theta* is trained for, in place of `epochs`.",
-        examples=[100],
-    )
-    weights_sha256: Sha256 | None = Field(
-        default=None,
-        description="SHA-256 of the safetensors blob that theta* begins with, in place of random "
-        "weights. The flag `--initial-weights FILE` of lipt run start uploads it.",
-        examples=["<64 hexadecimal digits>"],
-    )
-    batch_size: int = Field(
-        default=256, ge=1, description="Examples per optimizer step of theta*'s training."
-    )
-    learning_rate: float = Field(
-        default=0.1, gt=0.0, description="Constant learning rate of theta*'s training."
-    )
+    epochs: float = Field(default=0.0, ge=0.0, le=3.0)
+    """Epochs that theta* is trained for, on the whole training split. 0 leaves it untrained."""
+    steps: int | None = Field(default=None, ge=0, examples=[100])
+    """Optimizer steps that theta* is trained for, in place of `epochs`."""
+    weights_sha256: Sha256 | None = Field(default=None, examples=["<64 hexadecimal digits>"])
+    """SHA-256 of the safetensors blob that theta* begins with, in place of random weights. The flag
+    `--initial-weights FILE` of lipt run start uploads it."""
+    batch_size: int = Field(default=256, ge=1)
+    """Examples per optimizer step of theta*'s training."""
+    learning_rate: float = Field(default=0.1, gt=0.0)
+    """Constant learning rate of theta*'s training."""
 
 
-class LearnersConfig(_Section):
+class LearnersConfig(Section):
     """What every learner does with its shard: K passes over M minibatches of B examples."""
 
-    num_learners: int = Field(
-        default=10,
-        ge=1,
-        le=10_000,
-        description="n: how many learners are trained, each on a shard of its own.",
-    )
-    num_minibatches: int = Field(
-        default=1, ge=1, description="M: how many minibatches a learner's shard has."
-    )
-    num_steps: int = Field(
-        default=10,
-        ge=1,
-        description="K: how many passes a learner makes over its minibatches. "
-        "The paper stays at 10, because more of them overfit so small a shard.",
-    )
-    num_snapshots: int = Field(
-        default=0,
-        ge=0,
-        le=1000,
-        description="Copies of itself that a learner sends in while it trains, fewer than "
-        "`num_steps`: what `forgetting`, `aum` and `dual` see besides start and end. "
-        "Each is as large as a dense result.",
-    )
-    batch_size: int = Field(default=256, ge=1, description="B: examples in a minibatch.")
-    learning_rate: float = Field(
-        default=0.05,
-        gt=0.0,
-        description="Constant learning rate of SGD. From a random theta*, 0.1 leaves `resnet18` at "
-        "chance, while `resnet8` gains from 0.2.",
-    )
-    momentum: float = Field(default=0.9, ge=0.0, lt=1.0, description="Momentum of SGD.")
-    weight_decay: float = Field(default=5e-4, ge=0.0, description="Weight decay of SGD.")
-    min_learners: int = Field(
-        default=1,
-        ge=1,
-        description="Fewest learners that make a soup: a run that gets fewer fails. At most "
-        "`num_learners`.",
-    )
-    deadline_seconds: float = Field(
-        default=0.0,
-        ge=0.0,
-        description="How long a run waits for learners, from its first assignment on; then it "
-        "goes on with those that are in. 0 waits for all; else it should outlast a lease.",
-    )
-    max_attempts: int = Field(
-        default=3, ge=1, description="How often a learner is tried before it counts as failed."
-    )
-    precision: Precision = Field(
-        default=Precision.AUTO,
-        description="What a learner computes in. `auto` is bfloat16 on CUDA devices that have it, "
-        "and float32 on all others.",
-    )
-    cpu_threads: int = Field(
-        default=1,
-        ge=1,
-        description="Threads for training on a CPU. Part of the run, because the sums in a "
-        "convolution's gradient depend on their number.",
-    )
-    encoding: WeightEncoding = Field(
-        default=WeightEncoding.BITMASK,
-        description="How a learner's weights travel. `planes` is as exact as `bitmask`, a fifth "
-        "smaller and slower to make; `bfloat16_planes` rounds, to a third of the size.",
-    )
+    num_learners: int = Field(default=10, ge=1, le=10_000)
+    """n: how many learners are trained, each on a shard of its own."""
+    num_minibatches: int = Field(default=1, ge=1)
+    """M: how many minibatches a learner's shard has."""
+    num_steps: int = Field(default=10, ge=1)
+    """K: how many passes a learner makes over its minibatches. The paper stays at 10, because more
+    of them overfit so small a shard."""
+    num_snapshots: int = Field(default=0, ge=0, le=1000)
+    """Copies of itself that a learner sends in while it trains, fewer than `num_steps`: what
+    `forgetting`, `aum` and `dual` see besides start and end. Each is as large as a dense result."""
+    batch_size: int = Field(default=256, ge=1)
+    """B: examples in a minibatch."""
+    learning_rate: float = Field(default=0.05, gt=0.0)
+    """Constant learning rate of SGD. From a random theta*, 0.1 leaves `resnet18` at chance, while
+    `resnet8` gains from 0.2."""
+    momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
+    """Momentum of SGD."""
+    weight_decay: float = Field(default=5e-4, ge=0.0)
+    """Weight decay of SGD."""
+    min_learners: int = Field(default=1, ge=1)
+    """Fewest learners that make a soup: a run that gets fewer fails. At most `num_learners`."""
+    deadline_seconds: float = Field(default=0.0, ge=0.0)
+    """How long a run waits for learners, from its first assignment on; then it goes on with those
+    that are in. 0 waits for all; else it should outlast a lease."""
+    max_attempts: int = Field(default=3, ge=1)
+    """How often a learner is tried before it counts as failed."""
+    precision: Precision = Precision.AUTO
+    """What a learner computes in. `auto` is bfloat16 on CUDA devices that have it, and float32 on
+    all others."""
+    cpu_threads: int = Field(default=1, ge=1)
+    """Threads for training on a CPU. Part of the run, because the sums in a convolution's gradient
+    depend on their number."""
+    encoding: WeightEncoding = WeightEncoding.BITMASK
+    """How a learner's weights travel. `planes` is as exact as `bitmask`, a fifth smaller and slower
+    to make; `bfloat16_planes` rounds, to a third of the size."""
 
     @model_validator(mode="after")
     def _min_learners_can_arrive(self) -> Self:
@@ -198,36 +156,28 @@ class LearnersConfig(_Section):
         return tuple((2 * self.num_steps * part + parts) // (2 * parts) for part in range(1, parts))
 
 
-class AugmentationConfig(_Section):
+class AugmentationConfig(Section):
     """Augmentation of the images that a learner trains on."""
 
-    method: AugmentationMethod = Field(
-        default=AugmentationMethod.RANDAUGMENT,
-        description="`randaugment` distorts each image by random operations; `crop_flip` shifts it "
-        "by up to 4 pixels and mirrors half of them.",
-    )
-    num_ops: int = Field(
-        default=2, ge=0, le=10, description="Operations that RandAugment applies to an image."
-    )
-    magnitude: int = Field(
-        default=9, ge=0, le=30, description="Strength of RandAugment's operations."
-    )
+    method: AugmentationMethod = AugmentationMethod.RANDAUGMENT
+    """`randaugment` distorts each image by random operations; `crop_flip` shifts it by up to 4
+    pixels and mirrors half of them."""
+    num_ops: int = Field(default=2, ge=0, le=10)
+    """Operations that RandAugment applies to an image."""
+    magnitude: int = Field(default=9, ge=0, le=30)
+    """Strength of RandAugment's operations."""
 
 
-class PruningConfig(_Section):
+class PruningConfig(Section):
     """How a learner is pruned to its density, the share of weights that it KEEPS."""
 
-    method: PruningMethod = Field(
-        default=PruningMethod.MAGNITUDE,
-        description="Which weights are dropped: the smallest (`magnitude`), those that the loss "
-        "depends on least (`snip`), any (`random`), or none at all.",
-    )
-    density_min: Density = Field(
-        default=0.85,
-        description="Lowest density. Each learner gets its own, uniform from here to "
-        "`density_max`.",
-    )
-    density_max: Density = Field(default=0.95, description="Highest density.")
+    method: PruningMethod = PruningMethod.MAGNITUDE
+    """Which weights are dropped: the smallest (`magnitude`), those that the loss depends on least
+    (`snip`), any (`random`), or none at all."""
+    density_min: Density = 0.85
+    """Lowest density. Each learner gets its own, uniform from here to `density_max`."""
+    density_max: Density = 0.95
+    """Highest density."""
 
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> Self:
@@ -239,48 +189,30 @@ class PruningConfig(_Section):
         return self
 
 
-class SoupConfig(_Section):
+class SoupConfig(Section):
     """How the learners are merged and their batch-norm statistics mended."""
 
-    method: SoupMethod = Field(
-        default=SoupMethod.GREEDY,
-        description="`greedy` takes a learner in only where that raises the accuracy on the "
-        "validation split; `uniform` averages all of them.",
-    )
-    num_alphas: int = Field(
-        default=10,
-        ge=1,
-        le=1000,
-        description="Mixing ratios that `greedy` tries for each learner: 1/num_alphas, "
-        "2/num_alphas, ..., 1.",
-    )
-    reestimate_batch_norm: bool = Field(
-        default=True,
-        description="Whether batch-norm statistics are estimated again before every evaluation, "
-        "and for theta_p.",
-    )
-    batch_norm_examples: int = Field(
-        default=512,
-        ge=2,
-        description="Training images that batch-norm statistics are estimated from.",
-    )
+    method: SoupMethod = SoupMethod.GREEDY
+    """`greedy` takes a learner in only where that raises the accuracy on the validation split;
+    `uniform` averages all of them."""
+    num_alphas: int = Field(default=10, ge=1, le=1000)
+    """Mixing ratios that `greedy` tries for each learner: 1/num_alphas, 2/num_alphas, ..., 1."""
+    reestimate_batch_norm: bool = True
+    """Whether batch-norm statistics are estimated again before every evaluation, and for theta_p.
+    """
+    batch_norm_examples: int = Field(default=512, ge=2)
+    """Training images that batch-norm statistics are estimated from."""
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """Everything a run's result depends on, besides the data and the library versions."""
 
-    model: str = Field(
-        default="resnet18",
-        description="The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10`, `torchvision:NAME` "
-        "or `package.module:factory`.",
-    )
-    seed: int = Field(
-        default=0,
-        ge=0,
-        lt=2**63,
-        description="Everything random is drawn from it: one seed gives one soup and one subset, "
-        "whatever the workers do.",
-    )
+    model: str = "resnet18"
+    """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10`, `torchvision:NAME` or
+    `package.module:factory`."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Everything random is drawn from it: one seed gives one soup and one subset, whatever the
+    workers do."""
     validation: ValidationConfig = ValidationConfig()
     initialization: InitializationConfig = InitializationConfig()
     learners: LearnersConfig = LearnersConfig()
@@ -288,9 +220,6 @@ class RunConfig(_Section):
     pruning: PruningConfig = PruningConfig()
     soup: SoupConfig = SoupConfig()
     # The kernels: batch statistics of channels-last activations, and MobileNet's forward pass.
-    evaluation_threads: int = Field(
-        default=2,
-        ge=1,
-        description="Threads for the soup and the signals on a CPU; raise it on a large head node. "
-        "Part of the run, because the sums in some kernels depend on their number.",
-    )
+    evaluation_threads: int = Field(default=2, ge=1)
+    """Threads for the soup and the signals on a CPU; raise it on a large head node. Part of the
+    run, because the sums in some kernels depend on their number."""

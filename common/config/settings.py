@@ -46,6 +46,7 @@ class LayeredSettings(BaseSettings):
         env_nested_delimiter="__",
         frozen=True,
         extra="forbid",
+        use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
 

@@ -8,6 +8,7 @@ Shapes: N images, C channels, H x W pixels.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -74,20 +75,11 @@ def load(
     own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
     chosen = image_size or _DEFAULT_SIZE
     size = (first.height, first.width) if own_size else (chosen, chosen)
-    scan = _scan(
-        rows, first, size, num_threads, memory_budget_bytes=memory_budget_bytes, progress=progress
-    )
+    look = partial(_scan, rows, first, num_threads, memory_budget_bytes, progress)
+    scan = look(size)
     if own_size and not scan.one_size:
         size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
-        scan = _scan(
-            rows,
-            first,
-            size,
-            num_threads,
-            memory_budget_bytes=memory_budget_bytes,
-            progress=progress,
-        )
-
+        scan = look(size)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
     channels = 1 if scan.grayscale else 3
@@ -100,11 +92,10 @@ def load(
 def _scan(
     rows: Rows,
     first: Header,
-    size: tuple[int, int],
     num_threads: int,
-    *,
     memory_budget_bytes: int,
     progress: Progress | None,
+    size: tuple[int, int],
 ) -> _Scan:
     height, width = size
     fits = len(rows) * 3 * height * width <= memory_budget_bytes

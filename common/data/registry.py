@@ -9,7 +9,7 @@ from types import MappingProxyType
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES, load
 from lipt.common.data.parallel import Progress
-from lipt.common.data.sources.cifar import cifar10_rows, cifar100_rows
+from lipt.common.data.sources.cifar import cifar_rows
 from lipt.common.data.sources.digits import digits_rows
 from lipt.common.data.sources.factory import factory_rows
 from lipt.common.data.sources.imagefolder import imagefolder_rows
@@ -24,10 +24,7 @@ _WITHOUT_PATH: Mapping[str, Callable[[str], Rows]] = MappingProxyType(
 
 _WITH_PATH: Mapping[str, Callable[[str, Path], Rows]] = MappingProxyType(
     {
-        "cifar10": cifar10_rows,
-        "cifar10-test": cifar10_rows,
-        "cifar100": cifar100_rows,
-        "cifar100-test": cifar100_rows,
+        **dict.fromkeys(("cifar10", "cifar10-test", "cifar100", "cifar100-test"), cifar_rows),
         "imagefolder": imagefolder_rows,
         "parquet": parquet_rows,
     }

@@ -73,7 +73,7 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
         tensors["offsets"] = torch.tensor(offsets, dtype=torch.int64)
     else:
         tensors["images"] = dataset.images(ids)
-    return pack(tensors, {})
+    return pack(tensors)
 
 
 def unpack_shard(data: bytes, image: ImageFormat, *, num_examples: int, num_classes: int) -> Shard:

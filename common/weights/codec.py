@@ -1,24 +1,94 @@
-"""Codec parts: the bitmask and the description that both encodings of weights have.
+"""Codec parts: what both encodings of weights have: the bitmask, the description, the open file.
 
 A value is kept when its bit pattern is not zero, so -0.0 and every NaN survive. The bitmask of n
 values has ceil(n / 8) bytes: bit i % 8 of byte i // 8, counted from the lowest, is set when value
 i is kept; row-major over the values; padding bits are zero. The description is JSON in the file's
-metadata, without spaces: {"version":V,PART:{NAME:...}}.
+metadata, without spaces: {"version":V,PART:{NAME:...}}. A tensor that it names is stored as
+mask/NAME beside its values, all others as dense/NAME.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from lipt.common.errors import WeightsError
-from lipt.common.weights.container import bytes_of
-from lipt.common.weights.specs import TensorSpec, quoted
+from lipt.common.weights.container import Container, bytes_of
+from lipt.common.weights.specs import TensorSpec, check_specs, quoted
+
+EntryT = TypeVar("EntryT")
+
+
+class EncodedWeights(Mapping[str, torch.Tensor], ABC, Generic[EntryT]):
+    """The weights of an open file; every access decodes a tensor anew.
+
+    Every size is compared with the model's before anything is allocated for it.
+    """
+
+    # Where a masked tensor's values are stored: FORM/NAME.
+    values_form: ClassVar[str]
+
+    def __init__(self, container: Container, like: Mapping[str, TensorSpec]) -> None:
+        """Compare what a file declares with the tensors of a model, `like`.
+
+        Raises:
+            WeightsError: it contradicts itself or `like`.
+        """
+        self.container = container
+        self.like = like
+        self._masked = self._read_entries(container.metadata)
+        check_specs(dict(self._declared()), like)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Decode one tensor: on the CPU, independent of the file.
+
+        Raises:
+            WeightsError: the file contradicts itself.
+        """
+        if name in self._masked:
+            return self._decode(name, self._masked[name])
+        return self.container.tensor(f"dense/{name}")
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, in the model's order."""
+        return iter(self.like)
+
+    def __len__(self) -> int:
+        """How many tensors there are."""
+        return len(self.like)
+
+    def _declared(self) -> Iterator[tuple[str, TensorSpec]]:
+        """What the header says the tensors are, once its parts agree with each other."""
+        stored = self.container.specs
+        for part, spec in stored.items():
+            form, _, name = part.partition("/")
+            if form == "dense" and name not in self._masked:
+                yield name, spec
+            elif form not in ("mask", self.values_form) or name not in self._masked:
+                raise contradiction(f"{quoted(part)} is neither dense nor of a masked tensor")
+        for name, entry in self._masked.items():
+            mask, values = stored.get(f"mask/{name}"), stored.get(f"{self.values_form}/{name}")
+            if mask is None or values is None:
+                raise contradiction(f"the mask or the values of {quoted(name)} are missing")
+            yield name, self._spec(name, entry, mask, values)
+
+    @abstractmethod
+    def _read_entries(self, metadata: Mapping[str, str]) -> dict[str, EntryT]:
+        """What the description says of the masked tensors."""
+
+    @abstractmethod
+    def _spec(self, name: str, entry: EntryT, mask: TensorSpec, values: TensorSpec) -> TensorSpec:
+        """What a masked tensor is, once its parts agree with its entry."""
+
+    @abstractmethod
+    def _decode(self, name: str, entry: EntryT) -> torch.Tensor:
+        """A masked tensor."""
 
 
 def split(tensor: torch.Tensor) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:

@@ -49,12 +49,13 @@ _NAMES = {
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
-def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> bytes:
+def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """The file that holds these tensors: equal tensors and metadata give equal bytes.
 
     Args:
-        tensors: any shape, layout and device, of a dtype that the format has.
-        metadata: texts for the header; left out when empty.
+        tensors: by name, any shape, layout and device, of a dtype that the format has; those
+            that share memory are stored each on its own.
+        metadata: texts for the header; left out when there are none.
 
     Raises:
         WeightsError: a tensor's dtype is not one of the format's.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.weights import planes, sparse
 from lipt.common.weights.container import read_container
-from lipt.common.weights.specs import TensorSpec, Weights
+from lipt.common.weights.specs import TensorSpec
 
 # Another model's file is small enough to be opened and its differences named.
 _SPARE_TENSORS = 1000
@@ -30,62 +29,24 @@ def encode_weights(weights: Mapping[str, torch.Tensor], encoding: WeightEncoding
     return planes.encode_planes(weights, bfloat16=encoding is WeightEncoding.BFLOAT16_PLANES)
 
 
-@dataclass(frozen=True, eq=False)
-class EncodedWeights(Mapping[str, torch.Tensor]):
-    """The weights of an open file; every access decodes a tensor anew.
-
-    Attributes:
-        specs: the tensors, in the model's order.
-        decode: reads the tensor of a name.
-    """
-
-    specs: Mapping[str, TensorSpec]
-    decode: Callable[[str], torch.Tensor]
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        """Decode one tensor: on the CPU, independent of the file.
-
-        Raises:
-            WeightsError: the file contradicts itself.
-        """
-        return self.decode(name)
-
-    def __iter__(self) -> Iterator[str]:
-        """The names, in the model's order."""
-        return iter(self.specs)
-
-    def __len__(self) -> int:
-        """How many tensors there are."""
-        return len(self.specs)
-
-
-def decode_weights(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> Weights:
-    """Decode a file of `encode_weights`, whichever encoding it is in.
-
-    Args:
-        source: the content, or a path; the file must not change meanwhile.
-        like: the model's tensors.
-
-    Returns:
-        Tensors on the CPU in the order of `like`, independent of `source`.
-
-    Raises:
-        BlobTooLargeError, WeightsError: as `open_weights`.
-    """
-    return dict(open_weights(source, like=like))
-
-
-def open_weights(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> EncodedWeights:
-    """Open a file of `encode_weights` for who looks at one tensor after the other.
+def open_weights(
+    source: bytes | Path, *, like: Mapping[str, TensorSpec]
+) -> planes.PlanesWeights | sparse.SparseWeights:
+    """Open a file of `encode_weights`, whichever encoding it is in; `dict` of it decodes all.
 
     Args:
         source: the content, or a path; the file must not change while it is in use.
         like: the model's tensors.
 
+    Returns:
+        Tensors by name in the order of `like`; each is decoded when it is asked for, to the CPU,
+        and then independent of `source`.
+
     Raises:
         BlobTooLargeError: larger than the model's dense weights could be, or more
             tensors than it has.
-        WeightsError: in no encoding, or a header that contradicts itself or `like`.
+        WeightsError: in no encoding, or a header that contradicts itself or `like`; what concerns
+            a tensor's values when it is decoded.
     """
     max_tensors = 2 * len(like) + _SPARE_TENSORS
     # The bitmask comes on top where all values are kept, and what DEFLATE cannot compress.
@@ -96,5 +57,4 @@ def open_weights(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> Enc
         max_tensors=max_tensors,
     )
     compressed = planes.METADATA_KEY in container.metadata
-    decoder = planes.planes_decoder if compressed else sparse.sparse_decoder
-    return EncodedWeights(like, decoder(container, like=like))
+    return (planes.PlanesWeights if compressed else sparse.SparseWeights)(container, like)

@@ -1,34 +1,16 @@
-"""Dense weights: a state dict as a safetensors file, and back."""
+"""Dense weights: a state dict read from a safetensors file; `container.pack` writes one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
-from lipt.common.weights.container import pack, read_container
+from lipt.common.weights.container import read_container
 from lipt.common.weights.specs import TensorSpec, Weights, check_specs
 
 # Another model's file is small enough to be opened and its differences named.
 _SPARE_TENSORS = 1000
 _MAX_TENSORS = 100_000
-
-
-def serialize_weights(
-    weights: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
-) -> bytes:
-    """A safetensors file: equal weights and metadata give equal bytes.
-
-    Args:
-        weights: tensors by name, any shape, layout and device; those that share
-            memory are stored each on its own.
-        metadata: texts for the file's header.
-
-    Raises:
-        WeightsError: a tensor's dtype is not one of the format's.
-    """
-    return pack(weights, metadata or {})
 
 
 def read_weights(

@@ -1,4 +1,4 @@
-"""Finite weights: one NaN would spread to every merged weight, so a learner with any is refused."""
+"""Finite weights: one NaN or infinity would spread to all that is made of them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from collections.abc import Mapping
 
 import torch
 
-from lipt.common.errors import LearnerRejectedError
 
-
-def require_finite(weights: Mapping[str, torch.Tensor]) -> None:
-    """Refuse weights with a NaN or an infinity.
+def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
+    """Which weights are NaN or infinite, as the beginning of a sentence; empty where none is.
 
     Args:
         weights: tensors by name, any shape and dtype. Integers are always finite.
 
-    Raises:
-        LearnerRejectedError: names the first tensor that is not finite, with how
-            many of its values are not.
+    Returns:
+        The first such tensor by name, how many of its values it concerns, and how many other
+        tensors have some.
     """
     bad = {name: count for name, tensor in weights.items() if (count := _num_non_finite(tensor))}
-    if bad:
-        name, count = next(iter(bad.items()))
-        others = f", as do {len(bad) - 1} other tensors" if len(bad) > 1 else ""
-        raise LearnerRejectedError(
-            f"{name!r} holds {count} non-finite values of {weights[name].numel()}{others}: the "
-            "learner diverged. Lower learners.learning_rate, or use precision float32."
-        )
+    if not bad:
+        return ""
+    name, count = next(iter(bad.items()))
+    said = f"{name!r} has NaN or infinite values ({count} of {weights[name].numel()})"
+    others = len(bad) - 1
+    if not others:
+        return said
+    return (
+        f"{said}, and so {'does 1 other tensor' if others == 1 else f'do {others} other tensors'}"
+    )
 
 
 def _num_non_finite(tensor: torch.Tensor) -> int:

@@ -21,7 +21,7 @@ of zlib may write different bytes, which decode to the same.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +29,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lipt.common.weights.codec import contradiction, describe, join, read_description, split
-from lipt.common.weights.container import Container, is_shape, pack
-from lipt.common.weights.specs import TensorSpec, check_specs, quoted
+from lipt.common.weights.codec import (
+    EncodedWeights,
+    contradiction,
+    describe,
+    join,
+    read_description,
+    split,
+)
+from lipt.common.weights.container import is_shape, pack
+from lipt.common.weights.specs import TensorSpec, quoted
 
 METADATA_KEY = "lipt.planes"
 _VERSION = 1
@@ -81,81 +88,42 @@ def encode_planes(weights: Mapping[str, torch.Tensor], *, bfloat16: bool = False
     return pack(stored, describe(METADATA_KEY, _VERSION, tensors=tensors))
 
 
-def planes_decoder(
-    container: Container, *, like: Mapping[str, TensorSpec]
-) -> Callable[[str], torch.Tensor]:
-    """What decodes a file of `encode_planes` that must hold exactly the tensors of a model.
+class PlanesWeights(EncodedWeights[_Entry]):
+    """An open file of `encode_planes`; a stream of more than was declared is not read on."""
 
-    Every size is compared with `like` before anything is allocated for it; a stream that
-    goes on after what it was declared to hold is left there.
+    values_form = "planes"
 
-    Args:
-        container: the file, which has `METADATA_KEY` in its metadata.
-        like: the model's tensors.
+    def _read_entries(self, metadata: Mapping[str, str]) -> dict[str, _Entry]:
+        tensors = read_description(metadata, METADATA_KEY, _VERSION, "tensors")
+        try:
+            return {name: _read_entry(entry) for name, entry in tensors.items()}
+        except (ValueError, KeyError, TypeError):
+            raise contradiction(f"{METADATA_KEY!r} has an impossible entry") from None
 
-    Returns:
-        Decodes the tensor of a name: on the CPU, independent of the file.
+    def _spec(self, name: str, entry: _Entry, mask: TensorSpec, values: TensorSpec) -> TensorSpec:
+        for part in (mask, values):
+            if part.dtype != torch.uint8 or len(part.shape) != 1:
+                raise contradiction(f"a part of {quoted(name)} is {part}, not 1-D uint8")
+        expected = self.like.get(name)
+        rounded = entry.dtype == torch.bfloat16 and expected and expected.dtype == torch.float32
+        spec = TensorSpec(entry.shape, torch.float32 if rounded else entry.dtype)
+        if entry.num_kept > spec.num_elements:
+            raise contradiction(f"{quoted(name)} is {spec}, and keeps {entry.num_kept} values")
+        return spec
 
-    Raises:
-        WeightsError: the file contradicts itself or `like`; what concerns a tensor's values
-            when it is decoded.
-    """
-    entries = _read_entries(container.metadata)
-    check_specs(dict(_declared(container.specs, entries, like)), like)
-
-    def decode(name: str) -> torch.Tensor:
-        if name in entries:
-            return _decode(container, name, entries[name], like[name])
-        return container.tensor(f"dense/{name}")
-
-    return decode
-
-
-def _read_entries(metadata: Mapping[str, str]) -> dict[str, _Entry]:
-    tensors = read_description(metadata, METADATA_KEY, _VERSION, "tensors")
-    try:
-        return {name: _read_entry(entry) for name, entry in tensors.items()}
-    except (ValueError, KeyError, TypeError):
-        raise contradiction(f"{METADATA_KEY!r} has an impossible entry") from None
+    def _decode(self, name: str, entry: _Entry) -> torch.Tensor:
+        spec, stored = self.like[name], self.container
+        mask = _inflate(stored.values(f"mask/{name}"), -(-spec.num_elements // 8), name)
+        values = _from_planes(stored.values(f"planes/{name}"), entry, name)
+        if spec.dtype != entry.dtype:
+            values = values.astype(np.uint32) << 16
+        return join(mask, values, spec, name)
 
 
 def _read_entry(entry: Any) -> _Entry:
     if not is_shape(entry["shape"]) or not is_shape([entry["kept"]]):
         raise ValueError("an impossible shape, or number of values")
     return _Entry(_DTYPES[entry["dtype"]], entry["kept"], tuple(entry["shape"]))
-
-
-def _declared(
-    specs: Mapping[str, TensorSpec],
-    entries: Mapping[str, _Entry],
-    like: Mapping[str, TensorSpec],
-) -> Iterator[tuple[str, TensorSpec]]:
-    """What the header says the tensors are, once its parts agree with each other."""
-    for stored, spec in specs.items():
-        form, _, name = stored.partition("/")
-        if form == "dense" and name not in entries:
-            yield name, spec
-        elif form not in ("mask", "planes") or name not in entries:
-            raise contradiction(f"{quoted(stored)} is neither dense nor compressed")
-        elif spec.dtype != torch.uint8 or len(spec.shape) != 1:
-            raise contradiction(f"{quoted(stored)} is {spec}, not 1-D uint8")
-    for name, entry in entries.items():
-        if f"mask/{name}" not in specs or f"planes/{name}" not in specs:
-            raise contradiction(f"the mask or the values of {quoted(name)} are missing")
-        expected = like.get(name)
-        rounded = entry.dtype == torch.bfloat16 and expected and expected.dtype == torch.float32
-        spec = TensorSpec(entry.shape, torch.float32 if rounded else entry.dtype)
-        if entry.num_kept > spec.num_elements:
-            raise contradiction(f"{quoted(name)} is {spec}, and keeps {entry.num_kept} values")
-        yield name, spec
-
-
-def _decode(container: Container, name: str, entry: _Entry, spec: TensorSpec) -> torch.Tensor:
-    mask = _inflate(container.values(f"mask/{name}"), -(-spec.num_elements // 8), name)
-    values = _from_planes(container.values(f"planes/{name}"), entry, name)
-    if spec.dtype != entry.dtype:
-        values = values.astype(np.uint32) << 16
-    return join(mask, values, spec, name)
 
 
 def _to_planes(values: npt.NDArray[Any]) -> bytes:

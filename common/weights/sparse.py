@@ -17,15 +17,22 @@ densities of 0.85 to 0.95 that learners have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 
 from lipt.common.errors import WeightsError
-from lipt.common.weights.codec import contradiction, describe, join, read_description, split
-from lipt.common.weights.container import Container, is_shape, pack
-from lipt.common.weights.specs import TensorSpec, check_specs, quoted
+from lipt.common.weights.codec import (
+    EncodedWeights,
+    contradiction,
+    describe,
+    join,
+    read_description,
+    split,
+)
+from lipt.common.weights.container import is_shape, pack
+from lipt.common.weights.specs import TensorSpec, quoted
 
 METADATA_KEY = "lipt.sparse"
 _VERSION = 1
@@ -54,65 +61,26 @@ def encode_sparse(weights: Mapping[str, torch.Tensor]) -> bytes:
     return pack(stored, describe(METADATA_KEY, _VERSION, shapes=shapes))
 
 
-def sparse_decoder(
-    container: Container, *, like: Mapping[str, TensorSpec]
-) -> Callable[[str], torch.Tensor]:
-    """What decodes a file of `encode_sparse` that must hold exactly the tensors of a model.
+class SparseWeights(EncodedWeights[tuple[int, ...]]):
+    """An open file of `encode_sparse`; the entries are the shapes of the masked tensors."""
 
-    Every size is compared with `like` before anything is allocated for it.
+    values_form = "values"
 
-    Args:
-        container: the file.
-        like: the model's tensors.
-
-    Returns:
-        Decodes the tensor of a name: on the CPU, independent of the file.
-
-    Raises:
-        WeightsError: not a sparse file, or one that contradicts itself or `like`; what
-            concerns a tensor's values when it is decoded.
-    """
-    shapes = _read_shapes(container.metadata)
-    check_specs(dict(_declared(container.specs, shapes)), like)
-
-    def decode(name: str) -> torch.Tensor:
-        if name in shapes:
-            values = container.values(f"values/{name}").view(f"u{like[name].dtype.itemsize}")
-            return join(container.values(f"mask/{name}"), values, like[name], name)
-        return container.tensor(f"dense/{name}")
-
-    return decode
-
-
-def _read_shapes(metadata: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
-    if METADATA_KEY not in metadata:
-        raise WeightsError(
-            f"the file has no {METADATA_KEY!r} in its metadata, so it is not sparse weights. "
-            "Dense weights are read with read_weights."
-        )
-    shapes = read_description(metadata, METADATA_KEY, _VERSION, "shapes")
-    if not all(is_shape(shape) for shape in shapes.values()):
-        raise contradiction(f"{METADATA_KEY!r} has an impossible shape")
-    return {name: tuple(shape) for name, shape in shapes.items()}
-
-
-def _declared(
-    specs: Mapping[str, TensorSpec], shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[str, TensorSpec]]:
-    """What the header says the tensors are, once its parts agree with each other."""
-    for stored, spec in specs.items():
-        form, _, name = stored.partition("/")
-        if form == "dense" and name not in shapes:
-            yield name, spec
-        elif form not in ("mask", "values") or name not in shapes:
-            raise contradiction(f"{quoted(stored)} is neither dense nor one of the masked tensors")
-    for name, shape in shapes.items():
-        mask, values = specs.get(f"mask/{name}"), specs.get(f"values/{name}")
-        if mask is None or values is None:
-            raise contradiction(
-                f"{quoted(name)} is declared as masked, but its mask or its values are missing"
+    def _read_entries(self, metadata: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+        if METADATA_KEY not in metadata:
+            raise WeightsError(
+                f"the file has no {METADATA_KEY!r} in its metadata, so it is not sparse weights. "
+                "Dense weights are read with read_weights."
             )
-        spec = TensorSpec(shape, values.dtype)
+        shapes = read_description(metadata, METADATA_KEY, _VERSION, "shapes")
+        if not all(is_shape(shape) for shape in shapes.values()):
+            raise contradiction(f"{METADATA_KEY!r} has an impossible shape")
+        return {name: tuple(shape) for name, shape in shapes.items()}
+
+    def _spec(
+        self, name: str, entry: tuple[int, ...], mask: TensorSpec, values: TensorSpec
+    ) -> TensorSpec:
+        spec = TensorSpec(entry, values.dtype)
         expected = TensorSpec((-(-spec.num_elements // 8),), torch.uint8)
         if mask != expected:
             raise contradiction(f"the mask of {quoted(name)} is {mask}, {spec} needs {expected}")
@@ -120,4 +88,8 @@ def _declared(
             raise contradiction(
                 f"the values of {quoted(name)} are {values}, not 1-D floating point"
             )
-        yield name, spec
+        return spec
+
+    def _decode(self, name: str, entry: tuple[int, ...]) -> torch.Tensor:  # noqa: ARG002 - `like` has it
+        values = self.container.values(f"values/{name}").view(f"u{self.like[name].dtype.itemsize}")
+        return join(self.container.values(f"mask/{name}"), values, self.like[name], name)

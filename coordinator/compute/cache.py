@@ -8,6 +8,7 @@ not have its digest any more, and is computed again.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -37,19 +38,22 @@ SaveableT = TypeVar("SaveableT", bound=Saveable)
 
 def cached(
     folder: Path,
-    name: str,
+    kind: str,
+    depends_on: tuple[object, ...],
     *,
     load: Callable[[Path], SaveableT],
     compute: Callable[[], SaveableT],
 ) -> SaveableT:
-    """What was kept under that name, or what `compute` makes, which is kept from then on.
+    """What was kept of that kind, or what `compute` makes, which is kept from then on.
 
     Args:
         folder: made where it is missing.
-        name: says everything that the value depends on.
+        kind: what the value is.
+        depends_on: everything that the value depends on, and nothing else; told apart by `repr`.
         load: reads what the value's `save` wrote.
         compute: makes the value.
     """
+    name = f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
     kept = _whole(folder, name)
     if kept is not None:
         os.utime(kept)

@@ -12,13 +12,13 @@ from multiprocessing.connection import Connection, wait
 from lipt.common.errors import ComputeError, LiptError
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import Failed, Finished, Progressed
-from lipt.coordinator.compute.settings import ComputeSettings
+from lipt.coordinator.settings import CoordinatorSettings
 
 # Ctrl-C and a service manager's SIGTERM reach the whole process group: the parent decides.
 IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
-def serve(pipe: Connection, settings: ComputeSettings) -> None:
+def serve(pipe: Connection, settings: CoordinatorSettings) -> None:
     """Run jobs until the parent closes the pipe or is gone."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -40,14 +40,10 @@ def _run(job: object, context: Context) -> Finished | Failed:
     try:
         return Finished(job.run(context))  # type: ignore[attr-defined]
     except LiptError as error:
-        return Failed(error.reason, str(error))
+        return Failed(error)
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
-        kind = type(job).__name__
-        return Failed(
-            ComputeError.reason,
-            f"{kind} failed: {type(error).__name__}: {error}",
-            traceback.format_exc(),
-        )
+        why = f"{type(job).__name__} failed: {type(error).__name__}: {error}"
+        return Failed(ComputeError(why), traceback.format_exc())
 
 
 def _end_with_parent() -> None:

@@ -15,14 +15,16 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.determinism.seeding import derive_generator, derive_seed
+from lipt.common.errors import WeightsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
+from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.coordinator.compute.settings import ComputeSettings
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import Split, split_validation
+from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.signals.batches import Batches
 
 Report = Callable[[str, int, int], None]
@@ -32,7 +34,7 @@ Report = Callable[[str, int, int], None]
 class Context:
     """Lives as long as the compute process; everything in it is opened when first needed."""
 
-    settings: ComputeSettings
+    settings: CoordinatorSettings
     report: Report
 
     @cached_property
@@ -40,10 +42,10 @@ class Context:
         """The coordinator's data set."""
         settings = self.settings
         return open_dataset(
-            settings.data_source,
-            image_size=settings.image_size,
-            allowed_modules=settings.allowed_modules,
-            progress=self.progress(f"reading {settings.data_source}"),
+            settings.dataset.source,
+            image_size=settings.dataset.image_size,
+            allowed_modules=settings.allow_modules,
+            progress=self.progress(f"reading {settings.dataset.source}"),
         )
 
     @cached_property
@@ -54,7 +56,8 @@ class Context:
     @cached_property
     def blobs(self) -> BlobStore:
         """The state directory's blobs, shared with the service."""
-        return BlobStore(self.settings.state_dir, max_blob_bytes=self.settings.max_blob_bytes)
+        settings = self.settings
+        return BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
 
     @property
     def signals_dir(self) -> Path:
@@ -67,12 +70,7 @@ class Context:
 
     def split(self, config: RunConfig) -> Split:
         """The run's training and validation ids; the same at every call."""
-        return split_validation(
-            self.dataset.labels_N,
-            fraction=config.validation.fraction,
-            min_per_class=config.validation.min_per_class,
-            seed=config.seed,
-        )
+        return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
 
     def batch_norm_images(self, config: RunConfig) -> Tensor | None:
         """The run's training images (uint8) that batch-norm statistics are estimated on.
@@ -112,7 +110,7 @@ class Context:
             num_classes=len(self.dataset.class_names),
             image_shape=self.dataset.image_shape,
             seed=derive_seed(config.seed, "model"),
-            allowed_modules=self.settings.allowed_modules,
+            allowed_modules=self.settings.allow_modules,
         )
         return lay_out(model, config.model, self.device)
 
@@ -121,11 +119,22 @@ class Context:
         return read_weights(
             self.blobs.verified_path(name),
             like=specs_of(model.state_dict()),
-            max_bytes=self.settings.max_blob_bytes,
+            max_bytes=self.settings.limits.max_blob_bytes,
         )
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> torch.nn.Module:
-        """The run's model with weights from a blob, on the device, in evaluation mode."""
+        """The run's model with weights from a blob, on the device, in evaluation mode.
+
+        Raises:
+            WeightsError: they are another model's, or not finite.
+        """
         model = self.new_model(config)
-        model.load_state_dict(self.read_weights(weights, model))
+        loaded = self.read_weights(weights, model)
+        if bad := non_finite(loaded):
+            raise WeightsError(
+                f"the weights {weights.sha256[:12]} cannot be selected on: {bad}. The model that "
+                "they were taken from has diverged. Go back to a checkpoint from before it "
+                "diverged, and train on with a lower learning rate."
+            )
+        model.load_state_dict(loaded)
         return model.eval()

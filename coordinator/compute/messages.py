@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from lipt.common.errors import LiptError
+
 if TYPE_CHECKING:
     from lipt.coordinator.compute.context import Context
 
@@ -39,6 +41,5 @@ class Finished:
 class Failed:
     """Why there is none; with a traceback when nobody foresaw it."""
 
-    reason: str
-    text: str
+    error: LiptError
     traceback: str = ""

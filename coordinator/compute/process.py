@@ -20,16 +20,17 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import TypeVar
 
-from lipt.common.errors import ComputeError, error_class, revive
+from lipt.common.errors import ComputeError
 from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.child import IGNORED_SIGNALS, serve
 from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed
-from lipt.coordinator.compute.settings import ComputeSettings
+from lipt.coordinator.settings import CoordinatorSettings
 
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 MessageT = TypeVar("MessageT")
+Message = Progressed | Finished | Failed
 OnProgress = Callable[[str, int, int], None]
 
 # So often a job may end its child before it is given up.
@@ -39,7 +40,7 @@ _MAX_DEATHS = 3
 class ComputeProcess:
     """Runs jobs in the child; safe to use from one event loop."""
 
-    def __init__(self, settings: ComputeSettings, events: Events | None = None) -> None:
+    def __init__(self, settings: CoordinatorSettings, events: Events | None = None) -> None:
         """Begin without a child; the first job starts one.
 
         Args:
@@ -91,7 +92,7 @@ class ComputeProcess:
     async def _ask(self, pipe: Connection, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
         await self._in_thread(lambda: pipe.send(job))
         while True:
-            message = await self._in_thread(lambda: _receive(pipe))
+            message: Message = await self._in_thread(pipe.recv)
             if not isinstance(message, Progressed):
                 return _outcome(message, job)
             on_progress(message.activity, message.done, message.total)
@@ -169,17 +170,10 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _receive(pipe: Connection) -> Progressed | Finished | Failed:
-    message = pipe.recv()
-    if not isinstance(message, Progressed | Finished | Failed):
-        raise TypeError(f"the compute process sent {message!r}")
-    return message
-
-
 def _outcome(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
     if isinstance(message, Finished):
         result: ResultT = message.result
         return result
     if message.traceback:
         logger.error("%s failed:\n%s", type(job).__name__, message.traceback)
-    raise revive(error_class(message.reason), message.text)
+    raise message.error

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import BlobTooLargeError, LearnerRejectedError, WeightsError
-from lipt.common.weights.encodings import decode_weights
-from lipt.common.weights.finite import require_finite
+from lipt.common.weights.encodings import open_weights
+from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import TensorSpec
 
 # A few steps of training leave the length of the weights about where it was.
@@ -63,10 +63,13 @@ def check_learner(
             that are not finite; weights far longer than theta*'s; another density.
     """
     try:
-        weights = decode_weights(path, like=like)
-        require_finite(weights)
+        weights = dict(open_weights(path, like=like))
     except (WeightsError, BlobTooLargeError) as error:
         raise LearnerRejectedError(str(error)) from None
+    if bad := non_finite(weights):
+        raise LearnerRejectedError(
+            f"{bad}: the learner diverged. Lower learners.learning_rate, or use precision float32."
+        )
     _require_norm(trained_norm(weights), initial_norm)
     if density is not None:
         _require_density(weights, density)

@@ -47,53 +47,6 @@ class Scored:
     mended: Weights
 
 
-@torch.inference_mode()
-def accuracy(
-    model: nn.Module,
-    images_NCHW: Tensor,
-    labels_N: Tensor,
-    image: ImageFormat,
-    *,
-    device: torch.device | str,
-    batch_size: int = 128,
-) -> float:
-    """Share of examples whose largest logit is their label's.
-
-    An example with a logit that is not finite counts as wrong.
-
-    Args:
-        model: on `device`; evaluated in inference mode, its training flags are restored.
-        images_NCHW: uint8.
-        labels_N: int64.
-        image: how the images are normalized.
-        device: where the model is.
-        batch_size: examples per forward pass.
-
-    Returns:
-        In [0, 1].
-
-    Raises:
-        ConfigError: there are no examples.
-    """
-    if not len(labels_N):
-        raise ConfigError(
-            "accuracy over 0 examples is undefined. Hold out a larger validation.fraction."
-        )
-    with evaluation_mode(model), pinned_kernels():
-        num_correct = sum(
-            _num_correct(model(to_model_input(images_BCHW, image, device)), labels_B.to(device))
-            for images_BCHW, labels_B in zip(
-                torch.split(images_NCHW, batch_size), torch.split(labels_N, batch_size), strict=True
-            )
-        )
-    return num_correct / len(labels_N)
-
-
-def _num_correct(logits_BC: Tensor, labels_B: Tensor) -> int:
-    right_B = logits_BC.argmax(dim=-1) == labels_B
-    return int((right_B & logits_BC.isfinite().all(dim=-1)).sum())
-
-
 def batch_norm_inputs(
     images_MCHW: Tensor, image: ImageFormat, device: torch.device | str, *, batch_size: int
 ) -> Iterator[Tensor]:
@@ -113,15 +66,24 @@ def batch_norm_inputs(
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Scores weights on the validation split, their batch-norm statistics mended first."""
+    """Scores weights on the validation split, their batch-norm statistics mended first.
 
-    # On `device`; takes on the weights of each call.
+    Attributes:
+        model: on `device`; takes on the weights of each call, its training flags are restored.
+        image: how the images are normalized.
+        device: where the model is.
+        images_NCHW: uint8.
+        labels_N: int64.
+        batch_norm_images_MCHW: training images; None evaluates with the statistics that the
+            weights came with.
+        batch_size: examples per forward pass.
+    """
+
     model: nn.Module
     image: ImageFormat
     device: torch.device | str
     images_NCHW: Tensor
     labels_N: Tensor
-    # Training images; None evaluates with the statistics that the weights came with.
     batch_norm_images_MCHW: Tensor | None
     batch_size: int = 128
 
@@ -130,6 +92,9 @@ class Evaluator:
 
         Args:
             weights: the model's; asked for each tensor once, and none is kept.
+
+        Raises:
+            ConfigError: there are no examples.
         """
         for name, tensor in self.model.state_dict().items():
             tensor.copy_(weights[name])
@@ -144,12 +109,27 @@ class Evaluator:
                 )
                 reestimate_batch_norm(self.model, inputs)
             mended = batch_norm_statistics(self.model)
-        score = accuracy(
-            self.model,
-            self.images_NCHW,
-            self.labels_N,
-            self.image,
-            device=self.device,
-            batch_size=self.batch_size,
-        )
-        return Scored(accuracy=score, mended=mended)
+        return Scored(accuracy=self._accuracy(), mended=mended)
+
+    @torch.inference_mode()
+    def _accuracy(self) -> float:
+        """Share of examples whose largest logit is their label's.
+
+        An example with a logit that is not finite counts as wrong.
+        """
+        if not len(self.labels_N):
+            raise ConfigError(
+                "accuracy over 0 examples is undefined. Hold out a larger validation.fraction."
+            )
+        num_correct = 0
+        with evaluation_mode(self.model), pinned_kernels():
+            for images_BCHW, labels_B in zip(
+                torch.split(self.images_NCHW, self.batch_size),
+                torch.split(self.labels_N, self.batch_size),
+                strict=True,
+            ):
+                inputs_BCHW = to_model_input(images_BCHW, self.image, self.device)
+                logits_BC = self.model(inputs_BCHW)
+                right_B = logits_BC.argmax(dim=-1) == labels_B.to(self.device)
+                num_correct += int((right_B & logits_BC.isfinite().all(dim=-1)).sum())
+        return num_correct / len(self.labels_N)

@@ -22,6 +22,7 @@ from torch import Tensor
 from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.evaluation import Scored
+from lipt.coordinator.state.records import IngredientRecord
 
 # Opens one learner's weights: they are on disk, and may be many. Each access reads a tensor.
 OpenWeights = Callable[[], Mapping[str, Tensor]]
@@ -35,28 +36,12 @@ _VALUES_AT_ONCE = 2**15
 
 
 @dataclass(frozen=True)
-class Ingredient:
-    """One learner's part in the soup."""
-
-    index: int
-    # Place in the soup's order, from 0.
-    position: int
-    # Alone, on the validation split.
-    accuracy: float
-    # (1 - alpha) soup + alpha ingredient; 0 where it was discarded.
-    alpha: float
-    kept: bool
-    # Of the soup after it was offered.
-    soup_accuracy: float
-
-
-@dataclass(frozen=True)
 class Soup:
-    """theta_p, its accuracy, and its ingredients in the order in which they were offered."""
+    """theta_p, its accuracy, and its ingredients by learner, in the order they were offered in."""
 
     weights: Weights
     accuracy: float
-    ingredients: tuple[Ingredient, ...]
+    ingredients: dict[int, IngredientRecord]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,15 +122,15 @@ def greedy_soup(
     accuracies, best = _score_alone(learners, score)
     order = sorted(range(len(learners)), key=lambda index: (-accuracies[index], index))
     weights, soup_accuracy = dict(learners[order[0]]()) | best.mended, best.accuracy
-    ingredients = [_ingredient(order[0], 0, accuracies, alpha=1.0, soup_accuracy=soup_accuracy)]
+    ingredients = {order[0]: _ingredient(0, best.accuracy, alpha=1.0, soup_accuracy=soup_accuracy)}
     for position, index in enumerate(order[1:], start=1):
         weights, soup_accuracy, alpha = _offer(
             weights, soup_accuracy, learners[index], score, num_alphas=num_alphas
         )
-        ingredients.append(
-            _ingredient(index, position, accuracies, alpha=alpha, soup_accuracy=soup_accuracy)
+        ingredients[index] = _ingredient(
+            position, accuracies[index], alpha=alpha, soup_accuracy=soup_accuracy
         )
-    return Soup(weights, soup_accuracy, tuple(ingredients))
+    return Soup(weights, soup_accuracy, ingredients)
 
 
 def _offer(
@@ -189,11 +174,11 @@ def uniform_soup(
     accuracies, _ = _score_alone(learners, score)
     weights = _mean(learners)
     scored = score(weights)
-    ingredients = (
-        _ingredient(index, index, accuracies, alpha=1 / (index + 1), soup_accuracy=scored.accuracy)
-        for index in range(len(learners))
-    )
-    return Soup(weights | scored.mended, scored.accuracy, tuple(ingredients))
+    ingredients = {
+        index: _ingredient(index, accuracy, alpha=1 / (index + 1), soup_accuracy=scored.accuracy)
+        for index, accuracy in enumerate(accuracies)
+    }
+    return Soup(weights | scored.mended, scored.accuracy, ingredients)
 
 
 def _score_alone(learners: Sequence[OpenWeights], score: Evaluate) -> tuple[list[float], Scored]:
@@ -253,15 +238,14 @@ def _add(total: Tensor, tensor: Tensor) -> None:
 
 
 def _ingredient(
-    index: int, position: int, accuracies: Sequence[float], *, alpha: float, soup_accuracy: float
-) -> Ingredient:
-    return Ingredient(
-        index=index,
+    position: int, accuracy: float, *, alpha: float, soup_accuracy: float
+) -> IngredientRecord:
+    return IngredientRecord(
         position=position,
-        accuracy=accuracies[index],
+        accuracy=accuracy,
+        soup_accuracy=soup_accuracy,
         alpha=alpha,
         kept=alpha > 0.0,
-        soup_accuracy=soup_accuracy,
     )
 
 

@@ -1,4 +1,4 @@
-"""The coordinator's blobs over gRPC: streams from and to the store.
+"""Blob servicer: the coordinator's blobs over gRPC, streams from and to the store.
 
 Disk and hashing run in threads, so that the loop goes on answering heartbeats.
 A stream holds at most two chunks: the one on its way and the one after it. So
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from io import BufferedReader
+from typing import Any
 
 import grpc.aio
 
@@ -26,6 +27,8 @@ from lipt.common.errors import (
 from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
+Context = grpc.aio.ServicerContext[Any, Any]
+
 # A sender that vanished without a word keeps others from sending the same blob so long.
 IDLE_SECONDS = 20.0
 
@@ -39,9 +42,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         self._idle_seconds = idle_seconds
 
     async def ReadBlob(
-        self,
-        request: blob_pb2.ReadBlobRequest,
-        context: grpc.aio.ServicerContext[blob_pb2.ReadBlobRequest, blob_pb2.ReadBlobResponse],
+        self, request: blob_pb2.ReadBlobRequest, context: Context
     ) -> AsyncIterator[blob_pb2.ReadBlobResponse]:
         """Stream a blob from an offset to its end."""
         name = blob_from_proto(request.blob)
@@ -67,7 +68,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     async def WriteBlob(
         self,
         request_iterator: AsyncIterator[blob_pb2.WriteBlobRequest],
-        context: grpc.aio.ServicerContext[blob_pb2.WriteBlobRequest, blob_pb2.WriteBlobResponse],
+        context: Context,
     ) -> blob_pb2.WriteBlobResponse:
         """Store a blob; it is durable when this returns."""
         first = await self._next(request_iterator)
@@ -86,11 +87,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         return blob_pb2.WriteBlobResponse(blob=blob_to_proto(name))
 
     async def GetUploadStatus(
-        self,
-        request: blob_pb2.GetUploadStatusRequest,
-        context: grpc.aio.ServicerContext[
-            blob_pb2.GetUploadStatusRequest, blob_pb2.GetUploadStatusResponse
-        ],
+        self, request: blob_pb2.GetUploadStatusRequest, context: Context
     ) -> blob_pb2.GetUploadStatusResponse:
         """Say how much of an upload is kept."""
         name = blob_from_proto(request.blob)

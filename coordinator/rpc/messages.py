@@ -33,7 +33,7 @@ def run_view(store: RunStore, run: RunRecord, *, learners: bool = True) -> run_p
         progress=_progress(store.activity(run.run_id)),
         created_at=_timestamp(run.created_at),
         fingerprint=run.fingerprint,
-        costs=_costs(run),
+        costs=run_pb2.Costs(**run.all_costs),
         initial_weights=_blob(run.initial_weights),
         pretrained_weights=_blob(run.pretrained_weights),
     )
@@ -67,14 +67,6 @@ def _learner(learner: LearnerRecord, progress: LearnerProgress, run: RunRecord) 
     if learner.ingredient is not None:
         view.ingredient.CopyFrom(run_pb2.IngredientReport(**learner.ingredient.model_dump()))
     return view
-
-
-def _costs(run: RunRecord) -> run_pb2.Costs:
-    return run_pb2.Costs(
-        **run.costs.model_dump(),
-        bytes_to_workers=run.bytes_to_workers,
-        bytes_from_workers=run.bytes_from_workers,
-    )
 
 
 def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:

@@ -20,6 +20,7 @@ from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.rpc.messages import protocol_version
+from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
@@ -81,8 +82,8 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             raise InvalidRequestError(
                 f"wait_seconds {wait_seconds} is outside 0..{_MAX_WAIT_SECONDS:g}."
             )
-        granted = await self._until_stopping(
-            self._dispatcher.acquire(request.worker_id, wait_seconds=wait_seconds)
+        granted = await unless(
+            self._stopping, self._dispatcher.acquire(request.worker_id, wait_seconds=wait_seconds)
         )
         if granted is None:
             return pb.AcquireAssignmentResponse()
@@ -149,16 +150,3 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             shard=blob_to_proto(learner.shard),
             task=task_to_proto(run.task(learner)),
         )
-
-    async def _until_stopping(self, waiting: Any) -> Any:
-        """A long poll's answer, or None as soon as the service drains."""
-        poll = asyncio.ensure_future(waiting)
-        stop = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({poll, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if poll.done():
-                return poll.result()
-            return None
-        finally:
-            stop.cancel()
-            poll.cancel()

@@ -30,12 +30,10 @@ from lipt.coordinator.runs.transitions import (
     DAMAGED,
     Closing,
     decide_closing,
-    soup_record,
-    with_ingredients,
     without_open_learners,
     without_results,
 )
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
@@ -179,12 +177,8 @@ class RunDriver:
 
     async def _shard(self, run: RunRecord) -> None:
         started = monotonic()
-        draws = await self._computed(run.run_id, CutShards(run.config))
+        learners = await self._computed(run.run_id, CutShards(run.config))
         seconds = monotonic() - started
-        learners = tuple(
-            LearnerRecord(index=index, density=draw.density, shard=draw.shard)
-            for index, draw in enumerate(draws)
-        )
         await self._advance(
             run.run_id,
             lambda now: now.changed(
@@ -261,8 +255,11 @@ class RunDriver:
             lambda now: now.changed(
                 state=RunState.READY,
                 ended_at=self._wall_clock(),
-                learners=with_ingredients(now, made, run.results),
-                soup=soup_record(made),
+                learners=tuple(
+                    learner.changed(ingredient=made.ingredients.get(learner.index))
+                    for learner in now.learners
+                ),
+                soup=made.record,
                 pretrained_weights=made.weights,
                 costs=now.costs.changed(merging_seconds=seconds),
             ),

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.messages import run_config_from_proto
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import ConfigError, RunNotReadyError
+from lipt.common.errors import ConfigError, RunNotReadyError, WeightsError
 from lipt.common.models import build_model
 from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import read_weights
-from lipt.common.weights.finite import require_finite
+from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.pretraining.sharding import num_validation_examples, require_shards_fit
@@ -88,25 +88,40 @@ class RunRequests:
         return await self._driver.cancel(self._store.find(key).run_id)
 
     async def check_model(self, config: RunConfig) -> None:
-        """Refuse a model that cannot be built, and weights that are not its own."""
-        await asyncio.to_thread(
-            check_model, config, self._data, self._blobs, allowed_modules=self._allowed_modules
+        """Build the model once, and read the weights that it is to start from.
+
+        Raises:
+            UnknownNameError: there is no such model.
+            FactoryNotAllowedError: its module is not allowed here.
+            ConfigError: it cannot be built for the data, or has no linear head.
+            UnknownBlobError: the weights were not uploaded.
+            WeightsError: they are another model's, no safetensors file, or not finite.
+        """
+        await asyncio.to_thread(self._try_model, config)
+
+    def _try_model(self, config: RunConfig) -> None:
+        model = build_model(
+            config.model,
+            num_classes=len(self._data.class_names),
+            image_shape=self._data.image_shape,
+            seed=0,
+            allowed_modules=self._allowed_modules,
         )
+        given = config.initialization.weights_sha256
+        if given is not None:
+            path = self._blobs.path(self._blobs.find(given))
+            like = specs_of(model.state_dict())
+            weights = read_weights(path, like=like, max_bytes=self._blobs.max_blob_bytes)
+            if bad := non_finite(weights):
+                raise WeightsError(
+                    f"the weights that the run is to start from cannot be trained on: {bad}. Give "
+                    "weights from before they diverged."
+                )
 
     def _check_data(self, config: RunConfig) -> None:
         # Refuse a run whose shards need more examples than the training split has.
-        held_out = num_validation_examples(
-            self._data.class_counts,
-            fraction=config.validation.fraction,
-            min_per_class=config.validation.min_per_class,
-        )
-        learners = config.learners
-        require_shards_fit(
-            self._data.num_examples - held_out,
-            num_learners=learners.num_learners,
-            num_minibatches=learners.num_minibatches,
-            batch_size=learners.batch_size,
-        )
+        held_out = num_validation_examples(self._data.class_counts, config.validation)
+        require_shards_fit(self._data.num_examples - held_out, config.learners)
 
     def _free_name(self, wanted: str) -> str:
         taken = {run.name for run in self._store.runs()} | {"latest"}
@@ -147,34 +162,3 @@ def how_far(run: RunRecord, activity: Activity) -> str:
         parts.append(f"{activity.text}, {activity.done} of {activity.total}")
     where = f" ({'; '.join(parts)})" if parts else ""
     return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
-
-
-def check_model(
-    config: RunConfig,
-    data: DataDescription,
-    blobs: BlobStore,
-    *,
-    allowed_modules: Collection[str],
-) -> None:
-    """Build the model once, and read the weights that it is to start from.
-
-    Raises:
-        UnknownNameError: there is no such model.
-        FactoryNotAllowedError: its module is not allowed here.
-        ConfigError: it cannot be built for the data, or has no linear head.
-        UnknownBlobError: the weights were not uploaded.
-        WeightsError: they are another model's, or no safetensors file.
-        LearnerRejectedError: they are not finite.
-    """
-    model = build_model(
-        config.model,
-        num_classes=len(data.class_names),
-        image_shape=data.image_shape,
-        seed=0,
-        allowed_modules=allowed_modules,
-    )
-    given = config.initialization.weights_sha256
-    if given is not None:
-        name = blobs.find(given)
-        like = specs_of(model.state_dict())
-        require_finite(read_weights(blobs.path(name), like=like, max_bytes=blobs.max_blob_bytes))

@@ -12,8 +12,7 @@ from enum import Enum, auto
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.states import LearnerState
-from lipt.coordinator.compute.jobs.pretraining import SoupResult
-from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, RunRecord, SoupRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 # What is kept of the attempts that failed: a run may allow any number of them.
 _MAX_REFUSALS = 5
@@ -183,35 +182,3 @@ def without_results(run: RunRecord, indices: tuple[int, ...]) -> RunRecord:
         learner = requeued(run.learners[index], DAMAGED)
         run = run.with_learner(learner.changed(result=None, snapshots=()))
     return run
-
-
-def with_ingredients(
-    run: RunRecord, made: SoupResult, arrived: tuple[tuple[int, BlobName], ...]
-) -> tuple[LearnerRecord, ...]:
-    """The run's learners, those that were offered with their part in the soup."""
-    learners = list(run.learners)
-    for part in made.ingredients:
-        index, _ = arrived[part.index]
-        learners[index] = learners[index].changed(
-            ingredient=IngredientRecord(
-                position=part.position,
-                accuracy=part.accuracy,
-                soup_accuracy=part.soup_accuracy,
-                alpha=part.alpha,
-                kept=part.kept,
-            )
-        )
-    return tuple(learners)
-
-
-def soup_record(made: SoupResult) -> SoupRecord:
-    """The soup beside what it was made of."""
-    accuracies = [part.accuracy for part in made.ingredients]
-    return SoupRecord(
-        initial_accuracy=made.initial_accuracy,
-        mean_learner_accuracy=sum(accuracies) / len(accuracies),
-        best_learner_accuracy=max(accuracies),
-        soup_accuracy=made.soup_accuracy,
-        num_kept=sum(part.kept for part in made.ingredients),
-        num_validation_examples=made.num_validation_examples,
-    )

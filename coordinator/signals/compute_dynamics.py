@@ -1,4 +1,4 @@
-"""Dynamics of all learners: what theta*, every snapshot and every learner make of the data.
+"""Computing dynamics: what theta*, every snapshot and every learner make of the data.
 
 One model is in memory at a time, and of its outputs only what `Dynamics` keeps. The
 examples come in blocks whose images and running means fit in memory: images are read and

@@ -1,4 +1,4 @@
-"""Device: where signals lie while a strategy works on them, if they leave it room.
+"""Device placement of signals: on the device while a strategy works, if they leave it room.
 
 Strategies compute where their tensors are. Half of the free memory is theirs: for the
 float32 rows of a block, a class's products, a kernel's block.

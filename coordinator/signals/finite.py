@@ -34,6 +34,7 @@ def require_finite_rows(finite_B: Tensor, ids_B: Tensor, what: str) -> None:
     if bad:
         raise SignalsError(
             f"the model's {what} are not finite for {len(bad)} of {len(ids_B)} examples, with "
-            f"ids {named(bad)}. Its weights have diverged: lower learners.learning_rate and start "
-            "another run."
+            f"ids {named(bad)}. Its weights have diverged: where they are a run's own, lower "
+            "learners.learning_rate and start another run; where you gave them, give weights "
+            "from before they diverged."
         )

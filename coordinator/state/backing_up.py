@@ -81,8 +81,8 @@ def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
     contents = read_contents(partial)
     if contents.problems:
         raise StateError(f"{contents.problems[0]}. See lipt state check.")
-    whose = {need.blob.sha256: need.whose for need in needed_blobs(contents.runs, contents.subsets)}
-    useful = useful_digests(contents.runs, contents.subsets)
+    whose = {need.blob.sha256: need.whose for need in needed_blobs(contents)}
+    useful = useful_digests(contents)
     num_bytes = num_linked = num_blobs = 0
     for sha256 in sorted(whose.keys() | useful):
         original = directory / "blobs" / sha256[:2] / sha256

@@ -50,7 +50,7 @@ def check_state(directory: Path) -> Checked:
             blobs[path.name] = path.stat().st_size
         else:
             problems.append(problem)
-    for need in needed_blobs(contents.runs, contents.subsets):
+    for need in needed_blobs(contents):
         if blobs.get(need.blob.sha256) != need.blob.size_bytes:
             problems.append(f"blob {need.blob.sha256} is not there, {need.whose} needs it")
     return Checked(

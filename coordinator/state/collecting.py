@@ -51,8 +51,8 @@ def collect_garbage(
                 f"nothing was removed, for what is needed is not known: {contents.problems[0]}. "
                 "See lipt state check, and restore a backup."
             )
-        needed = {need.blob.sha256 for need in needed_blobs(contents.runs, contents.subsets)}
-        needed |= useful_digests(contents.runs, contents.subsets)
+        needed = {need.blob.sha256 for need in needed_blobs(contents)}
+        needed |= useful_digests(contents)
         with state_errors(directory):
             return _collect(directory, needed, now - min_age_seconds, dry_run=dry_run)
     finally:

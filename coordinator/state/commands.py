@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from platformdirs import user_state_path
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,29 +19,30 @@ app = typer.Typer(
 )
 
 StateDir = Annotated[
-    Path | None,
+    Path,
     typer.Option(
         "--state-dir",
         envvar="LIPT_STATE_DIR",
-        help="The coordinator's --state-dir [default: the user's state directory].",
+        default_factory=lambda: user_state_path("lipt"),
+        show_default="the user's state directory",
+        help="The coordinator's --state-dir.",
     ),
 ]
 
 
 @app.command()
-def check(state_dir: StateDir = None) -> None:
+def check(state_dir: StateDir) -> None:
     """Verify every record, reference and digest; the status is 1 when something is wrong.
 
     Works while a coordinator serves the directory, and changes nothing.
     """
     from lipt.coordinator.state.checking import check_state
 
-    directory = _directory(state_dir)
-    checked = check_state(directory)
+    checked = check_state(state_dir)
     for problem in checked.problems:
         typer.echo(problem)
     typer.echo(
-        f"{directory}: {checked.num_runs} runs, {checked.num_subsets} subsets and "
+        f"{state_dir}: {checked.num_runs} runs, {checked.num_subsets} subsets and "
         f"{checked.num_blobs} blobs ({_megabytes(checked.num_bytes)}), "
         f"{len(checked.problems) or 'no'} problem{'' if len(checked.problems) == 1 else 's'}"
     )
@@ -50,7 +52,7 @@ def check(state_dir: StateDir = None) -> None:
 
 @app.command()
 def gc(
-    state_dir: StateDir = None,
+    state_dir: StateDir,
     min_age_hours: Annotated[
         float,
         typer.Option(min=0.0, help="Spare what is younger: its sender may still want it."),
@@ -65,7 +67,7 @@ def gc(
     from lipt.coordinator.state.collecting import collect_garbage
 
     collected = collect_garbage(
-        _directory(state_dir), min_age_seconds=3600 * min_age_hours, now=time(), dry_run=dry_run
+        state_dir, min_age_seconds=3600 * min_age_hours, now=time(), dry_run=dry_run
     )
     typer.echo(
         f"{'would remove' if dry_run else 'removed'} {collected.num_files} files "
@@ -79,7 +81,7 @@ def backup(
     destination: Annotated[
         Path, typer.Argument(metavar="DEST", help="A directory that is yet to be made.")
     ],
-    state_dir: StateDir = None,
+    state_dir: StateDir,
     copy: Annotated[
         bool,
         typer.Option("--copy", help="Copy blobs also where a hard link would do."),
@@ -88,20 +90,12 @@ def backup(
     """Copy a state directory, also while it is served; a coordinator can start on the copy."""
     from lipt.coordinator.state.backing_up import back_up
 
-    made = back_up(_directory(state_dir), destination, link=not copy)
+    made = back_up(state_dir, destination, link=not copy)
     typer.echo(
         f"{destination}: {made.num_runs} runs and {made.num_blobs} blobs "
         f"({_megabytes(made.num_bytes)}), {made.num_linked} of them hard links. "
         f"Check it with: lipt state check --state-dir {destination}"
     )
-
-
-def _directory(given: Path | None) -> Path:
-    if given is not None:
-        return given
-    from platformdirs import user_state_path
-
-    return user_state_path("lipt")
 
 
 def _megabytes(num_bytes: int) -> str:

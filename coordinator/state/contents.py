@@ -75,43 +75,34 @@ def _read(connection: sqlite3.Connection, directory: Path) -> Contents:
             f"{len(MIGRATIONS)}. Use the lipt that wrote it."
         )
     problems: list[str] = []
-    learners: dict[str, list[LearnerRecord]] = {}
-    for run_id, learner in _rows(
-        connection,
-        "SELECT run_id, learner_index, body FROM learners ORDER BY run_id, learner_index",
-        LearnerRecord,
-        "learner",
-        problems,
-    ):
-        learners.setdefault(run_id, []).append(learner)
-    runs = tuple(
-        run.changed(learners=tuple(learners.get(run_id, ())))
-        for run_id, run in _rows(
-            connection,
-            "SELECT run_id, '', body FROM runs ORDER BY created_at, run_id",
-            RunRecord,
-            "run",
-            problems,
-        )
-    )
-    subsets = tuple(
-        subset
-        for _, subset in _rows(
-            connection,
-            "SELECT run_id, subset_key, body FROM subsets ORDER BY run_id, subset_key",
-            SubsetRecord,
-            "subset",
-            problems,
-        )
-    )
+    runs = read_runs(connection, problems)
+    query = "SELECT run_id, subset_key, body FROM subsets ORDER BY run_id, subset_key"
+    subsets = tuple(subset for _, subset in _rows(connection, query, SubsetRecord, problems))
     return Contents(schema, runs, subsets, tuple(problems))
+
+
+def read_runs(connection: sqlite3.Connection, problems: list[str]) -> tuple[RunRecord, ...]:
+    """All runs with their learners, oldest first.
+
+    Args:
+        connection: a database.
+        problems: takes a clause for every record that cannot be read, and is left out.
+    """
+    learners: dict[str, list[LearnerRecord]] = {}
+    query = "SELECT run_id, learner_index, body FROM learners ORDER BY run_id, learner_index"
+    for run_id, learner in _rows(connection, query, LearnerRecord, problems):
+        learners.setdefault(run_id, []).append(learner)
+    query = "SELECT run_id, '', body FROM runs ORDER BY created_at, run_id"
+    return tuple(
+        run.changed(learners=tuple(learners.get(run_id, ())))
+        for run_id, run in _rows(connection, query, RunRecord, problems)
+    )
 
 
 def _rows(
     connection: sqlite3.Connection,
     query: str,
     record: type[RecordT],
-    what: str,
     problems: list[str],
 ) -> Iterator[tuple[str, RecordT]]:
     for run_id, key, body in connection.execute(query):
@@ -119,5 +110,6 @@ def _rows(
             yield run_id, record.model_validate_json(body)
         except (ValidationError, LiptError) as error:
             why = explain(error) if isinstance(error, ValidationError) else str(error)
+            what = record.__name__.removesuffix("Record").lower()
             name = f"{what} {key} of run {run_id}" if key != "" else f"{what} {run_id}"
             problems.append(f"the record of {name} cannot be read: {why[:500]}")

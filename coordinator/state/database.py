@@ -13,10 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
 
-from pydantic import ValidationError
-
-from lipt.common.config.validation import explain
 from lipt.common.errors import StateError
+from lipt.coordinator.state.contents import read_runs
 from lipt.coordinator.state.migrations import migrate
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SubsetRecord
 
@@ -60,13 +58,14 @@ class Database:
         Raises:
             StateError: a record cannot be read.
         """
-        try:
-            return await self._do(lambda: _load_runs(self._connection))
-        except ValidationError as error:
+        problems: list[str] = []
+        runs = await self._do(lambda: read_runs(self._connection, problems))
+        if problems:
             raise StateError(
-                f"a {error.title} of the state cannot be read: {explain(error)[:500]}. lipt state "
-                "check names all of them; restore a backup, or give another --state-dir."
-            ) from None
+                f"{problems[0]}. lipt state check names all such records; restore a backup, or "
+                "give another --state-dir."
+            )
+        return runs
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
         """Write a run, and those of its learners that changed with it."""
@@ -145,20 +144,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA foreign_keys = ON")
     migrate(connection)
     return connection
-
-
-def _load_runs(connection: sqlite3.Connection) -> tuple[RunRecord, ...]:
-    learners: dict[str, list[LearnerRecord]] = {}
-    for run_id, body in connection.execute(
-        "SELECT run_id, body FROM learners ORDER BY run_id, learner_index"
-    ):
-        learners.setdefault(run_id, []).append(LearnerRecord.model_validate_json(body))
-    return tuple(
-        RunRecord.model_validate_json(body).changed(learners=tuple(learners.get(run_id, ())))
-        for run_id, body in connection.execute(
-            "SELECT run_id, body FROM runs ORDER BY created_at, run_id"
-        )
-    )
 
 
 def _save_run(

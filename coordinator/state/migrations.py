@@ -1,4 +1,4 @@
-"""The database's schema, as numbered steps; a released step is never edited.
+"""Migrations: the schema of the database as numbered steps; a released step is never edited.
 
 `PRAGMA user_version` says how many of them a database has seen.
 """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.states import RunState
-from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.state.contents import Contents
+from lipt.coordinator.state.records import RunRecord
 
 _GIVEN_UP = (RunState.FAILED, RunState.CANCELLED)
 
@@ -20,7 +21,7 @@ class Need:
     whose: str
 
 
-def needed_blobs(runs: Iterable[RunRecord], subsets: Iterable[SubsetRecord]) -> tuple[Need, ...]:
+def needed_blobs(contents: Contents) -> tuple[Need, ...]:
     """What has to be kept for these records, with what it is kept for.
 
     A run needs its weights for ever, its shards while learners are to be trained on
@@ -28,22 +29,22 @@ def needed_blobs(runs: Iterable[RunRecord], subsets: Iterable[SubsetRecord]) -> 
     strategies that watch training read them. A subset needs its examples.
     """
     return (
-        *(need for run in runs for need in _of_run(run)),
+        *(need for run in contents.runs for need in _of_run(run)),
         *(
             Need(subset.blob, f"subset {subset.strategy} ({subset.digest[:12]}) of {subset.run_id}")
-            for subset in subsets
+            for subset in contents.subsets
         ),
     )
 
 
-def useful_digests(runs: Iterable[RunRecord], subsets: Iterable[SubsetRecord]) -> frozenset[str]:
+def useful_digests(contents: Contents) -> frozenset[str]:
     """Digests of uploads that records name, which are kept and may be missing all the same.
 
     Weights that a run started from are read before its initialization only; those that
     a subset was selected on decide whether a later request may keep it.
     """
-    given = (run.config.initialization.weights_sha256 for run in runs)
-    selected_on = (subset.weights_sha256 for subset in subsets)
+    given = (run.config.initialization.weights_sha256 for run in contents.runs)
+    selected_on = (subset.weights_sha256 for subset in contents.subsets)
     return frozenset(filter(None, (*given, *selected_on)))
 
 

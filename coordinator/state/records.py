@@ -57,9 +57,13 @@ class CommittedLearner:
 class IngredientRecord(_Record):
     """A learner's part in the soup."""
 
+    # Place in the soup's order, from 0.
     position: int
+    # Alone, on the validation split.
     accuracy: float
+    # Of the soup after it was offered.
     soup_accuracy: float
+    # (1 - alpha) soup + alpha ingredient; 0 where it was discarded.
     alpha: float
     kept: bool
 
@@ -149,19 +153,19 @@ class RunRecord(_Record):
         return Counter(learner.state for learner in self.learners)
 
     @property
-    def bytes_to_workers(self) -> int:
-        """What the workers of learners that are in have fetched for them."""
-        return sum(learner.bytes_received for learner in self.learners)
-
-    @property
-    def bytes_from_workers(self) -> int:
-        """The size of all results and snapshots that are in."""
-        return sum(
+    def all_costs(self) -> dict[str, Any]:
+        """Seconds per stage, and bytes: what workers fetched for the learners, and sent of them."""
+        sent = (
             blob.size_bytes
             for learner in self.learners
             if learner.result
             for blob in (*learner.snapshots, learner.result)
         )
+        fetched = sum(learner.bytes_received for learner in self.learners)
+        return self.costs.model_dump() | {
+            "bytes_to_workers": fetched,
+            "bytes_from_workers": sum(sent),
+        }
 
     @property
     def committed(self) -> tuple[CommittedLearner, ...]:

@@ -232,12 +232,7 @@ class Subsets:
             "features_sha256": job.features and job.features.sha256,
             "device": selected.device,
             "versions": versions(),
-            "costs": {
-                **run.costs.model_dump(),
-                "bytes_to_workers": run.bytes_to_workers,
-                "bytes_from_workers": run.bytes_from_workers,
-                "selection_seconds": seconds,
-            },
+            "costs": {**run.all_costs, "selection_seconds": seconds},
         }
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
 
 import pytest
 
@@ -26,7 +25,7 @@ class Transfer:
         return "done"
 
 
-def run(transfer: Transfer, *, max_failures: float = 3) -> tuple[str, list[float]]:
+def run(transfer: Transfer, *, max_failures: int = 3) -> tuple[str, list[float]]:
     pauses: list[float] = []
     policy = RetryPolicy(
         max_failures=max_failures,
@@ -55,8 +54,12 @@ def test_without_jitter_the_pauses_double_however_often_it_fails() -> None:
     assert pauses == [0.2, 0.4, 0.8, 3.2, 5.0, 5.0]
 
 
-def test_without_a_limit_it_is_tried_until_it_succeeds() -> None:
-    assert run(Transfer(*[0] * 1000), max_failures=inf)[0] == "done"
+def test_every_so_often_has_no_end_and_one_pause() -> None:
+    pauses, told = list[float](), list[LiptError]()
+    policy = RetryPolicy.every(2.0, sleep=pauses.append, on_retry=told.append)
+    assert retry(Transfer(*[0] * 1000).attempt, on=AGAIN, policy=policy) == "done"
+    assert pauses == [2.0] * 1000
+    assert len(told) == 1000
 
 
 def test_every_failure_that_is_tried_again_is_told() -> None:
@@ -88,3 +91,11 @@ def test_starting_over_after_damage_is_no_progress() -> None:
 def test_an_error_that_will_not_change_is_raised_at_once() -> None:
     with pytest.raises(UnknownBlobError):
         run(Transfer(0, error=UnknownBlobError))
+
+
+def test_what_is_left_out_of_a_family_is_raised_at_once() -> None:
+    policy = RetryPolicy(sleep=lambda _: None)
+    transfer = Transfer(0, error=CorruptBlobError)
+    with pytest.raises(CorruptBlobError):
+        retry(transfer.attempt, on=(LiptError,), unless=(CorruptBlobError,), policy=policy)
+    assert retry(Transfer(0).attempt, on=(LiptError,), unless=(CorruptBlobError,), policy=policy)

@@ -28,6 +28,7 @@ WeightsError              InputError        INVALID_WEIGHTS        INVALID_ARGUM
 FeaturesError             InputError        INVALID_FEATURES       INVALID_ARGUMENT     never
 LearnerRejectedError      InputError        LEARNER_REJECTED       INVALID_ARGUMENT     never
 LearnerDivergedError      InputError        LEARNER_DIVERGED       FAILED_PRECONDITION  never
+TrainingDivergedError     InputError        TRAINING_DIVERGED      FAILED_PRECONDITION  never
 UnknownRunError           LifecycleError    UNKNOWN_RUN            NOT_FOUND            never
 RunNotReadyError          LifecycleError    RUN_NOT_READY          FAILED_PRECONDITION  never
 RunFailedError            LifecycleError    RUN_FAILED             FAILED_PRECONDITION  never

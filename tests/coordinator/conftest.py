@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.images.formats import ImageFormat
 from lipt.common.states import RunState
+from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from tests.clock import Clock
 
@@ -20,6 +22,14 @@ IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 def clock() -> Clock:
     """Seconds that only a test lets pass; not from 0, which is a value like any other."""
     return Clock(100.0)
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    """A new one, in `tmp_path`/lipt.db."""
+    database = Database.open(tmp_path / "lipt.db")
+    yield database
+    await database.close()
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, RunConfig, SoupConfig
 from lipt.common.errors import UnknownBlobError
 from lipt.common.models import build_model
 from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
@@ -63,14 +63,14 @@ class Bench:
         theta = build_model(
             "resnet8", num_classes=10, image_shape=self.context.dataset.image_shape, seed=0
         ).state_dict()
-        initial = self.blobs.put_bytes(serialize_weights(theta))
+        initial = self.blobs.put_bytes(pack(theta))
         await self.runs.add(run.changed(config=CONFIG, initial_weights=initial))
         return theta
 
     async def upload(self, content: bytes) -> BlobName:
         with open_channel(self.address) as channel:
             stub = blob_pb2_grpc.BlobServiceStub(channel)
-            return await asyncio.to_thread(upload, stub, content)
+            return await asyncio.to_thread(Transfers(stub).upload, content)
 
     async def commit(self, name: BlobName) -> None:
         worker = self.dispatcher.workers.register(

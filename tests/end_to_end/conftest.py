@@ -4,42 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.end_to_end.cluster import Cluster
-
-# Small enough for two busy cores, large enough to be the whole pipeline.
-SMALL_RUN: Mapping[str, object] = {
-    "model": "resnet8",
-    "learners": {"num_learners": 4, "num_steps": 2, "batch_size": 32},
-    "soup": {"num_alphas": 3, "batch_norm_examples": 64},
-}
+from lipt.trainer import Client
+from tests.cluster import SMALL_RUN, Cluster
+from tests.played_worker import PlayedWorker
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
-    yield cluster
-    cluster.end()
+@pytest.fixture(scope="session")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One coordinator and one worker for many tests, with a run "first" that is ready.
 
-
-@contextmanager
-def cluster_with_a_run(directory: Path) -> Iterator[Cluster]:
-    """One coordinator and one worker, with a run "first" that is ready."""
-    cluster = Cluster(directory)
-    try:
+    Tests may add workers, runs and subsets of their own.
+    """
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         cluster.start_coordinator()
         cluster.start_worker("one")
         with cluster.client() as client:
             client.wait(client.start_run(dict(SMALL_RUN), name="first").run_id)
         yield cluster
-    finally:
-        cluster.end()
 
 
 @pytest.fixture
-def small_run() -> dict[str, object]:
-    """A run's overrides that are done in seconds."""
-    return dict(SMALL_RUN)
+def client(ready: Cluster) -> Iterator[Client]:
+    """A trainer's client of `ready`."""
+    with ready.client() as opened:
+        yield opened
+
+
+@contextmanager
+def one_of_two_in(
+    cluster: Cluster, small_run: Mapping[str, Any]
+) -> Iterator[tuple[Client, str, PlayedWorker]]:
+    """A client, a run of two learners of which learner 0 is in, and the worker that did it."""
+    learners = {**small_run["learners"], "num_learners": 2}
+    with cluster.client() as client:
+        run = client.start_run({**small_run, "learners": learners})
+        worker = cluster.play_worker("w")
+        first = worker.take()
+        assert first.learner_index == 0
+        worker.submit(first)
+        yield client, run.run_id, worker

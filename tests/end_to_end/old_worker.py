@@ -13,7 +13,7 @@ from lipt.common.rpc import protocol
 protocol.PROTOCOL_MINOR = 0
 
 from lipt.v1 import config_pb2, worker_pb2  # noqa: E402
-from lipt.worker import cli, coordinator  # noqa: E402
+from lipt.worker import cli, client  # noqa: E402
 
 _LEARNERS_1_0 = {
     "num_learners",
@@ -34,7 +34,7 @@ _LEARNERS_1_0 = {
 
 def main() -> None:
     """Run the worker."""
-    module: Any = coordinator
+    module: Any = client
     parse, call = module.task_from_proto, module._call
 
     def parse_1_0(message: worker_pb2.LearnerTask) -> Any:

@@ -21,27 +21,22 @@ from lipt.common.errors import (
     UnknownRunError,
     WeightsError,
 )
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.trainer import Client
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """One coordinator without workers, and a run that is ready by other means."""
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        config = cluster.directory / "run.toml"
-        config.write_text("[limits]\nmax_blob_bytes = 2000000\n")
-        cluster.start_coordinator("--config", str(config))
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.start_coordinator(*cluster.config("[limits]\nmax_blob_bytes = 2000000\n"))
         cluster.start_worker("one").wait_for("joined")
         with cluster.client() as client:
             learners = {"num_learners": 1, "num_steps": 1, "batch_size": 16}
             soup = {"num_alphas": 1, "batch_norm_examples": 16}
             client.wait(client.start_run({"learners": learners, "soup": soup}, name="done").run_id)
             yield client
-    finally:
-        cluster.end()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +87,7 @@ def test_name_that_is_taken_is_refused(client: Client) -> None:
 
 def test_weights_of_another_model_are_refused(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
-    path.write_bytes(serialize_weights({"linear.weight": torch.zeros(3, 2)}))
+    path.write_bytes(pack({"linear.weight": torch.zeros(3, 2)}))
     name = client.upload_weights(path)
     overrides = {"initialization": {"weights_sha256": name.sha256}}
     learners = {"learners": {"num_learners": 1, "batch_size": 16}}
@@ -112,7 +107,7 @@ def test_pickle_is_refused_before_it_is_sent(client: Client, tmp_path: Path) -> 
 
 def test_blob_over_the_limit_is_refused_from_its_size(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "large.safetensors"
-    path.write_bytes(serialize_weights({"w": torch.zeros(1_000_000)}))
+    path.write_bytes(pack({"w": torch.zeros(1_000_000)}))
     with pytest.raises(BlobTooLargeError, match="2000000"):
         client.upload_weights(path)
 
@@ -127,28 +122,6 @@ def test_weights_of_a_run_that_was_cancelled_are_refused(client: Client) -> None
         client.weights("long")
 
 
-def refusal(cluster: Cluster, *flags: str) -> str:
-    process = cluster.start("refused", ["-m", "lipt.coordinator", *flags])
-    assert process.wait() == 1
-    text = process.text()
-    assert "Traceback" not in text
-    return text
-
-
-def test_data_that_is_not_there_is_refused_at_the_start(cluster: Cluster, tmp_path: Path) -> None:
-    state = ("--state-dir", str(tmp_path / "state"))
-    (tmp_path / "empty").mkdir()
-    unknown = refusal(cluster, "--data", "digitz", *state)
-    assert "'digitz'" in unknown
-    assert all(
-        source in unknown for source in ("digits,", "cifar10:PATH", "package.module:factory")
-    )
-    assert "none" in refusal(cluster, "--data", f"imagefolder:{tmp_path}/none", *state)
-    assert "empty" in refusal(cluster, "--data", f"imagefolder:{tmp_path}/empty", *state)
-    assert "--insecure" in refusal(cluster, "--data", "digits", "--listen", "0.0.0.0:0", *state)
-    assert "resnet8" in refusal(cluster, "--data", "digits", "--model", "resnet9", *state)
-
-
 def test_corrupt_image_is_named_before_any_run(cluster: Cluster, tmp_path: Path) -> None:
     from PIL import Image
 
@@ -160,10 +133,6 @@ def test_corrupt_image_is_named_before_any_run(cluster: Cluster, tmp_path: Path)
             )
     broken = tmp_path / "images" / "dog" / "1.png"
     broken.write_bytes(broken.read_bytes()[:40])
-    text = refusal(
-        cluster,
-        *("--data", f"imagefolder:{tmp_path / 'images'}"),
-        *("--state-dir", str(tmp_path / "state")),
-    )
+    text = cluster.launch_coordinator("--data", f"imagefolder:{tmp_path / 'images'}").refused()
     assert str(broken) in text
     assert "4" in text  # its id: three cats come first

@@ -18,8 +18,8 @@ import pytest
 from lipt.common.errors import StateError
 from lipt.common.states import LearnerState, RunState
 from tests.blob_files import blob_file
-from tests.end_to_end.cluster import Cluster, LoggedProcess
-from tests.end_to_end.stub_worker import one_of_two_in
+from tests.cluster import Cluster, LoggedProcess
+from tests.end_to_end.conftest import one_of_two_in
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 def test_full_disk_is_said_loses_nothing_and_is_got_over(
     disk: Any, cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
-    state = cluster.directory / "state"
+    state = cluster.state
     coordinator = cluster.start_coordinator()
     with one_of_two_in(cluster, small_run) as (client, run_id, worker):
         second = worker.take()
@@ -119,13 +119,13 @@ def test_result_that_the_disk_damages_is_trained_again(
     with one_of_two_in(cluster, small_run) as (client, run_id, worker):
         stored = client.run(run_id).learners[0].result
         assert stored is not None
-        path = blob_file(cluster.directory / "state", stored.sha256)
+        path = blob_file(cluster.state, stored.sha256)
         path.write_bytes(path.read_bytes()[::-1])
         second = worker.take()
-        worker.submit(second, worker.learner(second))
+        worker.submit(second)
         again = worker.take()
         assert again.learner_index == 0
-        worker.submit(again, worker.learner(again))
+        worker.submit(again)
         final = client.wait(run_id)
         assert final.state is RunState.READY, final.message
         assert [item.attempts for item in final.learners] == [2, 1]
@@ -134,18 +134,14 @@ def test_result_that_the_disk_damages_is_trained_again(
 
 def test_read_only_state_directory_is_refused_with_the_remedy(cluster: Cluster) -> None:
     state = cluster.directory / "read-only"
-    flags = ("--data", "digits", "--listen", "127.0.0.1:0", "--state-dir", str(state))
-    if os.geteuid():
-        state.mkdir(mode=0o500)
-        refused = cluster.start("refused", ["-m", "lipt.coordinator", *flags])
-        assert refused.wait() == 1
-    else:  # whom no mode stops
-        with mounted(state, "ro"):
-            refused = cluster.start("refused", ["-m", "lipt.coordinator", *flags])
-            assert refused.wait() == 1
-    assert "Traceback" not in refused.text()
-    assert f"state directory {state} cannot be used: " in refused.text()
-    assert "--state-dir" in refused.text()
+    with contextlib.ExitStack() as stack:
+        if os.geteuid():
+            state.mkdir(mode=0o500)
+        else:  # whom no mode stops
+            stack.enter_context(mounted(state, "ro"))
+        text = cluster.launch_coordinator("--state-dir", str(state)).refused()
+    assert f"state directory {state} cannot be used: " in text
+    assert "--state-dir" in text
 
 
 def test_worker_whose_cache_cannot_be_written_any_more_goes_on_without(

@@ -9,7 +9,7 @@ import pytest
 
 from lipt.common.errors import ConfigError, SignalsError
 from lipt.common.states import RunState
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 
 STRATEGIES: tuple[tuple[str, dict[str, str]], ...] = (
     ("forgetting", {}),

@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from lipt.common.states import RunState
-from tests.end_to_end.cluster import Cluster
+from lipt.trainer import Client
 
 
 def test_exact_encodings_give_the_same_soup_and_the_others_a_smaller_one(
-    cluster: Cluster, small_run: dict[str, Any]
+    client: Client, small_run: dict[str, Any]
 ) -> None:
-    cluster.start_coordinator()
-    cluster.start_worker("one")
     finals = {}
-    with cluster.client() as client:
-        for encoding in ("bitmask", "planes", "bfloat16_planes"):
-            learners = {**small_run["learners"], "encoding": encoding}
-            run = client.start_run({**small_run, "learners": learners}, name=encoding)
-            finals[encoding] = client.wait(run.run_id)
-            assert finals[encoding].state is RunState.READY
+    for encoding in ("bitmask", "planes", "bfloat16_planes"):
+        learners = {**small_run["learners"], "encoding": encoding}
+        run = client.start_run({**small_run, "learners": learners}, name=encoding)
+        finals[encoding] = client.wait(run.run_id)
+        assert finals[encoding].state is RunState.READY
     bitmask, planes, rounded = finals.values()
     assert planes.pretrained_weights == bitmask.pretrained_weights
     assert rounded.pretrained_weights != bitmask.pretrained_weights

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,11 +10,23 @@ import pytest
 import torch
 
 from lipt.common.errors import LearnerRejectedError
-from lipt.common.rpc.channel import open_channel
 from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
-from tests.end_to_end.cluster import Cluster
-from tests.end_to_end.stub_worker import REPORT, StubWorker, first_kernel, scaled
+from tests.cluster import Cluster
+from tests.played_worker import REPORT
+
+
+def first_kernel(weights: Weights) -> str:
+    """The name of a convolution's weights."""
+    return next(name for name, tensor in weights.items() if tensor.ndim == 4)
+
+
+def scaled(weights: Weights, factor: float) -> Weights:
+    """All floating-point values, multiplied."""
+    return {
+        name: tensor * factor if torch.is_floating_point(tensor) else tensor
+        for name, tensor in weights.items()
+    }
 
 
 def not_a_number(learner: Weights) -> Weights:
@@ -55,8 +65,8 @@ def nearly_empty(learner: Weights) -> Weights:
 
 
 LIES: dict[str, tuple[Callable[[Weights], Weights], str]] = {
-    "nan": (not_a_number, "non-finite values"),
-    "infinity": (infinite, "non-finite values"),
+    "nan": (not_a_number, "NaN or infinite values"),
+    "infinity": (infinite, "NaN or infinite values"),
     "shape": (misshapen, "the model has"),
     "name": (renamed, "is missing, the model has"),
     "norm": (a_thousand_times_too_long, "times theta"),
@@ -71,9 +81,9 @@ def test_every_lie_is_rejected_and_stays_on_the_record_of_a_run_that_succeeds(
     cluster.start_coordinator()
     num_lies = len(LIES) + 1
     learners = {**small_run["learners"], "num_learners": 2, "max_attempts": num_lies + 1}
-    with cluster.client() as client, open_channel(cluster.address) as channel:
+    with cluster.client() as client:
         run = client.start_run({**small_run, "learners": learners})
-        liar = StubWorker(cluster.directory, channel, "liar")
+        liar = cluster.play_worker("liar")
         for lie, words in LIES.values():
             assignment = liar.take()
             with pytest.raises(LearnerRejectedError, match=words):
@@ -87,11 +97,6 @@ def test_every_lie_is_rejected_and_stays_on_the_record_of_a_run_that_succeeds(
     learner = final.learners[assignment.learner_index]
     assert (learner.worker, learner.attempts) == ("honest", num_lies + 1)
     assert final.soup is not None
-    shown = subprocess.run(
-        [sys.executable, "-m", "lipt.trainer.cli", "run", "show", "--coordinator", cluster.address],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    shown = cluster.lipt("run", "show").stdout
     assert f"attempt {num_lies} of {num_lies + 1} on liar: the learner was reported" in shown
     assert f"attempt {num_lies - 3} of {num_lies + 1} on liar: the learner's weights" in shown

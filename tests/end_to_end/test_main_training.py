@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import equal
 
 from lipt.common.data import open_dataset
-from tests.end_to_end.cluster import Cluster, LoggedProcess
+from tests.cluster import Cluster, LoggedProcess
 from tests.trainer.made_up import made_up_subset
 
 # A model with all that a checkpoint has to carry, which stops where a test tells it to.
@@ -93,7 +93,7 @@ def test_training_that_is_killed_ends_in_the_same_weights(
 def test_training_with_re_selection_is_killed_and_ends_in_the_same_weights(
     cluster: Cluster, small_run: dict[str, object], tmp_path: Path
 ) -> None:
-    cluster.start_coordinator(data="digits-train")
+    cluster.start_coordinator("--data", "digits-train")
     cluster.start_worker("one")
     with cluster.client() as client:
         run = client.wait(client.start_run(small_run, name="first").run_id)

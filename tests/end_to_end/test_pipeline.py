@@ -1,68 +1,51 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from lipt.common.data import open_dataset
-from lipt.common.errors import DataError
 from lipt.common.models import build_model
 from lipt.common.states import RunState
 from lipt.common.weights.files import read_specs
 from lipt.common.weights.specs import specs_of
-from tests.end_to_end.cluster import Cluster
-
-
-def lipt(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lipt.trainer.cli", *arguments, "--coordinator", cluster.address],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+from lipt.trainer import Client
+from tests.cluster import Cluster
 
 
 def test_two_workers_carry_a_run_to_its_subsets(
-    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
+    ready: Cluster, client: Client, small_run: dict[str, Any], tmp_path: Path
 ) -> None:
-    cluster.start_coordinator()
-    workers = [cluster.start_worker(name) for name in ("one", "two")]
-    for worker in workers:
-        worker.wait_for("joined")
-    with cluster.client() as client:
-        run = client.wait(client.start_run(small_run, name="first").run_id)
-        assert run.state is RunState.READY, run.message
-        assert sorted(learner.index for learner in run.learners) == [0, 1, 2, 3]
-        assert all(learner.ingredient for learner in run.learners)
-        assert run.soup is not None
-        assert run.soup.soup_accuracy >= run.soup.best_learner_accuracy
-        for strategy in client.strategies():
-            if "paired features" in strategy.needs:
-                continue  # images alone are no pairs
-            subset = client.subset("first", strategy.name, fraction=0.1)
-            count = len(set(subset.indices.tolist()))
-            assert count == 180 or (count < 180 and subset.stopped_early)
-            assert subset.fingerprint == open_dataset("digits").fingerprint
-        path = tmp_path / "theta_p.safetensors"
-        assert client.save_weights(path, "first") == run.pretrained_weights
-        model = build_model("resnet8", num_classes=10, image_shape=(1, 8, 8), seed=0)
-        assert read_specs(path) == specs_of(model.state_dict())
+    ready.start_worker("two").wait_for("joined")
+    run = client.wait(client.start_run(small_run, name="of-two").run_id)
+    assert run.state is RunState.READY, run.message
+    assert sorted(learner.index for learner in run.learners) == [0, 1, 2, 3]
+    assert all(learner.ingredient for learner in run.learners)
+    assert run.soup is not None
+    assert run.soup.soup_accuracy >= run.soup.best_learner_accuracy
+    for strategy in client.strategies():
+        if "paired features" in strategy.needs:
+            continue  # images alone are no pairs
+        subset = client.subset("of-two", strategy.name, fraction=0.1)
+        count = len(set(subset.indices.tolist()))
+        assert count == 180 or (count < 180 and subset.stopped_early)
+        assert subset.fingerprint == open_dataset("digits").fingerprint
+    path = tmp_path / "theta_p.safetensors"
+    assert client.save_weights(path, "of-two") == run.pretrained_weights
+    model = build_model("resnet8", num_classes=10, image_shape=(1, 8, 8), seed=0)
+    assert read_specs(path) == specs_of(model.state_dict())
 
-    got = lipt(
-        cluster,
-        *("subset", "get", "--run", "first", "--strategy", "grand", "--budget", "100"),
+    got = ready.lipt(
+        *("subset", "get", "--run", "of-two", "--strategy", "grand", "--budget", "100"),
         *("--out", str(tmp_path / "s.npy")),
     )
     assert got.returncode == 0, got.stderr
     labels = open_dataset("digits").labels_N.numpy()
     counts = np.bincount(labels[np.load(tmp_path / "s.npy")], minlength=10)
     assert counts.tolist() == [10] * 10
-    shown = lipt(cluster, "run", "show", "first", "--json")
+    shown = ready.lipt("run", "show", "of-two", "--json")
     assert json.loads(shown.stdout)["state"] == "ready"
 
 
@@ -78,6 +61,9 @@ def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(
         for worker in more:
             worker.wait_for("joined")
         crowd = client.wait(client.start_run(small_run, name="crowd").run_id)
+        assert crowd.state is RunState.READY, crowd.message
+        # More workers than learners do no harm.
+        assert [learner.attempts for learner in crowd.learners] == [1, 1, 1, 1]
         assert {learner.worker for learner in alone.learners} == {"alone"}
         assert len({learner.worker for learner in crowd.learners}) > 1
         assert alone.pretrained_weights == crowd.pretrained_weights
@@ -89,55 +75,40 @@ def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(
 
 
 def test_other_methods_and_given_weights_make_a_run_of_their_own(
-    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
+    client: Client, tmp_path: Path
 ) -> None:
-    cluster.start_coordinator()
-    cluster.start_worker("one")
     learners = {"num_learners": 2, "num_steps": 1, "num_minibatches": 2, "batch_size": 16}
-    with cluster.client() as client:
-        first = client.wait(
-            client.start_run(
-                {
-                    "learners": learners,
-                    "initialization": {"steps": 2, "batch_size": 32},
-                    "augmentation": {"method": "crop_flip"},
-                    "pruning": {"method": "snip", "density_min": 0.5, "density_max": 0.5},
-                    "soup": {"method": "uniform", "batch_norm_examples": 32},
-                }
-            ).run_id
-        )
-        assert first.state is RunState.READY, first.message
-        kept = [learner.ingredient.kept for learner in first.learners if learner.ingredient]
-        assert kept == [True, True]
-        path = tmp_path / "theta_p.safetensors"
-        client.save_weights(path, first.run_id)
-        given = client.upload_weights(path)
-        second = client.wait(
-            client.start_run(
-                {
-                    "learners": learners,
-                    "initialization": {"weights_sha256": given.sha256},
-                    "pruning": {"method": "random"},
-                }
-            ).run_id
-        )
-        assert second.initial_weights == first.pretrained_weights
-        everything = client.subset(
-            second.run_id, "grand", fraction=1.0, options={"parameters": "all"}
-        )
-        assert everything.indices.tolist() == list(range(1797))
-        reselected = client.subset(second.run_id, "grand", budget=50, weights=path)
-        assert reselected.digest == client.subset(first.run_id, "grand", budget=50).digest
-
-
-def test_more_workers_than_learners_do_no_harm(cluster: Cluster, small_run: dict[str, Any]) -> None:
-    cluster.start_coordinator()
-    for number in range(6):
-        cluster.start_worker(f"worker-{number}").wait_for("joined")
-    with cluster.client() as client:
-        run = client.wait(client.start_run(small_run).run_id)
-    assert run.state is RunState.READY, run.message
-    assert [learner.attempts for learner in run.learners] == [1, 1, 1, 1]
+    first = client.wait(
+        client.start_run(
+            {
+                "learners": learners,
+                "initialization": {"steps": 2, "batch_size": 32},
+                "augmentation": {"method": "crop_flip"},
+                "pruning": {"method": "snip", "density_min": 0.5, "density_max": 0.5},
+                "soup": {"method": "uniform", "batch_norm_examples": 32},
+            }
+        ).run_id
+    )
+    assert first.state is RunState.READY, first.message
+    kept = [learner.ingredient.kept for learner in first.learners if learner.ingredient]
+    assert kept == [True, True]
+    path = tmp_path / "theta_p.safetensors"
+    client.save_weights(path, first.run_id)
+    given = client.upload_weights(path)
+    second = client.wait(
+        client.start_run(
+            {
+                "learners": learners,
+                "initialization": {"weights_sha256": given.sha256},
+                "pruning": {"method": "random"},
+            }
+        ).run_id
+    )
+    assert second.initial_weights == first.pretrained_weights
+    everything = client.subset(second.run_id, "grand", fraction=1.0, options={"parameters": "all"})
+    assert everything.indices.tolist() == list(range(1797))
+    reselected = client.subset(second.run_id, "grand", budget=50, weights=path)
+    assert reselected.digest == client.subset(first.run_id, "grand", budget=50).digest
 
 
 def test_user_s_own_data_and_model_from_one_short_file(
@@ -148,7 +119,7 @@ def test_user_s_own_data_and_model_from_one_short_file(
     assert len(source.splitlines()) <= 15
     (tmp_path / "mine.py").write_text(source)
     paths = {"PYTHONPATH": str(tmp_path)}
-    cluster.start_coordinator("--model", "mine:model", data="mine:data", environment=paths)
+    cluster.start_coordinator("--model", "mine:model", "--data", "mine:data", environment=paths)
     stranger = cluster.start_worker("stranger", environment=paths)
     stranger.wait_for("joined")
     friend = cluster.start_worker("friend", "--allow-module", "mine", environment=paths)
@@ -161,32 +132,8 @@ def test_user_s_own_data_and_model_from_one_short_file(
     assert friend.stop() == 0
 
 
-def test_subsets_of_other_data_are_refused_after_a_restart(
-    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
-) -> None:
-    coordinator = cluster.start_coordinator()
-    cluster.start_worker("one")
-    with cluster.client() as client:
-        run = client.wait(client.start_run(small_run).run_id)
-        before = client.subset(run.run_id, "grand", fraction=0.1)
-    assert coordinator.stop() == 0
-    (tmp_path / "other.py").write_text(
-        "import numpy as np\n"
-        "def data():\n"
-        "    grid = np.arange(4 * 8 * 8 * 3, dtype=np.uint8).reshape(4, 8, 8, 3)\n"
-        "    return [(grid[i], i % 2) for i in range(4)]\n"
-    )
-    other = cluster.start_coordinator(data="other:data", environment={"PYTHONPATH": str(tmp_path)})
-    with cluster.client() as client, pytest.raises(DataError, match="run's own data"):
-        client.subset(run.run_id, "grand", fraction=0.5)
-    assert other.stop() == 0
-    cluster.start_coordinator()
-    with cluster.client() as client:
-        assert client.subset(run.run_id, "grand", fraction=0.1).digest == before.digest
-
-
 def test_real_images_give_500_of_each_class(cluster: Cluster, cifar10_jpeg: Path) -> None:
-    cluster.start_coordinator(data=f"parquet:{cifar10_jpeg}")
+    cluster.start_coordinator("--data", f"parquet:{cifar10_jpeg}")
     for name in ("one", "two"):
         cluster.start_worker(name)
     overrides = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,23 +15,10 @@ from lipt.common.models import build_model
 from lipt.common.rpc.channel import open_channel
 from lipt.trainer import Client, ReselectingSampler, Reselection, Subset
 from lipt.v1 import subset_pb2, subset_pb2_grpc
-from tests.end_to_end.cluster import Cluster
-from tests.end_to_end.conftest import SMALL_RUN, cluster_with_a_run
+from tests.cluster import SMALL_RUN, Cluster
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_with_a_run(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with cluster.client() as opened:
-        yield opened
-
-
-def sent(cluster: Cluster, strategy: str, previous: Subset, *, accept: bool = True) -> list[str]:
+def sent(ready: Cluster, strategy: str, previous: Subset, *, accept: bool = True) -> list[str]:
     """What the parts of an answer are, as they come over the wire."""
     request = subset_pb2.GetSubsetRequest(
         run_id="first",
@@ -41,13 +27,13 @@ def sent(cluster: Cluster, strategy: str, previous: Subset, *, accept: bool = Tr
         previous=previous.digest,
         accept_difference=accept,
     )
-    with open_channel(cluster.address) as channel:
+    with open_channel(ready.address) as channel:
         stub = subset_pb2_grpc.SubsetServiceStub(channel)
         return [str(response.WhichOneof("part")) for response in stub.GetSubset(request)]
 
 
 def test_little_change_comes_as_a_difference_and_much_in_full(
-    cluster: Cluster, client: Client
+    ready: Cluster, client: Client
 ) -> None:
     # By rank within each class, so that the smaller one lies in the larger one.
     smaller = client.subset("first", "grand", budget=160)
@@ -59,11 +45,11 @@ def test_little_change_comes_as_a_difference_and_much_in_full(
         (uniform, ["subset", "examples"]),
         (grand, ["subset"]),
     ):
-        assert [part for part in sent(cluster, "grand", previous) if part != "progress"] == parts
+        assert [part for part in sent(ready, "grand", previous) if part != "progress"] == parts
         again = client.subset("first", "grand", fraction=0.1, previous=previous)
         assert again == grand
         assert again.weights.tobytes() == grand.weights.tobytes()
-    assert sent(cluster, "grand", smaller, accept=False)[-1] == "examples"
+    assert sent(ready, "grand", smaller, accept=False)[-1] == "examples"
 
 
 def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> None:

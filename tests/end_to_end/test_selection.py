@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +11,10 @@ import torch
 
 from lipt.common.data import open_dataset
 from lipt.common.errors import FeaturesError, SignalsError, WeightsError
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.specs import Weights
 from lipt.trainer import Client
-from tests.end_to_end.cluster import Cluster
-from tests.end_to_end.conftest import cluster_with_a_run
+from tests.cluster import Cluster
 
 NUM_EXAMPLES = 1797
 
@@ -42,18 +37,6 @@ registry.STRATEGIES["frugal"] = strategy
 if __name__ == "__main__":
     main()
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_with_a_run(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with cluster.client() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -116,32 +99,23 @@ def test_pairs_are_asked_for_and_then_selected_on(client: Client, pixels_ND: tor
 
 
 def test_the_command_line_takes_a_file_and_lists_what_is_needed(
-    cluster: Cluster, pixels_ND: torch.Tensor, tmp_path: Path
+    ready: Cluster, pixels_ND: torch.Tensor, tmp_path: Path
 ) -> None:
-    def lipt(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "lipt.trainer.cli", *arguments]
-        return subprocess.run(
-            [*command, "--coordinator", cluster.address],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
     path, out = tmp_path / "f.safetensors", tmp_path / "s.npy"
-    path.write_bytes(serialize_weights({"features": pixels_ND}))
-    got = lipt(
-        *("subset", "get", "--strategy", "herding", "--budget", "30"),
+    path.write_bytes(pack({"features": pixels_ND}))
+    got = ready.lipt(
+        *("subset", "get", "--run", "first", "--strategy", "herding", "--budget", "30"),
         *("--features", str(path), "--out", str(out)),
     )
     assert got.returncode == 0, got.stderr
     assert len(np.load(out)) == 30
-    listed = lipt("strategies", "--json")
+    listed = ready.lipt("strategies", "--json")
     needs = {strategy["name"]: strategy["needs"] for strategy in json.loads(listed.stdout)}
     assert needs["uniform"] == ["labels"]
     assert needs["glister"] == ["signals", "validation split"]
     assert needs["clipcov"] == ["paired features"]
     assert needs["herding"] == ["features"]
-    text = lipt("strategies")
+    text = ready.lipt("strategies")
     assert text.returncode == 0
     assert "crest: " in text.stdout
 
@@ -160,7 +134,7 @@ def test_the_previous_subset_stays_until_the_weights_have_moved(
     assert near == first
     assert near.digest == first.digest
 
-    moved = serialize_weights(scaled(theta_p, 30.0))
+    moved = pack(scaled(theta_p, 30.0))
     far = client.subset("first", "crest", budget=60, weights=moved, previous=first)
     assert not far.kept
     assert far.manifest["weights_sha256"] != first.manifest["weights_sha256"]
@@ -174,7 +148,7 @@ def test_the_previous_subset_stays_until_the_weights_have_moved(
     assert unknown.digest == far.digest
     other = client.subset("first", "grand", budget=60, weights=moved, previous=first)
     assert not other.kept
-    wrong = serialize_weights({"linear.weight": torch.zeros(3, 2)})
+    wrong = pack({"linear.weight": torch.zeros(3, 2)})
     with pytest.raises(WeightsError, match="missing, the model has"):
         client.subset("first", "crest", budget=60, weights=wrong, previous=first)
 
@@ -191,26 +165,18 @@ def scaled(weights: Weights, factor: float) -> Weights:
     return weights | {head: weights[head] * factor}
 
 
-def test_an_early_stop_is_said_and_never_padded(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
-    try:
-        (tmp_path / "frugal.py").write_text(FRUGAL)
-        arguments: list[Any] = [
-            *(str(tmp_path / "frugal.py"), "--data", "digits", "--model", "resnet8"),
-            *("--listen", "127.0.0.1:0", "--state-dir", str(tmp_path / "state")),
-        ]
-        coordinator = cluster.start("coordinator", arguments)
-        cluster.address = coordinator.wait_for(r"lipt-coordinator on (\S+)")[1]
-        cluster.start_worker("one")
-        with cluster.client() as client:
-            learners = {"num_learners": 1, "num_steps": 1, "batch_size": 16}
-            soup = {"num_alphas": 1, "batch_norm_examples": 16}
-            client.wait(client.start_run({"learners": learners, "soup": soup}).run_id)
-            subset = client.subset("latest", "frugal", budget=50)
-            again = client.subset("latest", "frugal", budget=50)
-        assert len(subset) == 30
-        assert subset.manifest["budget"] == 50
-        assert "class 0: three are enough." in subset.stopped_early
-        assert again == subset
-    finally:
-        cluster.end()
+def test_an_early_stop_is_said_and_never_padded(cluster: Cluster) -> None:
+    frugal = cluster.directory / "frugal.py"
+    frugal.write_text(FRUGAL)
+    cluster.start_coordinator(program=[str(frugal)])
+    cluster.start_worker("one")
+    with cluster.client() as client:
+        learners = {"num_learners": 1, "num_steps": 1, "batch_size": 16}
+        soup = {"num_alphas": 1, "batch_norm_examples": 16}
+        client.wait(client.start_run({"learners": learners, "soup": soup}).run_id)
+        subset = client.subset("latest", "frugal", budget=50)
+        again = client.subset("latest", "frugal", budget=50)
+    assert len(subset) == 30
+    assert subset.manifest["budget"] == 50
+    assert "class 0: three are enough." in subset.stopped_early
+    assert again == subset

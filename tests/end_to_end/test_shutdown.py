@@ -16,11 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from lipt.common.blobs.messages import fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.rpc.channel import open_channel
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.blob_files import blob_file
-from tests.end_to_end.cluster import Cluster, LoggedProcess
-from tests.end_to_end.stub_worker import StubWorker
+from tests.cluster import Cluster, LoggedProcess
 
 # What a service manager gives a process before it kills it.
 GRACE_SECONDS = 30.0
@@ -29,22 +28,20 @@ LONG_RUN = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
 
 def ends_in_time(process: LoggedProcess) -> int:
     """The exit status after SIGTERM; a process that takes longer is a failure."""
-    process.process.send_signal(signal.SIGTERM)
+    process.send(signal.SIGTERM)
     return process.process.wait(GRACE_SECONDS)
 
 
 def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
-    config = cluster.directory / "run.toml"
-    config.write_text("drain_seconds = 2.0\n")
-    coordinator = cluster.start_coordinator("--config", str(config))
+    coordinator = cluster.start_coordinator(*cluster.config("drain_seconds = 2.0\n"))
     polling = cluster.start_worker("polling")
     polling.wait_for("joined")
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(cluster.client())
         path = cluster.directory / "large.safetensors"
-        path.write_bytes(serialize_weights({"w": torch.zeros(8_000_000)}))
+        path.write_bytes(pack({"w": torch.zeros(8_000_000)}))
         name = client.upload_weights(path)
         large = blob_pb2.BlobRef(sha256=name.sha256, size_bytes=name.size_bytes)
         channel = stack.enter_context(open_channel(cluster.address))
@@ -60,7 +57,7 @@ def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(
         health: Any = health_pb2_grpc.HealthStub(watching)
         states = health.Watch(health_pb2.HealthCheckRequest())
         assert next(states).status == health_pb2.HealthCheckResponse.SERVING
-        coordinator.process.send_signal(signal.SIGTERM)
+        coordinator.send(signal.SIGTERM)
         # At once: while the readers are still being waited for.
         assert next(states).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert coordinator.process.poll() is None
@@ -97,13 +94,13 @@ def test_upload_under_way_is_finished_and_answered_before_the_coordinator_ends(
         asking = blob_pb2.GetUploadStatusRequest(blob=blob)
         while not stub.GetUploadStatus(asking).committed_offset_bytes:
             pass
-        coordinator.process.send_signal(signal.SIGTERM)
+        coordinator.send(signal.SIGTERM)
         assert next(states).status == health_pb2.HealthCheckResponse.NOT_SERVING
         send(1000, len(data))
         messages.put(None)
         assert answer.result(GRACE_SECONDS).blob == blob
     assert coordinator.process.wait(GRACE_SECONDS) == 0
-    stored = blob_file(cluster.directory / "state", name.sha256)
+    stored = blob_file(cluster.state, name.sha256)
     assert stored.read_bytes() == data
 
 
@@ -128,11 +125,9 @@ def test_service_that_is_still_importing_ends_with_status_0(
 def test_coordinator_that_is_still_starting_ends_cleanly(cluster: Cluster) -> None:
     source = "import time\ndef data():\n    print('opening', flush=True)\n    time.sleep(3600)\n"
     (cluster.directory / "slow_data.py").write_text(source)
-    flags = ["--data", "slow_data:data", "--model", "resnet8", "--listen", "127.0.0.1:0"]
-    coordinator = cluster.start(
-        "starting",
-        ["-m", "lipt.coordinator", *flags, "--state-dir", str(cluster.directory / "state")],
-        {"PYTHONPATH": f"{cluster.directory}:{os.environ.get('PYTHONPATH', '')}"},
+    path = f"{cluster.directory}:{os.environ.get('PYTHONPATH', '')}"
+    coordinator = cluster.launch_coordinator(
+        "--data", "slow_data:data", environment={"PYTHONPATH": path}
     )
     coordinator.wait_for("opening")
     assert ends_in_time(coordinator) == 0
@@ -150,12 +145,13 @@ def test_worker_whose_coordinator_does_not_answer_ends_in_time(
         training.wait_for("density")
         polling = cluster.start_worker("polling")
         polling.wait_for("joined")
-        coordinator.process.send_signal(signal.SIGSTOP)
+        coordinator.send(signal.SIGSTOP)
         try:
-            assert ends_in_time(polling) == 0
-            assert ends_in_time(training) == 0
+            for worker in (polling, training):
+                worker.send(signal.SIGTERM)
+            assert [it.process.wait(GRACE_SECONDS) for it in (polling, training)] == [0, 0]
         finally:
-            coordinator.process.send_signal(signal.SIGCONT)
+            coordinator.send(signal.SIGCONT)
 
 
 def test_restarted_coordinator_takes_up_what_the_drained_one_left(
@@ -163,14 +159,14 @@ def test_restarted_coordinator_takes_up_what_the_drained_one_left(
 ) -> None:
     coordinator = cluster.start_coordinator()
     learners = {**LONG_RUN, "num_learners": 2}
-    with cluster.client() as client, open_channel(cluster.address) as channel:
+    with cluster.client() as client:
         run = client.start_run({**small_run, "learners": learners})
-        worker = StubWorker(cluster.directory, channel, "w")
+        worker = cluster.play_worker("w")
         first = worker.take()
-        worker.submit(first, worker.learner(first))
+        worker.submit(first)
         second = worker.take()
         assert ends_in_time(coordinator) == 0
-        cluster.start_coordinator(listen=cluster.address)
-        worker.submit(second, worker.learner(second))
+        cluster.start_coordinator("--listen", cluster.address)
+        worker.submit(second)
         final = client.wait(run.run_id)
     assert [item.attempts for item in final.learners] == [1, 1]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
-from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.views import RunView
-from tests.end_to_end.cluster import Cluster
-from tests.end_to_end.stub_worker import StubWorker
+from tests.cluster import SMALL_RUN, Cluster
 
 # Long enough for one commit on a busy machine.
 DEADLINE_SECONDS = 20.0
 
 
-def straggle(cluster: Cluster, small_run: dict[str, Any], min_learners: int) -> tuple[RunView, int]:
+def straggle(cluster: Cluster, min_learners: int) -> tuple[RunView, int]:
     """A run with one learner in, one at a worker that died, and one at a slow worker.
 
     Returns:
@@ -33,13 +33,13 @@ def straggle(cluster: Cluster, small_run: dict[str, Any], min_learners: int) -> 
         "deadline_seconds": DEADLINE_SECONDS,
         "min_learners": min_learners,
     }
-    with cluster.client() as client, open_channel(cluster.address) as channel:
-        quick, dead = (StubWorker(cluster.directory, channel, name) for name in ("quick", "dead"))
-        run = client.start_run({**small_run, "learners": learners})
+    with cluster.client() as client:
+        quick, dead = (cluster.play_worker(name) for name in ("quick", "dead"))
+        run = client.start_run({**SMALL_RUN, "learners": learners})
         slow.wait_for("density")
         dead.take()
         first = quick.take()
-        quick.submit(first, quick.learner(first))
+        quick.submit(first)
         for final in client.watch(run.run_id):
             if final.ended:
                 slow.wait_for("is no longer needed")
@@ -47,19 +47,18 @@ def straggle(cluster: Cluster, small_run: dict[str, Any], min_learners: int) -> 
     raise AssertionError("the run was not watched to its end")
 
 
-@pytest.mark.parametrize(
-    "late_seconds",
-    [
-        # How much later it is is for the machine to say; tests/coordinator/runs/test_driver.py
-        # shows with a clock of its own that the service means to be on time.
-        pytest.param(60.0),
-        pytest.param(1.0, marks=pytest.mark.faults),
-    ],
-)
-def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
-    cluster: Cluster, small_run: dict[str, Any], late_seconds: float
-) -> None:
-    final, arrived = straggle(cluster, small_run, min_learners=1)
+@pytest.fixture(scope="module")
+def straggled(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, tuple[RunView, int]]:
+    """Two such runs at the same time, which is their deadlines': one for each `min_learners`."""
+    numbers = (1, 2)
+    with ExitStack() as stack, ThreadPoolExecutor() as pool:
+        clusters = [
+            stack.enter_context(Cluster(tmp_path_factory.mktemp("cluster"))) for _ in numbers
+        ]
+        return dict(zip(numbers, pool.map(straggle, clusters, numbers), strict=True))
+
+
+def require_merged_without_the_others(final: RunView, arrived: int, late_seconds: float) -> None:
     assert final.state is RunState.READY, final.message
     assert final.learners[arrived].state is LearnerState.DONE
     dropped = [item for item in final.learners if item.index != arrived]
@@ -69,10 +68,23 @@ def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
     assert 0.0 <= final.costs.training_seconds - DEADLINE_SECONDS <= late_seconds
 
 
-def test_run_without_enough_fails_and_says_which_are_missing_and_why(
-    cluster: Cluster, small_run: dict[str, Any]
+def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
+    straggled: Mapping[int, tuple[RunView, int]],
 ) -> None:
-    final, _ = straggle(cluster, small_run, min_learners=2)
+    # How much later it is is for the machine to say; tests/coordinator/runs/test_driver.py
+    # shows with a clock of its own that the service means to be on time.
+    require_merged_without_the_others(*straggled[1], late_seconds=60.0)
+
+
+@pytest.mark.faults
+def test_run_goes_on_within_a_second_of_its_deadline(cluster: Cluster) -> None:
+    require_merged_without_the_others(*straggle(cluster, min_learners=1), late_seconds=1.0)
+
+
+def test_run_without_enough_fails_and_says_which_are_missing_and_why(
+    straggled: Mapping[int, tuple[RunView, int]],
+) -> None:
+    final, _ = straggled[2]
     assert final.state is RunState.FAILED
     assert "the deadline of 20 s has passed with 1 of 3 learners in" in final.message
     assert "min_learners is 2" in final.message

@@ -11,7 +11,7 @@ from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
 from lipt.trainer import Client
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 
 
 @dataclass(frozen=True)

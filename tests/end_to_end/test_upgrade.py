@@ -7,7 +7,7 @@ from typing import Any
 
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import RunState
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 
 OLD_WORKER = Path(__file__).parent / "old_worker.py"
 
@@ -18,9 +18,7 @@ def test_worker_of_the_contract_s_first_minor_completes_the_same_run(
     assert PROTOCOL_MAJOR == 1
     assert PROTOCOL_MINOR > 0
     cluster.start_coordinator()
-    arguments = ["--coordinator", cluster.address, "--device", "cpu"]
-    flags = [*arguments, "--cache-dir", str(cluster.directory / "cache-old")]
-    old = cluster.start("old", [str(OLD_WORKER), *flags, "--name", "old"])
+    old = cluster.start_worker("old", program=[str(OLD_WORKER)])
     with cluster.client() as client:
         by_old = client.wait(client.start_run(small_run).run_id)
         assert by_old.state is RunState.READY, by_old.message

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SMALL_RUN = {
@@ -24,17 +24,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One coordinator and one worker on `mine:data` and `mine:model`, with a run."""
     pytest.importorskip("sklearn")
     environment = {"PYTHONPATH": with_examples()}
-    cluster = Cluster(tmp_path_factory.mktemp("served"))
-    try:
+    with Cluster(tmp_path_factory.mktemp("served")) as cluster:
         cluster.start_coordinator(
-            "--model", "mine:model", data="mine:data", environment=environment
+            "--model", "mine:model", "--data", "mine:data", environment=environment
         )
         cluster.start_worker("one", "--allow-module", "mine", environment=environment)
         with cluster.client() as client:
             client.wait(client.start_run(SMALL_RUN).run_id)
         yield cluster
-    finally:
-        cluster.end()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lipt.trainer import Subset
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 from tests.examples.conftest import EXAMPLES
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.end_to_end.cluster import Cluster
-
 Record = Callable[[str], None]
 _FIGURE = "figure"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
-    yield cluster
-    cluster.end()
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from time import sleep
 from typing import Any
 
 from lipt.coordinator import cli
-from lipt.coordinator.compute import process
 from lipt.coordinator.compute.messages import Progressed
+from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.rpc import blobs
 from tests.faults.power_cut import record_syncs
 
@@ -68,15 +68,15 @@ class Death:
 
     def watch_stages(self) -> None:
         """Make each progress report of the compute process an event of its stage."""
-        original = process._receive
+        original = ComputeProcess._in_thread
 
-        def counted(pipe: Any) -> Any:
-            message = original(pipe)
+        async def counted(self_: ComputeProcess, action: Any) -> Any:
+            message = await original(self_, action)
             if isinstance(message, Progressed) and message.activity in _STAGES:
                 self.event(_STAGES[message.activity])
             return message
 
-        process._receive = counted
+        ComputeProcess._in_thread = counted  # type: ignore[method-assign]
 
     def watch_database(self) -> None:
         """Make the moments before and after each commit events; a learner's result has its own."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.encodings import EncodedWeights, open_weights
+from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.pretraining.evaluation import Evaluator, Scored
 from lipt.coordinator.pretraining.soup import greedy_soup, uniform_soup
@@ -45,7 +45,7 @@ def main() -> None:
         evaluator(weights)
         return Scored(next(scores) / 1e9, {})  # each mixture is the best so far
 
-    def opened() -> EncodedWeights:
+    def opened() -> Mapping[str, torch.Tensor]:
         return open_weights(path, like=specs)
 
     def ignore(_done: int, _total: int) -> None:
@@ -68,7 +68,7 @@ def main() -> None:
         soup = greedy_soup(learners, evaluate, num_alphas=2, on_progress=ignore)
     else:
         soup = uniform_soup(learners, evaluate, on_progress=ignore)
-    assert sum(item.kept for item in soup.ingredients) == num_learners
+    assert sum(item.kept for item in soup.ingredients.values()) == num_learners
     model_bytes = sum(spec.num_bytes for spec in specs.values())
     sys.stdout.write(f"growth {resident_bytes(peak=True) - before + model_bytes}\n")
 

@@ -20,7 +20,8 @@ from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
-from lipt.worker.pruning.masks import masks_of_largest
+from tests.blob_files import blob_file
+from tests.played_worker import pruned
 
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
 _CALL_SECONDS, _POLL_SECONDS = 120.0, 30.0
@@ -39,11 +40,11 @@ class Swarm:
         committed: how many learners each worker handed in.
     """
 
-    def __init__(self, address: str, blobs: Path, *, num_workers: int) -> None:
+    def __init__(self, address: str, store: Path, *, num_workers: int) -> None:
         self.latencies: dict[str, list[float]] = defaultdict(list)
         self.committed: Counter[int] = Counter()
         self._address = address
-        self._blobs = blobs
+        self._store = store
         self._num_workers = num_workers
         self._initial: dict[BlobName, Weights] = {}
         self._all_registered = asyncio.Barrier(num_workers)
@@ -80,7 +81,7 @@ class Swarm:
             name=f"worker-{number}",
             protocol=worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
             device="cpu",
-            allowed_modules=["tests.faults.tiny"],
+            allowed_modules=["tests.tiny"],
         )
         registered = await self._timed("Register", workers.Register(request, timeout=_CALL_SECONDS))
         await self._all_registered.wait()
@@ -116,15 +117,12 @@ class Swarm:
     def _learner(self, assignment: Any) -> bytes:
         name = blob_from_proto(assignment.initial_weights)
         if name not in self._initial:
-            path = self._blobs / name.sha256[:2] / name.sha256
+            path = blob_file(self._store, name.sha256)
             self._initial[name] = read_weights(path, like=read_specs(path), max_bytes=2**20)
         initial = self._initial[name]
-        scores = {key: tensor.abs() for key, tensor in initial.items() if tensor.ndim >= 2}
-        masks = masks_of_largest(scores, assignment.task.density)
         # No two learners are equal.
         factor = 1.0 + assignment.learner_index / 1e4
-        pruned = {key: initial[key] * mask * factor for key, mask in masks.items()}
-        return encode_sparse(initial | pruned)
+        return encode_sparse(pruned(initial, assignment.task.density, factor))
 
     async def _timed(self, name: str, call: Awaitable[ResultT]) -> ResultT:
         started = perf_counter()

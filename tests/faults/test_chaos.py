@@ -12,9 +12,8 @@ import pytest
 
 from lipt.common.states import RunState
 from tests.blob_files import flip_a_bit
-from tests.end_to_end.cluster import Cluster, LoggedProcess
+from tests.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record
-from tests.faults.processes import computing, kill
 
 SECONDS, PAUSE_SECONDS = 60.0, (0.5, 2.5)
 LEASE_SECONDS = 2.0
@@ -49,15 +48,14 @@ class Chaos:
     def coordinator_dies(self) -> None:
         self._coordinator.stop(signal.SIGKILL)
         self._coordinator = self._cluster.start_coordinator(
-            *self._flags, listen=self._cluster.address
+            *self._flags, "--listen", self._cluster.address
         )
 
     def coordinator_stands_still(self) -> None:
         self._stand_still(self._coordinator)
 
     def compute_process_dies(self) -> None:
-        for child in computing(self._coordinator):
-            kill(child)
+        self._coordinator.kill_computing()
 
     def worker_dies(self) -> None:
         name = self._draw.choice(WORKERS)
@@ -68,19 +66,19 @@ class Chaos:
         self._stand_still(self._workers[self._draw.choice(WORKERS)])
 
     def bit_flips_at_the_coordinator(self) -> None:
-        self._flip_a_bit(self._cluster.directory / "state")
+        self._flip_a_bit(self._cluster.state)
 
     def bit_flips_at_a_worker(self) -> None:
         self._flip_a_bit(self._cluster.directory / f"cache-{self._draw.choice(WORKERS)}")
 
     def blob_is_lost(self) -> None:
-        for path in self._a_blob(self._cluster.directory / "state"):
+        for path in self._a_blob(self._cluster.state):
             path.unlink()
 
     def _stand_still(self, process: LoggedProcess) -> None:
-        process.process.send_signal(signal.SIGSTOP)
+        process.send(signal.SIGSTOP)
         time.sleep(1.75 * LEASE_SECONDS)
-        process.process.send_signal(signal.SIGCONT)
+        process.send(signal.SIGCONT)
 
     def _flip_a_bit(self, store: Path) -> None:
         for path in self._a_blob(store):
@@ -99,8 +97,7 @@ def test_soup_and_subset_are_the_same_whatever_happens_meanwhile(
 ) -> None:
     (tmp_path / "quiet").mkdir()
     (tmp_path / "chaos").mkdir()
-    quiet, shaken = Cluster(tmp_path / "quiet"), Cluster(tmp_path / "chaos")
-    try:
+    with Cluster(tmp_path / "quiet") as quiet, Cluster(tmp_path / "chaos") as shaken:
         quiet.start_coordinator()
         quiet.start_worker("only")
         expected = outcome(quiet)
@@ -117,9 +114,6 @@ def test_soup_and_subset_are_the_same_whatever_happens_meanwhile(
             happened.append(happening.__name__)
             happening()
         found = outcome(shaken, run_id)
-    finally:
-        quiet.end()
-        shaken.end()
     record(f"{len(happened)} things happened: {', '.join(happened)}")
     assert found == expected
 

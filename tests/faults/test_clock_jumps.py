@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lipt.common.rpc.channel import open_channel
 from lipt.common.states import RunState
-from tests.end_to_end.cluster import Cluster
-from tests.faults.stand_in import StandIn
+from tests.cluster import Cluster
 
 DAY_SECONDS = 86_400
 RUN = {
@@ -20,13 +18,9 @@ RUN = {
 
 def start_coordinator(cluster: Cluster, lease_seconds: float) -> None:
     set_clock(cluster, 0)
-    arguments = ["--data", "digits", "--listen", "127.0.0.1:0", *cluster.leases_of(lease_seconds)]
-    arguments += ["--state-dir", str(cluster.directory / "state")]
     offset = str(cluster.directory / "offset")
-    process = cluster.start(
-        "coordinator", ["-m", "tests.faults.jumping_coordinator", offset, "--", *arguments]
-    )
-    cluster.address = process.wait_for(r"lipt-coordinator on (\S+)")[1]
+    program = ["-m", "tests.faults.jumping_coordinator", offset, "--"]
+    cluster.start_coordinator(*cluster.leases_of(lease_seconds), program=program)
 
 
 def set_clock(cluster: Cluster, seconds: int) -> None:
@@ -37,16 +31,16 @@ def set_clock(cluster: Cluster, seconds: int) -> None:
 
 def test_clock_that_is_set_forward_ends_no_lease_and_no_run(cluster: Cluster) -> None:
     start_coordinator(cluster, lease_seconds=3000.0)
-    with cluster.client() as client, open_channel(cluster.address) as channel:
+    with cluster.client() as client:
         run = client.start_run(RUN)
-        workers = [StandIn(cluster.directory, channel, name) for name in ("a", "b")]
+        workers = [cluster.play_worker(name) for name in ("a", "b")]
         first = workers[0].take()
         set_clock(cluster, DAY_SECONDS)
         # A new lease has the coordinator look at all of them.
         second = workers[1].take()
         assert second.learner_index != first.learner_index
         for worker, assignment in zip(workers, (first, second), strict=True):
-            worker.commit(assignment, worker.learner(assignment))
+            worker.submit(assignment)
         final = client.wait(run.run_id)
     assert final.state is RunState.READY, final.message
     assert [learner.attempts for learner in final.learners] == [1, 1]
@@ -55,9 +49,9 @@ def test_clock_that_is_set_forward_ends_no_lease_and_no_run(cluster: Cluster) ->
 @pytest.mark.timeout(120)
 def test_clock_that_is_set_back_keeps_no_lease_of_a_silent_worker(cluster: Cluster) -> None:
     start_coordinator(cluster, lease_seconds=1.5)
-    with cluster.client() as client, open_channel(cluster.address) as channel:
+    with cluster.client() as client:
         client.start_run({**RUN, "learners": {"num_learners": 1, "batch_size": 16}})
-        silent, heir = (StandIn(cluster.directory, channel, name) for name in ("silent", "heir"))
+        silent, heir = (cluster.play_worker(name) for name in ("silent", "heir"))
         silent.take()
         set_clock(cluster, -DAY_SECONDS)
         assert heir.take().epoch == 2

@@ -8,12 +8,10 @@ from threading import Barrier
 
 import pytest
 
-from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes
-from tests.faults.stand_in import StandIn
 
 NUM_LEARNERS = 10
 MAX_GROWTH_BYTES = 300_000_000
@@ -30,14 +28,13 @@ def test_memory_stays_bounded_while_ten_large_learners_are_committed_at_once(
     together = Barrier(NUM_LEARNERS, action=lambda: reset_peak(pid))
 
     def work(number: int) -> int:
-        with open_channel(cluster.address) as channel:
-            worker = StandIn(cluster.directory, channel, f"worker-{number}")
-            assignment = worker.take()
-            result = worker.learner(assignment, factor=1.0 + number / 100)
-            together.wait()
-            before = resident_bytes(pid)
-            worker.commit(assignment, result)
-            return before
+        worker = cluster.play_worker(f"worker-{number}")
+        assignment = worker.take()
+        result = worker.upload(worker.learner(assignment, factor=1.0 + number / 100))
+        together.wait()
+        before = resident_bytes(pid)
+        worker.commit(assignment, result)
+        return before
 
     learners = {"num_learners": NUM_LEARNERS + 1, "batch_size": 16}
     with ExitStack() as stack:

@@ -22,7 +22,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.trainer import Client
-from tests.end_to_end.cluster import Cluster, LoggedProcess
+from tests.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record
 from tests.faults.power_cut import cut_power
 
@@ -83,16 +83,12 @@ class MortalCoordinator:
 
     def start(self, kind: str = "none", number: int = 0) -> LoggedProcess:
         """Start the next process, which kills itself at the n-th event of a kind."""
-        arguments = ["--data", "digits", "--model", "resnet8"]
-        arguments += ["--state-dir", str(self._state_dir), *self._leases]
-        arguments += ["--listen", self._cluster.address or "127.0.0.1:0"]
-        process = self._cluster.start(
-            "coordinator",
-            ["-m", "tests.faults.dying_coordinator", kind, str(number), "--", *arguments],
-            {"SYNC_JOURNAL": str(self._journal)},
+        return self._cluster.start_coordinator(
+            *("--state-dir", str(self._state_dir), *self._leases),
+            *("--listen", self._cluster.address or "127.0.0.1:0"),
+            program=["-m", "tests.faults.dying_coordinator", kind, str(number), "--"],
+            environment={"SYNC_JOURNAL": str(self._journal)},
         )
-        self._cluster.address = process.wait_for(r"lipt-coordinator on (\S+)")[1]
-        return process
 
     def cut_power(self) -> None:
         """Lose what is not on the disk; for when nobody serves it."""
@@ -200,7 +196,7 @@ def draw_moments(draw: random.Random, counts: Mapping[str, int]) -> Iterator[lis
 def die_or_end(process: LoggedProcess, asking: Future[str]) -> bool:
     """Wait for the process to kill itself, or for the trainer to have its subset."""
     ended = asking.add_done_callback
-    ended(lambda _: process.process.poll() is None and process.process.send_signal(signal.SIGTERM))
+    ended(lambda _: process.process.poll() is None and process.send(signal.SIGTERM))
     status = process.process.wait(_END_SECONDS)
     return status == -signal.SIGKILL
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
-from lipt.common.rpc.channel import open_channel
 from lipt.common.states import RunState
-from tests.end_to_end.cluster import Cluster
-from tests.faults.stand_in import StandIn
+from tests.cluster import Cluster
 
 LEASE_SECONDS = 3.0
 RUN = {
@@ -22,16 +20,16 @@ def test_leases_outlast_a_stop_of_the_coordinator_that_is_longer_than_they_are(
     cluster: Cluster,
 ) -> None:
     coordinator = cluster.start_coordinator(*cluster.leases_of(LEASE_SECONDS))
-    with cluster.client() as client, open_channel(cluster.address) as channel:
+    with cluster.client() as client:
         run = client.start_run(RUN)
-        workers = [StandIn(cluster.directory, channel, name) for name in ("one", "two")]
+        workers = [cluster.play_worker(name) for name in ("one", "two")]
         taken = [worker.take() for worker in workers]
-        coordinator.process.send_signal(signal.SIGSTOP)
+        coordinator.send(signal.SIGSTOP)
         time.sleep(LEASE_SECONDS + 2.0)  # the stop itself, which only time makes long
-        coordinator.process.send_signal(signal.SIGCONT)
+        coordinator.send(signal.SIGCONT)
         coordinator.wait_for("event=paused")
         for worker, assignment in zip(workers, taken, strict=True):
-            worker.commit(assignment, worker.learner(assignment))
+            worker.submit(assignment)
         final = client.wait(run.run_id)
     assert final.state is RunState.READY, final.message
     assert [learner.attempts for learner in final.learners] == [1, 1]

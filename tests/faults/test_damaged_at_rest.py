@@ -11,7 +11,7 @@ import pytest
 from lipt.common.states import RunState
 from lipt.trainer.views import RunView
 from tests.blob_files import blob_file, flip_a_bit
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 
 RUN = {
     "model": "resnet8",
@@ -32,7 +32,7 @@ def of_the_worker(cluster: Cluster, run: RunView) -> Path:
 def of_the_coordinator(cluster: Cluster, run: RunView) -> Path:
     result = run.learners[0].result
     assert result is not None
-    return blob_file(cluster.directory / "state", result.sha256)
+    return blob_file(cluster.state, result.sha256)
 
 
 @pytest.mark.parametrize("damaged", [of_the_worker, of_the_coordinator])
@@ -54,7 +54,7 @@ def test_blob_that_changed_on_a_disk_is_noticed_and_asked_for_again(
 def test_theta_p_and_subsets_that_the_coordinator_s_disk_damages_or_loses_are_made_again(
     cluster: Cluster, damage: Callable[[Path], None]
 ) -> None:
-    store = cluster.directory / "state"
+    store = cluster.state
     coordinator = cluster.start_coordinator()
     cluster.start_worker("worker")
     with cluster.client() as client:
@@ -82,7 +82,7 @@ def test_theta_star_and_shards_that_were_damaged_are_made_again_after_a_restart(
         run = client.run(run.run_id)
     coordinator.stop(signal.SIGKILL)
     # All that there is by now.
-    for path in (cluster.directory / "state" / "blobs").glob("*/*"):
+    for path in (cluster.state / "blobs").glob("*/*"):
         flip_the_middle(path)
     coordinator = cluster.start_coordinator()
     coordinator.wait_for("3 inputs of run .* are not whole: they are made again")

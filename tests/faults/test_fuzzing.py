@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.fuzzing import CHUNKS
 from tests.faults.test_hostile_bytes import READERS

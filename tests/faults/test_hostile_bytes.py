@@ -19,8 +19,8 @@ from lipt.common.data.shard import unpack_shard
 from lipt.common.errors import LiptError, WeightsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.container import pack
-from lipt.common.weights.encodings import decode_weights
-from lipt.common.weights.files import read_weights, serialize_weights
+from lipt.common.weights.encodings import open_weights
+from lipt.common.weights.files import read_weights
 from lipt.common.weights.planes import encode_planes
 from lipt.common.weights.sparse import METADATA_KEY, encode_sparse
 from lipt.common.weights.specs import TensorSpec, specs_of
@@ -43,7 +43,7 @@ IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 
 
 def decode(content: bytes) -> None:
-    decoded = decode_weights(content, like=LIKE)
+    decoded = dict(open_weights(content, like=LIKE))
     assert specs_of(decoded) == LIKE
 
 
@@ -67,7 +67,7 @@ READERS: dict[str, tuple[Callable[[bytes], None], Callable[[], bytes]]] = {
     "sparse learner": (decode, lambda: encode_sparse(WEIGHTS)),
     "compressed learner": (decode, lambda: encode_planes(WEIGHTS)),
     "rounded learner": (decode, lambda: encode_planes(WEIGHTS, bfloat16=True)),
-    "safetensors": (read, lambda: serialize_weights(WEIGHTS, {"key": "text"})),
+    "safetensors": (read, lambda: pack(WEIGHTS, {"key": "text"})),
     "shard": (shard, shard_file),
 }
 
@@ -101,7 +101,7 @@ def test_bitmask_that_claims_2_60_elements_is_refused_from_its_header() -> None:
         memory_growth(2**20),
         pytest.raises(WeightsError, match=r"needs uint8\[144115188075855872\]"),
     ):
-        decode_weights(pack(stored, {METADATA_KEY: claims}), like=like)
+        dict(open_weights(pack(stored, {METADATA_KEY: claims}), like=like))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2, info_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes
 from tests.faults.mutation import mutate, random_message
@@ -133,9 +133,8 @@ async def fuzz(address: str, num_cases: int) -> Counter[str]:
 def test_every_call_with_hostile_messages_ends_with_a_named_status(
     cluster: Cluster, num_cases: int, record: Record
 ) -> None:
-    config = cluster.directory / "run.toml"
-    config.write_text("[limits]\nmax_blob_bytes = 1000000\n")
-    coordinator = cluster.start_coordinator("--config", str(config))
+    limits = cluster.config("[limits]\nmax_blob_bytes = 1000000\n")
+    coordinator = cluster.start_coordinator(*limits)
     pid = coordinator.process.pid
     asyncio.run(fuzz(cluster.address, 100))  # imports, pools and buffers are there from here on
     reset_peak(pid)

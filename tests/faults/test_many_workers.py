@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from lipt.common.states import LearnerState
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.swarm import Swarm
 
@@ -29,9 +29,9 @@ def test_every_worker_is_served_and_every_learner_comes_in(
 ) -> None:
     # Everybody at once; then few at a time, while all others wait for their turn.
     sizes = [num_workers, *[num_workers // 4] * 4]
-    cluster.start_coordinator("--model", "tests.faults.tiny:linear")
+    cluster.start_coordinator("--model", "tests.tiny:linear")
     runs: list[str] = []
-    swarm = Swarm(cluster.address, cluster.directory / "state" / "blobs", num_workers=num_workers)
+    swarm = Swarm(cluster.address, cluster.state, num_workers=num_workers)
     with cluster.client() as client:
 
         def start(num_learners: int) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 from tests.faults.conftest import Record
 
 SCRIPT = "tests.faults.soup_memory"

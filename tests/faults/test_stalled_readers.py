@@ -12,12 +12,12 @@ import pytest
 
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.transfer import upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel
 from lipt.v1 import blob_pb2, info_pb2, info_pb2_grpc
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 from tests.blob_files import blob_file
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes
 
@@ -59,7 +59,7 @@ def test_clients_that_stop_reading_cost_little_and_keep_nobody_waiting(
     pid = coordinator.process.pid
     data = content(1)
     with open_channel(cluster.address) as channel:
-        name = upload(BlobServiceStub(channel), data)
+        name = Transfers(BlobServiceStub(channel)).upload(data)
     control_calls(cluster.address, 10)
     before = resident_bytes(pid)
     with ExitStack() as stack:
@@ -89,18 +89,18 @@ def test_memory_stays_bounded_while_blobs_are_uploaded_at_once(
     pid = coordinator.process.pid
     with ThreadPoolExecutor(num_uploads) as pool, open_channel(cluster.address) as channel:
         blobs = list(map(content, range(num_uploads)))
-        upload(BlobServiceStub(channel), b"warm")
+        Transfers(BlobServiceStub(channel)).upload(b"warm")
         reset_peak(pid)
         before = resident_bytes(pid)
 
         def send(data: bytes) -> BlobName:
             with grpc.insecure_channel(cluster.address, options=OPTIONS) as own:
-                return upload(BlobServiceStub(own), data)
+                return Transfers(BlobServiceStub(own)).upload(data)
 
         names = list(pool.map(send, blobs))
         growth = resident_bytes(pid, peak=True) - before
         record(f"{growth / 1e6:.0f} MB more at the peak")
-        store = cluster.directory / "state"
+        store = cluster.state
         for name, data in zip(names, blobs, strict=True):
             assert blob_file(store, name.sha256).read_bytes() == data
     assert growth < MAX_UPLOADS_BYTES

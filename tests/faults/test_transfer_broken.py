@@ -15,12 +15,13 @@ from lipt.common.blobs import transfer
 from lipt.common.blobs.messages import blob_to_proto, chunk_data
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import CorruptChunkError
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.v1 import blob_pb2
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
-from tests.end_to_end.cluster import Cluster, LoggedProcess
+from tests.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record
 from tests.faults.proxy import Fault, Proxy
 
@@ -30,11 +31,8 @@ POLICY = RetryPolicy(max_failures=20, first_seconds=0.05, max_seconds=0.5)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    try:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-    finally:
-        cluster.end()
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +51,18 @@ def content(seed: int, num_chunks: int = 20) -> bytes:
 
 def store(address: str, data: bytes) -> BlobName:
     with open_channel(address) as channel:
-        return transfer.upload(BlobServiceStub(channel), data)
+        return Transfers(BlobServiceStub(channel)).upload(data)
 
 
 def fetch(address: str, name: BlobName, cache: BlobStore) -> bytes:
     with open_channel(address) as channel:
-        transfer.download(BlobServiceStub(channel), name, cache, policy=POLICY, idle_seconds=2.0)
+        Transfers(BlobServiceStub(channel), policy=POLICY, idle_seconds=2.0).download(name, cache)
     return cache.read_bytes(name)
 
 
 def send(address: str, data: bytes) -> BlobName:
     with open_channel(address) as channel:
-        return transfer.upload(BlobServiceStub(channel), data, policy=POLICY, idle_seconds=2.0)
+        return Transfers(BlobServiceStub(channel), policy=POLICY, idle_seconds=2.0).upload(data)
 
 
 def cuts(seed: int, *, upstream: bool) -> list[Fault]:
@@ -90,7 +88,7 @@ def test_download_that_is_cut_ten_times_goes_on_where_it_had_read_to(
         open_channel(proxy.address) as channel,
     ):
         stub = BlobServiceStub(channel)
-        transfer.download(stub, name, cache, on_bytes=received.append, policy=POLICY)
+        Transfers(stub, on_bytes=received.append, policy=POLICY).download(name, cache)
         assert not proxy.faults
     assert cache.read_bytes(name) == data
     # Nothing was read twice; what lay in sockets and windows was sent again.
@@ -116,7 +114,7 @@ def test_upload_that_is_cut_ten_times_goes_on_where_the_coordinator_had_read_to(
             open_channel(proxy.address) as channel,
         ):
             policy = replace(POLICY, sleep=after_a_cut)
-            transfer.upload(BlobServiceStub(channel), data, policy=policy, idle_seconds=2.0)
+            Transfers(BlobServiceStub(channel), policy=policy, idle_seconds=2.0).upload(data)
             assert not proxy.faults
     # What was there stayed there.
     assert len(kept) >= NUM_CUTS

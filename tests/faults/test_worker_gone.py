@@ -17,10 +17,9 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.common.states import RunState
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from tests.end_to_end.cluster import Cluster
+from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.proxy import Proxy
-from tests.faults.stand_in import StandIn
 
 LEASE_SECONDS = 1.5
 # So long that only the end of its worker can free the learner.
@@ -39,11 +38,11 @@ def stopped(cluster: Cluster, stack: ExitStack) -> tuple[Callable[[], object], C
     worker.wait_for("density")
 
     def wake() -> None:
-        worker.process.send_signal(signal.SIGCONT)
+        worker.send(signal.SIGCONT)
         # Its heartbeat is refused, and it drops what it has.
         worker.wait_for(r"lease with epoch 1 is over .* the result is not used")
 
-    return lambda: worker.process.send_signal(signal.SIGSTOP), wake
+    return lambda: worker.send(signal.SIGSTOP), wake
 
 
 def cut_off(cluster: Cluster, stack: ExitStack) -> tuple[Callable[[], object], Callable[[], None]]:
@@ -63,6 +62,7 @@ def cut_off(cluster: Cluster, stack: ExitStack) -> tuple[Callable[[], object], C
     ("begin", "seconds_allowed"),
     [
         # On a machine that does other things, too, only the order of events is certain.
+        pytest.param(killed, 60.0),
         pytest.param(stopped, 60.0),
         *(
             pytest.param(begin, LEASE_SECONDS + 1.0, marks=pytest.mark.faults)
@@ -77,14 +77,10 @@ def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_
     record: Record,
 ) -> None:
     cluster.start_coordinator(*cluster.leases_of(LEASE_SECONDS))
-    with (
-        ExitStack() as stack,
-        cluster.client() as client,
-        open_channel(cluster.address) as channel,
-    ):
+    with ExitStack() as stack, cluster.client() as client:
         run = client.start_run({**RUN, "learners": ENDLESS})
         vanish, afterwards = begin(cluster, stack)
-        heir = StandIn(cluster.directory, channel, "heir")
+        heir = cluster.play_worker("heir")
         vanish()
         gone = monotonic()
         assignment = heir.take()
@@ -94,7 +90,7 @@ def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_
         # The lease may have been renewed at the very moment, not later.
         assert seconds <= seconds_allowed
         afterwards()
-        heir.commit(assignment, heir.learner(assignment))
+        heir.submit(assignment)
         final = client.wait(run.run_id)
     assert final.state is RunState.READY, final.message
     assert final.learners[0].worker == "heir"
@@ -103,15 +99,14 @@ def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_
 def test_late_commit_of_a_zombie_is_refused_and_changes_nothing(cluster: Cluster) -> None:
     cluster.start_coordinator(*cluster.leases_of(LEASE_SECONDS))
     learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32}
-    with cluster.client() as client, open_channel(cluster.address) as channel:
+    with cluster.client() as client:
         run = client.start_run({**RUN, "learners": learners})
-        zombie, heir = (StandIn(cluster.directory, channel, name) for name in ("zombie", "heir"))
+        zombie, heir = (cluster.play_worker(name) for name in ("zombie", "heir"))
         old = zombie.take()
-        late = zombie.learner(old, factor=2.0)
-        taken = [heir.take()]
-        heir.commit(taken[0], heir.learner(taken[0]))
-        taken.append(heir.take())  # comes when the zombie's lease has ended
-        assert (taken[1].learner_index, taken[1].epoch) == (old.learner_index, 2)
+        late = zombie.upload(zombie.learner(old, factor=2.0))
+        heir.submit(heir.take())
+        again = heir.take()  # comes when the zombie's lease has ended
+        assert (again.learner_index, again.epoch) == (old.learner_index, 2)
 
         def commit_late() -> None:
             before = client.run(run.run_id)
@@ -121,18 +116,19 @@ def test_late_commit_of_a_zombie_is_refused_and_changes_nothing(cluster: Cluster
                 epoch=old.epoch,
                 result=blob_to_proto(late),
             )
-            with pytest.raises(grpc.RpcError) as caught:
+            with open_channel(cluster.address) as channel, pytest.raises(grpc.RpcError) as caught:
                 worker_pb2_grpc.WorkerServiceStub(channel).CommitResult(request, timeout=30)
             assert isinstance(caught.value, grpc.Call)
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             error = from_rpc_error(caught.value)
             assert isinstance(error, StaleLeaseError)
             assert error.reason == "STALE_LEASE"
+            assert "the result is not used" in str(error)
             assert client.run(run.run_id).learners == before.learners
 
         commit_late()  # while the heir has the lease
-        good = heir.learner(taken[1])
-        heir.commit(taken[1], good)
+        good = heir.upload(heir.learner(again))
+        heir.commit(again, good)
         final = client.wait(run.run_id)
         commit_late()  # and when the run has ended
     assert [learner.worker for learner in final.learners] == ["heir", "heir"]

@@ -1,14 +1,123 @@
-"""Subsets that no strategy has chosen."""
+"""Values that nobody has computed: each test changes what it is about."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from lipt.common.config.run_config import LearnersConfig, RunConfig
+from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets.digest import subset_digest
+from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.comparison.verdict import Difference, Outcome
+from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import IngredientView, LearnerView, RunView
+from lipt.v1 import subset_pb2
+
+_RUN = RunView(
+    run_id="r-1",
+    name="demo",
+    state=RunState.TRAINING,
+    revision=1,
+    message="",
+    fingerprint="f" * 8,
+    config=RunConfig(model="resnet8", learners=LearnersConfig(num_steps=5)),
+    learners=(),
+    progress=None,
+    created_at=None,
+    ended_at=None,
+    soup=None,
+    costs=None,
+    initial_weights=None,
+    pretrained_weights=None,
+)
+_LEARNER = LearnerView(
+    index=0,
+    state=LearnerState.QUEUED,
+    density=0.9,
+    attempts=0,
+    worker="",
+    device="",
+    step=0,
+    loss=0.0,
+    train_seconds=0.0,
+    message="",
+    result=None,
+    ingredient=None,
+)
+_TRIAL = Trial(
+    seed=0,
+    strategy="uniform",
+    fraction=0.1,
+    num_examples=100,
+    num_steps=50,
+    weighted=False,
+    test_accuracy=0.5,
+    subset_accuracy=1.0,
+    levelled_off=True,
+    pretraining_seconds=0.0,
+    selection_seconds=1.0,
+    training_seconds=10.0,
+    bytes_sent=0,
+    digest="d",
+)
+_OUTCOME = Outcome(
+    strategy="craig",
+    fraction=0.1,
+    num_seeds=3,
+    mean_accuracy=0.5,
+    std_accuracy=0.01,
+    difference=Difference(0.0, -0.1, 0.1),
+    subset_accuracy=1.0,
+    levelled_off=True,
+    num_steps=10,
+    total_seconds=7.0,
+    bytes_sent=0.0,
+)
+_RECORD = EpochRecord(
+    epoch=1,
+    step=3,
+    num_steps=6,
+    num_examples=40,
+    loss=1.0,
+    accuracy=0.5,
+    learning_rate=0.1,
+    images_per_second=100.0,
+    seconds=1.0,
+    seconds_left=0.0,
+)
+
+KEPT = IngredientView(position=0, accuracy=0.5, soup_accuracy=0.5, alpha=0.3, kept=True)
+DISCARDED = IngredientView(position=1, accuracy=0.25, soup_accuracy=0.5, alpha=0.0, kept=False)
+
+
+def made_up_run(**changes: Any) -> RunView:
+    """A run in training, without learners."""
+    return replace(_RUN, **changes)
+
+
+def made_up_learner(index: int = 0, **changes: Any) -> LearnerView:
+    """A learner that waits for a worker."""
+    return replace(_LEARNER, index=index, **changes)
+
+
+def made_up_trial(**changes: Any) -> Trial:
+    """A training on a random subset."""
+    return replace(_TRIAL, **changes)
+
+
+def made_up_outcome(**changes: Any) -> Outcome:
+    """A strategy that nothing tells apart from random."""
+    return replace(_OUTCOME, **changes)
+
+
+def made_up_record(epoch: int, **changes: Any) -> EpochRecord:
+    """An epoch of main training."""
+    return replace(_RECORD, epoch=epoch, **changes)
 
 
 def made_up_subset(
@@ -24,3 +133,17 @@ def made_up_subset(
     weights_N = np.array([1.0] * len(indices_N) if weights is None else weights, np.float32)
     digest = subset_digest(indices_N, weights_N)
     return Subset(indices_N, weights_N, fingerprint, digest, strategy, manifest)
+
+
+def subset_description(digest: str, **changes: Any) -> subset_pb2.GetSubsetResponse:
+    """What the coordinator says of a subset before its examples."""
+    fields = {"strategy": "grand", "num_examples": 3, "fingerprint": "f" * 64} | changes
+    return subset_pb2.GetSubsetResponse(subset=subset_pb2.Subset(digest=digest, **fields))
+
+
+def subset_examples(
+    indices: Sequence[int], weights: Sequence[float]
+) -> subset_pb2.GetSubsetResponse:
+    """Examples of a subset, all or some."""
+    part = subset_pb2.SubsetExamples(indices=indices, weights=weights)
+    return subset_pb2.GetSubsetResponse(examples=part)

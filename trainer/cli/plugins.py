@@ -1,4 +1,4 @@
-"""Commands of `lipt` that other packages bring: entry points of the group `lipt.commands`.
+"""Plug-in commands of `lipt`: entry points of the group `lipt.commands`.
 
 An entry point names a `typer.Typer`; it is imported when its command is called, or
 shown in the help. This package's own coordinator adds `lipt state` that way.

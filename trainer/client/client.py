@@ -1,33 +1,41 @@
-"""The coordinator, from a training script or a notebook: plain calls, frozen values."""
+"""Client of a coordinator, for a training script or a notebook: plain calls, frozen values."""
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.transfer import OnBytes, Transfers
 from lipt.common.config.messages import overrides_to_proto
-from lipt.common.errors import RunFailedError
+from lipt.common.errors import InvalidRequestError, RunFailedError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
-from lipt.common.weights.header import require_safetensors
 from lipt.trainer.client.conversion import view_of
-from lipt.trainer.client.features_file import Features, features_content
+from lipt.trainer.client.sources import Features, Source, features_source, weights_source
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
-from lipt.trainer.client.transfers import OnBytes, find_weights, read_blob, save_blob, upload_blob
 from lipt.trainer.client.watching import get_run, watch_run
 from lipt.trainer.connection.connection import CREATE_SECONDS, Connection
 from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import BlobView, InfoView, ProgressView, RunView, StrategyView, WeightsKind
-from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2
+from lipt.trainer.writing.files import place
+from lipt.v1 import config_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
+# What a peer may make this side keep; far over any model that is selected with.
+_MAX_BYTES = 16 * 1024**3
 
-class Client:
+
+class Client(AbstractContextManager["Client"]):
     """A connection to a coordinator; use it as a context manager, or `close` it.
 
     Every call has a deadline and is repeated while the connection is broken,
@@ -53,15 +61,7 @@ class Client:
         self._connection = Connection(address, tls)
         self._reconnect_seconds = reconnect_seconds
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -163,7 +163,7 @@ class Client:
         budget: int | None = None,
         balanced: bool | None = None,
         options: Mapping[str, object] | None = None,
-        weights: str | Path | bytes | None = None,
+        weights: Source | None = None,
         features: Features | None = None,
         previous: Subset | str | None = None,
         on_progress: Callable[[ProgressView], None] | None = None,
@@ -205,11 +205,9 @@ class Client:
             previous=previous,
         )
         if weights is not None:
-            request.weights.CopyFrom(_reference(self.upload_weights(weights)))
+            request.weights.CopyFrom(blob_to_proto(self._upload(weights_source(weights))))
         if features is not None:
-            content = features_content(features)
-            self.info()  # as in upload_weights
-            request.features.CopyFrom(_reference(upload_blob(self._connection, content)))
+            request.features.CopyFrom(blob_to_proto(self._upload(features_source(features))))
         return fetch_subset(
             self._connection,
             request,
@@ -224,9 +222,7 @@ class Client:
         answer = self._connection.unary(lambda of: of.subsets.ListStrategies, request)
         return [view_of(StrategyView, item) for item in answer.strategies]
 
-    def upload_weights(
-        self, weights: str | Path | bytes, *, on_bytes: OnBytes | None = None
-    ) -> BlobView:
+    def upload_weights(self, weights: Source, *, on_bytes: OnBytes | None = None) -> BlobView:
         """Store weights at the coordinator; those that it has are not sent again.
 
         Args:
@@ -240,11 +236,7 @@ class Client:
             WeightsError: it is not safetensors; nothing was sent.
             BlobTooLargeError: over the coordinator's limit.
         """
-        source = Path(weights) if isinstance(weights, str) else weights
-        require_safetensors(source)
-        # A transfer is patient; where nobody answers at all, this says so at once.
-        self.info()
-        return upload_blob(self._connection, source, on_bytes)
+        return BlobView(**asdict(self._upload(weights_source(weights), on_bytes)))
 
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
         """A run's weights as the content of a safetensors file.
@@ -257,7 +249,10 @@ class Client:
             RunNotReadyError: it has none yet; the message says how far it is.
             InvalidRequestError: there is no such kind.
         """
-        return read_blob(self._connection, find_weights(self._connection, run, kind))
+        name = self._find_weights(run, kind)
+        return self._connection.transfer(
+            lambda blobs: Transfers(blobs).download_bytes(name, max_bytes=_MAX_BYTES)
+        )
 
     def save_weights(
         self,
@@ -280,10 +275,28 @@ class Client:
             InvalidRequestError: there is no such kind.
             OSError: the directory is missing or cannot be written to.
         """
-        blob = find_weights(self._connection, run, kind)
-        save_blob(self._connection, blob, Path(path), on_bytes)
-        return blob
+        name, target = self._find_weights(run, kind), Path(path)
+        # Beside the file, so that the last step is a rename.
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".lipt-") as folder:
+            store = BlobStore(Path(folder), max_blob_bytes=_MAX_BYTES)
+            part = self._connection.transfer(
+                lambda blobs: Transfers(blobs, on_bytes=on_bytes).download(name, store)
+            )
+            place(part, target)
+        return BlobView(**asdict(name))
 
+    def _find_weights(self, run: str, kind: str) -> BlobName:
+        if kind not in set(WeightsKind):
+            raise InvalidRequestError(
+                f"there are no {kind!r} weights; choose one of {', '.join(WeightsKind)}."
+            )
+        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
+        answer = self._connection.unary(lambda of: of.runs.GetWeights, request)
+        return blob_from_proto(answer.weights)
 
-def _reference(blob: BlobView) -> blob_pb2.BlobRef:
-    return blob_pb2.BlobRef(sha256=blob.sha256, size_bytes=blob.size_bytes)
+    def _upload(self, source: Path | bytes, on_bytes: OnBytes | None = None) -> BlobName:
+        # A transfer is patient; where nobody answers at all, this says so at once.
+        self.info()
+        return self._connection.transfer(
+            lambda blobs: Transfers(blobs, on_bytes=on_bytes).upload(source)
+        )

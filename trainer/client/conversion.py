@@ -1,4 +1,4 @@
-"""Views of the wire's messages: one walk, which the types of a view's fields drive.
+"""Views from messages of the wire: one walk, driven by the types of a view's fields.
 
 A field of a view is read from the message's field of the same name:
 
@@ -11,7 +11,7 @@ A field of a view is read from the message's field of the same name:
     RunConfig             the configuration, validated
     anything else         the value as it is
 
-A field that shows others than the one of its name has their names in its metadata.
+A field with another source names it in its metadata: see `lipt.trainer.views`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Asks for a subset, puts the streamed answer together, and believes it only when it fits."""
+"""Subset stream: the request, and the answer put together and checked against its description."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -65,12 +65,21 @@ def fetch_subset(
     previous: Subset | str | None,
     reconnection: Reconnection,
 ) -> Subset:
-    """Ask until the whole answer has come; see `Client.subset`.
+    """Ask until the whole answer has come: progress, a description, then its examples.
+
+    Args:
+        connection: where to ask.
+        request: made by `subset_request`.
+        on_progress: called as the computation goes on.
+        previous: what the request named; the answer may be its difference to this.
+        reconnection: how long a broken stream is opened again.
 
     Raises:
         UnreachableError: the coordinator stayed away too long.
-        SubsetError: as `receive_subset`.
+        SubsetError: examples before their description, more or fewer than it
+            says, or others than its digest says; a difference to another subset.
     """
+    base = previous if isinstance(previous, Subset) else None
     while True:
         responses = connection.stream(
             lambda of: of.subsets.GetSubset, request, idle_seconds=_IDLE_SECONDS
@@ -78,49 +87,36 @@ def fetch_subset(
         try:
             # Closed here: the stream holds the channel until it has ended.
             with closing(responses):
-                return receive_subset(reconnection.heard(responses), on_progress, previous=previous)
+                return _receive(reconnection.heard(responses), on_progress, base)
         except UnreachableError as error:
             reconnection.pause(error)
 
 
-def receive_subset(
+def _receive(
     responses: Iterable[subset_pb2.GetSubsetResponse],
-    on_progress: Callable[[ProgressView], None] | None = None,
-    *,
-    previous: Subset | str | None = None,
+    on_progress: Callable[[ProgressView], None] | None,
+    base: Subset | None,
 ) -> Subset:
-    """The subset of a complete stream: progress, a description, then its examples.
-
-    Args:
-        responses: the stream.
-        on_progress: called as the computation goes on.
-        previous: what the request named; the answer may be its difference to this.
-
-    Raises:
-        SubsetError: examples before their description, more or fewer than it
-            says, or others than its digest says; a difference to another subset.
-    """
     contents: _Contents | None = None
     for response in responses:
         part = response.WhichOneof("part")
         if part == "progress" and on_progress:
             on_progress(view_of(ProgressView, response.progress))
         elif part == "subset":
-            contents = _Contents(response.subset, previous)
+            contents = _Contents(response.subset, base)
         elif part in ("examples", "difference"):
             if contents is None:
                 break
-            contents.add(response)
+            contents.add(part, getattr(response, part))
     if contents is None:
         raise SubsetError("the coordinator sent no description of the subset. Ask again.")
     return contents.subset()
 
 
 class _Contents:
-    """What follows a description, in parts: examples, or a difference to `previous`."""
+    """What follows a description, in parts: examples, or a difference to `base`."""
 
-    def __init__(self, description: subset_pb2.Subset, previous: Subset | str | None) -> None:
-        base = previous if isinstance(previous, Subset) else None
+    def __init__(self, description: subset_pb2.Subset, base: Subset | None) -> None:
         if description.difference_to and (base is None or description.difference_to != base.digest):
             raise SubsetError(
                 f"the coordinator sent the difference to subset {description.difference_to!r}, "
@@ -128,52 +124,42 @@ class _Contents:
             )
         self._description = description
         self._base = base if description.difference_to else None
-        self._removed: list[np.ndarray] = []
-        self._indices: list[np.ndarray] = []
-        self._weights: list[np.ndarray] = []
+        self._removed = np.empty(0, np.int64)
+        self._indices, self._weights = np.empty(0, np.int64), np.empty(0, np.float32)
 
-    def add(self, response: subset_pb2.GetSubsetResponse) -> None:
+    def add(self, kind: str, part: Any) -> None:
         """Keep a part.
 
         Raises:
             SubsetError: it is of the other kind, or more than there can be.
         """
-        part: subset_pb2.SubsetExamples | subset_pb2.SubsetDifference
-        if self._base is None:
-            self._require_kind(response, "examples")
-            part = response.examples
-        else:
-            self._require_kind(response, "difference")
-            part = response.difference
-            self._removed.append(np.array(part.removed, dtype=np.int64))
-            if (removed := _count(self._removed)) > len(self._base):
-                raise SubsetError(
-                    f"the coordinator removes {removed} of the {len(self._base)} examples that are "
-                    "here. Ask again without `previous`, for the whole subset."
-                )
-        self._indices.append(np.array(part.indices, dtype=np.int64))
-        self._weights.append(np.array(part.weights, dtype=np.float32))
-        # What follows could be without end.
-        received = max(_count(self._indices), _count(self._weights))
-        if received > self._description.num_examples:
-            self._refuse_count(received)
-
-    def _require_kind(self, response: subset_pb2.GetSubsetResponse, kind: str) -> None:
-        found = response.WhichOneof("part")
-        if found != kind:
+        announced = "examples" if self._base is None else "difference"
+        if kind != announced:
             raise SubsetError(
-                f"the coordinator announced a subset in parts of {kind} and sent {found}. "
+                f"the coordinator announced a subset in parts of {announced} and sent {kind}. "
                 "Ask again; if it stays so, see the coordinator's log."
             )
+        if self._base is not None:
+            self._removed = _followed(self._removed, part.removed)
+            if len(self._removed) > len(self._base):
+                raise SubsetError(
+                    f"the coordinator removes {len(self._removed)} of the {len(self._base)} "
+                    "examples that are here. Ask again without `previous`, for the whole subset."
+                )
+        self._indices = _followed(self._indices, part.indices)
+        self._weights = _followed(self._weights, part.weights)
+        # What follows could be without end.
+        received = max(len(self._indices), len(self._weights))
+        if received > self._description.num_examples:
+            self._refuse_count(received)
 
     def subset(self) -> Subset:
         """All parts together, which have to have the announced count and digest."""
         description = self._description
-        examples = Examples(_joined(self._indices, np.int64), _joined(self._weights, np.float32))
+        examples = Examples(self._indices, self._weights)
         if self._base is not None:
             old = Examples(self._base.indices, self._base.weights)
-            difference = Difference(_joined(self._removed, np.int64), examples)
-            examples = apply_difference(old, difference)
+            examples = apply_difference(old, Difference(self._removed, examples))
         if len(examples) != description.num_examples:
             self._refuse_count(len(examples))
         return Subset(
@@ -193,12 +179,8 @@ class _Contents:
         )
 
 
-def _count(parts: list[np.ndarray]) -> int:
-    return sum(len(part) for part in parts)
-
-
-def _joined(parts: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
+def _followed(column: np.ndarray, values: Sequence[float]) -> np.ndarray:
+    return np.append(column, np.array(values, dtype=column.dtype))
 
 
 def _option_text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""A run's changes, as a stream that goes on after it broke."""
+"""Watch stream of a run: every change once, also when the stream breaks and is opened again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a comparison: a pipeline per seed, its subsets, and a training of each."""
+"""Comparison run: a pipeline per seed, its subsets, and a training of each."""
 
 from __future__ import annotations
 
@@ -41,6 +41,10 @@ class Plan:
     model: str
     recipe: Recipe
     run_overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def overrides(self, seed: int) -> dict[str, Any]:
+        """The settings of a seed's run."""
+        return merge(self.run_overrides, {"model": self.model, "seed": seed})
 
     def all_strategies(self) -> tuple[str, ...]:
         """Both kinds of random first, then what was asked for, each once."""
@@ -115,7 +119,7 @@ def compare(
                 fraction=fraction,
                 num_examples=len(subset),
                 num_steps=trained.num_steps,
-                weighted=recipe.weighted and _has_weights(subset),
+                weighted=recipe.weighted and bool((subset.weights != 1).any()),
                 test_accuracy=trained.test_accuracy or 0.0,
                 subset_accuracy=accuracies[-1][1],
                 levelled_off=levelled_off(accuracies, trained.num_steps),
@@ -177,7 +181,7 @@ def _identity(plan: Plan, recipe: Recipe, train: Dataset, test: Dataset) -> dict
 
 def _run(client: Client, plan: Plan, seed: int) -> RunView:
     """The seed's run: the one that a stopped comparison has left, or a new one."""
-    overrides = merge(plan.run_overrides, {"model": plan.model, "seed": seed})
+    overrides = plan.overrides(seed)
     settings = json.dumps(overrides, sort_keys=True, default=str).encode()
     name = f"compare-{hashlib.sha256(settings).hexdigest()[:10]}-{seed}"
     ended = (RunState.FAILED, RunState.CANCELLED)
@@ -198,7 +202,3 @@ def _costs(run: RunView, subset: Subset) -> dict[str, Any]:
         "selection_seconds": float(subset.manifest["costs"]["selection_seconds"]),
         "bytes_sent": costs.bytes_to_workers + costs.bytes_from_workers,
     }
-
-
-def _has_weights(subset: Subset) -> bool:
-    return bool((subset.weights != 1).any())

@@ -1,12 +1,11 @@
-"""A comparison's outcomes as cells of a table, for a terminal, Markdown or HTML."""
+"""Table of a comparison: its outcomes as cells, for a terminal, Markdown or HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isinf
 
 from lipt.trainer.comparison.verdict import Outcome
-from lipt.trainer.writing.formatting import format_bytes, format_percent
+from lipt.trainer.writing.formatting import format_bytes, format_percent, table_lines
 
 HEADER = (
     "fraction",
@@ -36,6 +35,11 @@ def cells(row: Outcome) -> tuple[str, ...]:
     )
 
 
+def plain(rows: Sequence[Outcome]) -> list[str]:
+    """The lines of a table on a terminal."""
+    return table_lines(HEADER, [cells(row) for row in rows])
+
+
 def markdown(rows: Sequence[Outcome]) -> list[str]:
     """The lines of a Markdown table."""
     lines = [HEADER, ("---",) * len(HEADER), *(cells(row) for row in rows)]
@@ -45,7 +49,8 @@ def markdown(rows: Sequence[Outcome]) -> list[str]:
 def _difference(row: Outcome) -> str:
     if row.difference is None:
         return "-"
-    mean, low, high = row.difference.mean, row.difference.low, row.difference.high
-    if isinf(low):
-        return f"{100 * mean:+.1f}"
-    return f"{100 * mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+    mean, low, high = (
+        f"{100 * value:+.1f}"
+        for value in (row.difference.mean, row.difference.low, row.difference.high)
+    )
+    return f"{mean} ({low} to {high})" if row.difference.bounded else mean

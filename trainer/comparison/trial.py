@@ -1,4 +1,4 @@
-"""One training of one subset, as a value and as a line of the file that outlives a crash."""
+"""Trial: one training of one subset, as a value and as a line of a file."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int)
 
 
 class TrialFile:
-    """Trials as lines of JSON below one line that says what they are trials of.
+    """File of trials: a line of JSON that says what is compared, then a line for each trial.
 
     A comparison that was stopped goes on after the last whole line.
 
@@ -93,7 +93,8 @@ class TrialFile:
                     "another name, or remove the file."
                 )
         # What a kill has cut in two is written again.
-        self._rewrite(identity)
+        lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
+        write_atomically(path, ("\n".join(lines) + "\n").encode())
 
     def find(self, seed: int, strategy: str, fraction: float) -> Trial | None:
         """The trial, if it has been done."""
@@ -107,10 +108,6 @@ class TrialFile:
         self.trials.append(trial)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(trial)) + "\n")
-
-    def _rewrite(self, identity: dict[str, Any]) -> None:
-        lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
-        write_atomically(self._path, ("\n".join(lines) + "\n").encode())
 
 
 def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:

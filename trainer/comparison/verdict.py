@@ -1,4 +1,4 @@
-"""From trials to a table and one plain sentence.
+"""Verdict of a comparison: outcomes per strategy, and one plain sentence about them.
 
 The seeds are those of the whole pipeline, so the same seed's random subset is the pair of
 a strategy's: differences are taken within a seed, which removes what the seeds have in
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
 
 from lipt.common.imports.extras import import_extra
@@ -25,6 +25,11 @@ class Difference:
     mean: float
     low: float
     high: float
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval to speak of."""
+        return isfinite(self.low)
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,14 @@
-"""The calls of one channel: deadlines, idle limits, and errors that name the address."""
+"""Connection: calls with deadlines and idle limits, and errors that name the address."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import grpc
 
-from lipt.common.errors import (
-    ForkedError,
-    LiptError,
-    NotACoordinatorError,
-    UnreachableError,
-)
+from lipt.common.errors import ForkedError, LiptError, NotACoordinatorError, UnreachableError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.idle import IdleWatchdog
@@ -33,30 +27,15 @@ ResponseT = TypeVar("ResponseT")
 ResultT = TypeVar("ResultT")
 
 
-@dataclass(frozen=True)
 class Stubs:
-    """A channel, and the services on it."""
+    """A channel's services; `close` ends the channel with all calls on it."""
 
-    channel: grpc.Channel
-    runs: run_pb2_grpc.RunServiceStub
-    subsets: subset_pb2_grpc.SubsetServiceStub
-    blobs: blob_pb2_grpc.BlobServiceStub
-    info: info_pb2_grpc.InfoServiceStub
-
-    @classmethod
-    def of(cls, channel: grpc.Channel) -> Self:
-        """All services."""
-        return cls(
-            channel,
-            runs=run_pb2_grpc.RunServiceStub(channel),
-            subsets=subset_pb2_grpc.SubsetServiceStub(channel),
-            blobs=blob_pb2_grpc.BlobServiceStub(channel),
-            info=info_pb2_grpc.InfoServiceStub(channel),
-        )
-
-    def close(self) -> None:
-        """End the channel with all calls on it."""
-        self.channel.close()
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.runs = run_pb2_grpc.RunServiceStub(channel)
+        self.subsets = subset_pb2_grpc.SubsetServiceStub(channel)
+        self.blobs = blob_pb2_grpc.BlobServiceStub(channel)
+        self.info = info_pb2_grpc.InfoServiceStub(channel)
+        self.close = channel.close
 
 
 class Connection:
@@ -73,7 +52,7 @@ class Connection:
     def __init__(self, address: str, tls: TlsFiles | None) -> None:
         self.address = address
         self._tls = tls
-        self._channel = ForkAwareChannel(lambda: Stubs.of(open_channel(address, tls)))
+        self._channel = ForkAwareChannel(lambda: Stubs(open_channel(address, tls)))
 
     def close(self) -> None:
         """End the channel and every call on it; a later call opens another."""
@@ -143,7 +122,7 @@ class Connection:
                 raise self.explain(error) from None
 
     def transfer(self, act: Callable[[blob_pb2_grpc.BlobServiceStub], ResultT]) -> ResultT:
-        """What a transfer of blobs comes to; adds the address to what it says of a lost connection.
+        """Transfer blobs; an error about a lost connection gets the address.
 
         Raises:
             LiptError: what `act` raises.
@@ -154,7 +133,7 @@ class Connection:
             raise UnreachableError(f"{self.address}: {error}") from None
 
     def _whole(self, act: Callable[[Stubs], ResultT]) -> ResultT:
-        """What comes of calls that this process has not cut: they are made again until then."""
+        """Make calls, again when a fork of this process has cut them."""
         while True:
             try:
                 with self.stubs() as stubs:
@@ -172,11 +151,8 @@ class Connection:
                 "does not know the call. Check host and port; lipt-coordinator prints them when "
                 "it starts."
             )
-        if isinstance(known, UnreachableError):
-            return self._unreachable(error, code)
-        return known
-
-    def _unreachable(self, error: grpc.RpcError, code: grpc.StatusCode | None) -> LiptError:
+        if not isinstance(known, UnreachableError):
+            return known
         details = (error.details() if isinstance(error, grpc.Call) else None) or ""
         if "Failed parsing HTTP/2" in details:
             return NotACoordinatorError(

@@ -1,4 +1,4 @@
-"""A gRPC channel in a process that forks, as one does whose DataLoader has workers.
+"""Fork-aware channel: for a process that forks, as one does whose DataLoader has workers.
 
 gRPC's threads do not exist in a fork's child, while their locks and sockets do, and a fork
 with a call on its way can lock up the child before it begins. So before a fork every channel

@@ -1,4 +1,4 @@
-"""Re-selection in other people's training loops; each module needs its framework installed.
+"""Integrations: re-selection in the training loops of other frameworks.
 
     lightning     pip install 'lipt[lightning]'
     huggingface   pip install 'lipt[huggingface]'

@@ -1,4 +1,4 @@
-"""Subsets and re-selection under Hugging Face's Trainer.
+"""Hugging Face integration: subsets and re-selection under `transformers.Trainer`.
 
     from lipt.trainer.integrations.huggingface import train_on
 

@@ -1,4 +1,4 @@
-"""Re-selection under Lightning.
+"""Lightning integration: re-selection as a callback.
 
     from lipt.trainer.integrations.lightning import ReselectionCallback
 

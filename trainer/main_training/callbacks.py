@@ -1,4 +1,4 @@
-"""Records of main training for the loggers that people have: each is an `on_epoch`.
+"""Logger callbacks: TensorBoard, wandb and MLflow, each an `on_epoch` of `fit`.
 
     fit(..., on_epoch=[tensorboard("runs/grand")])
 
@@ -51,10 +51,8 @@ def tensorboard(log_dir: str) -> OnEpoch:
         for name, value in measures(record).items():
             writer.add_scalar(name, value, record.step)
         writer.flush()
-        if record.step == record.num_steps:
-            writer.close()
 
-    return _outlived("TensorBoard", write)
+    return _outlived("TensorBoard", write, writer.close)
 
 
 def wandb(project: str, *, name: str | None = None) -> OnEpoch:
@@ -66,13 +64,9 @@ def wandb(project: str, *, name: str | None = None) -> OnEpoch:
     """
     module = import_extra("wandb", package="wandb", extra="loggers", needed_for="wandb")
     run = _opened("wandb", lambda: module.init(project=project, name=name))
-
-    def log(record: EpochRecord) -> None:
-        run.log(measures(record), step=record.step)
-        if record.step == record.num_steps:
-            run.finish()
-
-    return _outlived("wandb", log)
+    return _outlived(
+        "wandb", lambda record: run.log(measures(record), step=record.step), run.finish
+    )
 
 
 def mlflow(experiment: str, *, name: str | None = None) -> OnEpoch:
@@ -89,13 +83,11 @@ def mlflow(experiment: str, *, name: str | None = None) -> OnEpoch:
         return module.start_run(run_name=name)
 
     run_id = _opened("MLflow", start).info.run_id
-
-    def log(record: EpochRecord) -> None:
-        module.log_metrics(measures(record), step=record.step, run_id=run_id)
-        if record.step == record.num_steps:
-            module.end_run()
-
-    return _outlived("MLflow", log)
+    return _outlived(
+        "MLflow",
+        lambda record: module.log_metrics(measures(record), step=record.step, run_id=run_id),
+        module.end_run,
+    )
 
 
 def _opened(logger: str, start: Callable[[], Any]) -> Any:
@@ -108,10 +100,14 @@ def _opened(logger: str, start: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _outlived(logger: str, log: OnEpoch) -> OnEpoch:
+def _outlived(logger: str, log: OnEpoch, end: Callable[[], object]) -> OnEpoch:
+    """Logs every epoch, and ends with the last step; training outlives what goes wrong."""
+
     def on_epoch(record: EpochRecord) -> None:
         try:
             log(record)
+            if record.step == record.num_steps:
+                end()
         except Exception as error:  # noqa: BLE001 - a server that is away must not end hours of work
             warnings.warn(
                 f"{logger} did not take epoch {record.epoch}: {type(error).__name__}: {error}. "

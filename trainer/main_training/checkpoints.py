@@ -1,4 +1,4 @@
-"""A checkpoint: all that the rest of main training depends on, in one safetensors file.
+"""Checkpoint: all that the rest of main training depends on, in one safetensors file.
 
 Written beside the old one and renamed over it, so that `kill -9` at any moment leaves a
 whole one. Training that goes on from it ends in the same weights, to the bit on a CPU.
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError, WeightsError
@@ -47,7 +48,7 @@ class Progress:
 class Checkpoint:
     """Everything that was saved.
 
-    identity: what it is a checkpoint of; empty until it is read from a file.
+    identity: what must be the same when training goes on: recipe, model, data.
     """
 
     progress: Progress
@@ -55,17 +56,11 @@ class Checkpoint:
     momentum: Weights
     subset: Subset | None
     generators: Mapping[str, Tensor]
-    identity: Mapping[str, Any] = field(default_factory=dict)
+    identity: Mapping[str, Any]
 
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
-    """Write it, whole or not at all.
-
-    Args:
-        path: the file; the one that is there is replaced.
-        checkpoint: what to save.
-        identity: what must be the same when training goes on: recipe, model, data.
-    """
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write it, whole or not at all, in place of the file that is there."""
     tensors = {
         **{f"model/{name}": tensor for name, tensor in checkpoint.model.items()},
         **{f"momentum/{name}": tensor for name, tensor in checkpoint.momentum.items()},
@@ -74,7 +69,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: Mapping[str, A
     metadata = {
         "format": _FORMAT,
         "progress": json.dumps(asdict(checkpoint.progress)),
-        "identity": json.dumps(identity, sort_keys=True),
+        "identity": json.dumps(checkpoint.identity, sort_keys=True),
     }
     if checkpoint.subset is not None:
         tensors["indices"] = torch.from_numpy(checkpoint.subset.indices.copy())
@@ -102,8 +97,11 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
             )
         saved_identity = json.loads(found["identity"])
         tensors = {name: container.tensor(name) for name in container.specs}
-        progress = _progress(found["progress"])
-        subset = _subset(tensors, found.get("subset"))
+        progress = TypeAdapter(Progress).validate_json(found["progress"])
+        subset = None
+        if "subset" in found:
+            columns = tensors["indices"].numpy(), tensors["weights"].numpy()
+            subset = Subset(*columns, **json.loads(found["subset"]))
     except (WeightsError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(
             f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
@@ -123,7 +121,7 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
 
 
 def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse to go on where what was trained is not what is to be trained.
+    """Refuse a checkpoint of another training.
 
     Args:
         path: the checkpoint's, for the message.
@@ -143,7 +141,7 @@ def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
-    """What layers such as dropout draw from."""
+    """States of the random generators that layers such as dropout draw from."""
     states = {"generator": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda_generator"] = torch.cuda.get_rng_state(device)
@@ -155,18 +153,6 @@ def restore_generators(states: Mapping[str, Tensor], device: torch.device) -> No
     torch.set_rng_state(states["generator"])
     if device.type == "cuda" and "cuda_generator" in states:
         torch.cuda.set_rng_state(states["cuda_generator"], device)
-
-
-def _progress(text: str) -> Progress:
-    values = json.loads(text)
-    accuracies = tuple((step, accuracy) for step, accuracy in values.pop("subset_accuracies"))
-    return Progress(**values, subset_accuracies=accuracies)
-
-
-def _subset(tensors: Mapping[str, Tensor], described: str | None) -> Subset | None:
-    if described is None:
-        return None
-    return Subset(tensors["indices"].numpy(), tensors["weights"].numpy(), **json.loads(described))
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> Weights:

@@ -1,4 +1,4 @@
-"""What is trained on: a subset's images, labels and weights, batch by batch on the device.
+"""Training examples: a subset's images, labels and weights, batch by batch on the device.
 
 Shapes: N examples of the subset, B of a batch.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -53,45 +53,37 @@ class Batch:
     weights_B: Tensor
 
 
-@dataclass(frozen=True)
 class Examples:
     """A subset of a data set, or all of it.
 
-    ids_N: which of the data set's examples, int64, on the CPU.
-    labels_N, weights_N: on the device; the weights' mean is 1.
-    subset: what they come from; None for all examples.
+    Args:
+        subset: what they come from; None for all examples.
+        dataset: what the subset is of.
+        device: where batches are wanted.
+        weighted: whether the subset's weights count.
+
+    Attributes:
+        ids_N: which of the data set's examples, int64, on the CPU.
+        subset: as given.
+
+    Raises:
+        SubsetError: the subset is empty, or another data set's.
     """
 
-    ids_N: Tensor
-    labels_N: Tensor
-    weights_N: Tensor
-    images: TrainingImages
-    subset: Subset | None
-
-    @classmethod
-    def of(
-        cls, subset: Subset | None, dataset: Dataset, device: torch.device, *, weighted: bool
-    ) -> Self:
-        """The subset's examples, with its weights or without.
-
-        Raises:
-            SubsetError: it is empty, or another data set's.
-        """
-        if subset is None:
-            ids_N = torch.arange(len(dataset))
-        else:
+    def __init__(
+        self, subset: Subset | None, dataset: Dataset, device: torch.device, *, weighted: bool
+    ) -> None:
+        self.subset, self.ids_N = subset, torch.arange(len(dataset))
+        if subset is not None:
             _require_for(subset, dataset)
-            ids_N = torch.as_tensor(subset.indices.copy())
-        weights_N = torch.ones(len(ids_N))
+            self.ids_N = torch.as_tensor(subset.indices.copy())
+        weights_N = torch.ones(len(self.ids_N))
         if subset is not None and weighted:
             weights_N = torch.as_tensor(subset.weights.copy())
-        return cls(
-            ids_N,
-            dataset.labels_N[ids_N].to(device),
-            normalized_weights(weights_N).to(device),
-            TrainingImages(dataset, ids_N, device),
-            subset,
-        )
+        self._labels_N = dataset.labels_N[self.ids_N].to(device)
+        # Their mean is 1.
+        self._weights_N = normalized_weights(weights_N).to(device)
+        self._images = TrainingImages(dataset, self.ids_N, device)
 
     def __len__(self) -> int:
         return len(self.ids_N)
@@ -103,11 +95,11 @@ class Examples:
 
     def batches(self, positions: Sequence[Tensor]) -> Iterator[Batch]:
         """The examples at each batch of positions, in order; int64, on the CPU."""
-        images = self.images.batches(positions)
+        images = self._images.batches(positions)
         for positions_B, images_BCHW in zip(positions, images, strict=True):
             # Not waited for: the device has a queue of work that must not run dry.
-            there_B = positions_B.to(self.labels_N.device, non_blocking=True)
-            yield Batch(images_BCHW, self.labels_N[there_B], self.weights_N[there_B])
+            there_B = positions_B.to(self._labels_N.device, non_blocking=True)
+            yield Batch(images_BCHW, self._labels_N[there_B], self._weights_N[there_B])
 
 
 def require_comparable(test: Dataset, train: Dataset) -> None:

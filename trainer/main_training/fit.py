@@ -15,11 +15,7 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.specs import check_specs, specs_of
 from lipt.trainer.main_training.checkpoints import load_checkpoint, require_same
-from lipt.trainer.main_training.examples import (
-    MakeSubsetSource,
-    SubsetSource,
-    require_comparable,
-)
+from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource, require_comparable
 from lipt.trainer.main_training.forward import place_model
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import OnEpoch, OnStep, Trained
@@ -72,8 +68,8 @@ def fit(
     Raises:
         SubsetError: the subset is empty, or belongs to other data.
         DataError: the test set has other images or classes than `train`.
-        ConfigError: the checkpoint is another training's, the device does not exist, or
-            the loss is no longer finite.
+        ConfigError: the checkpoint is another training's, or the device does not exist.
+        TrainingDivergedError: the loss is no longer finite.
         WeightsError: `initial` is another model's.
     """
     recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)
@@ -108,8 +104,4 @@ def fit(
         training = Training(built, forward_pass, train, test, recipe, schedule, subset)
         if saved is not None:
             training.restore(saved)
-        return training.run(source, on_epoch, on_step or _ignore, checkpoint, identity)
-
-
-def _ignore(_step: int, _num_steps: int) -> None:
-    pass
+        return training.run(source, on_epoch, on_step or (lambda *_: None), checkpoint, identity)

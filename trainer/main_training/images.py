@@ -1,4 +1,4 @@
-"""A subset's images on the training device: resident where they fit, else decoded ahead.
+"""Training images: resident on the device where they fit, else decoded ahead.
 
 Resident, the pixels travel once, as bytes, and every epoch after that costs an index.
 Otherwise a thread decodes the next batch while the present one is trained on.
@@ -36,12 +36,7 @@ class TrainingImages:
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        ids_N: Tensor,
-        device: torch.device,
-        *,
-        resident: bool | None = None,
+        self, dataset: Dataset, ids_N: Tensor, device: torch.device, *, resident: bool | None = None
     ) -> None:
         self._dataset = dataset
         self._ids_N = ids_N
@@ -63,9 +58,8 @@ class TrainingImages:
             return
         with ThreadPoolExecutor(1, thread_name_prefix="decode") as executor:
             ahead: deque[Future[Tensor]] = deque()
-            waiting = iter(positions)
             try:
-                for positions_B in waiting:
+                for positions_B in positions:
                     ahead.append(executor.submit(self._decode, positions_B))
                     if len(ahead) > _BATCHES_AHEAD:
                         yield ahead.popleft().result().to(self._device, non_blocking=True)

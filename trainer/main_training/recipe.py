@@ -1,4 +1,4 @@
-"""How to train on a subset: the paper's recipe, with every knob.
+"""Recipe of main training: the paper's, with every knob.
 
 Source: LiPT (Ro et al. 2023), section 4: SGD, momentum 0.9, weight decay 5e-4, batch
 256, cosine decay from 0.1, 200 epochs, 4-pixel random crop and flip.
@@ -19,65 +19,41 @@ from lipt.common.config.run_config import Precision
 class Recipe(BaseModel):
     """Main training's settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    epochs: int = Field(
-        default=200, ge=1, description="Passes over the subset. Not used where `steps` is given."
-    )
-    steps: int | None = Field(
-        default=None,
-        ge=1,
-        description="Optimizer steps, in place of `epochs`: they make subsets of different sizes "
-        "comparable.",
-    )
-    batch_size: int = Field(
-        default=256,
-        ge=1,
-        description="Examples per step. The last batch of an epoch may be smaller.",
-    )
-    learning_rate: float = Field(
-        default=0.1, gt=0, description="Learning rate at the end of the warm-up."
-    )
-    warmup_steps: int = Field(
-        default=0, ge=0, description="Steps over which the learning rate rises linearly."
-    )
-    schedule: Literal["cosine", "constant"] = Field(
-        default="cosine",
-        description="Whether the learning rate falls to 0 after the warm-up, along a cosine, or "
-        "stays as it is.",
-    )
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of SGD.")
-    nesterov: bool = Field(default=False, description="Whether the momentum is Nesterov's.")
-    weight_decay: float = Field(
-        default=5e-4, ge=0, description="Weight decay of SGD, on all parameters."
-    )
-    label_smoothing: float = Field(
-        default=0.0, ge=0, lt=1, description="Share of the target that is spread over all classes."
-    )
-    augmentation: Literal["crop_flip", "crop", "none"] = Field(
-        default="crop_flip",
-        description="How training images are augmented: shifted and half of them mirrored, or "
-        "only shifted.",
-    )
-    padding: int = Field(
-        default=4, ge=0, description="Pixels that an augmented image is shifted by at most."
-    )
-    precision: Precision = Field(
-        default=Precision.AUTO,
-        description="`auto` is bfloat16 on CUDA devices that have it, else float32. CPUs with "
-        "AVX-512 BF16 train about twice as fast in bfloat16, but not to the same bits every time.",
-    )
-    weighted: bool = Field(
-        default=True,
-        description="Whether an example's weight in the subset counts in the loss.",
-    )
-    compile: bool = Field(
-        default=False,
-        description="Whether `torch.compile` is applied. It pays from minutes of training on.",
-    )
-    seed: int = Field(
-        default=0, ge=0, description="Seed of the initial weights, the order, and the augmentation."
-    )
+    epochs: int = Field(default=200, ge=1)
+    """Passes over the subset. Not used where `steps` is given."""
+    steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps, in place of `epochs`: they make subsets of different sizes comparable."""
+    batch_size: int = Field(default=256, ge=1)
+    """Examples per step. The last batch of an epoch may be smaller."""
+    learning_rate: float = Field(default=0.1, gt=0)
+    """Learning rate at the end of the warm-up."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises linearly."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Whether the learning rate falls to 0 after the warm-up, along a cosine, or stays as it is."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum of SGD."""
+    nesterov: bool = False
+    """Whether the momentum is Nesterov's."""
+    weight_decay: float = Field(default=5e-4, ge=0)
+    """Weight decay of SGD, on all parameters."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the target that is spread over all classes."""
+    augmentation: Literal["crop_flip", "crop", "none"] = "crop_flip"
+    """How training images are augmented: shifted and half of them mirrored, or only shifted."""
+    padding: int = Field(default=4, ge=0)
+    """Pixels that an augmented image is shifted by at most."""
+    precision: Precision = Precision.AUTO
+    """`auto` is bfloat16 on CUDA devices that have it, else float32. CPUs with AVX-512 BF16 train
+    about twice as fast in bfloat16, but not to the same bits every time."""
+    weighted: bool = True
+    """Whether an example's weight in the subset counts in the loss."""
+    compile: bool = False
+    """Whether `torch.compile` is applied. It pays from minutes of training on."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the initial weights, the order, and the augmentation."""
 
     def num_steps(self, num_examples: int) -> int:
         """Optimizer steps in all, on a subset of this size."""

@@ -1,4 +1,4 @@
-"""What main training says of itself: a record per epoch, as a value and as a line of JSON."""
+"""Records of main training: one per epoch, as a value and as a line of JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class Trained:
-    """What main training ends with.
+    """The result of main training.
 
     weights: the model's state dict, on the CPU.
     test_accuracy: after the last step; None without a test set.

@@ -1,4 +1,4 @@
-"""When main training does something besides training."""
+"""Schedule of main training: when accuracies are taken and checkpoints written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROUNDING = 1e-9
 
 
 def evenly(times: int) -> tuple[float, ...]:
-    """The shares of all steps that cut them into so many equal parts, without the end."""
+    """The marks between so many equal parts of all steps: 0.25, 0.5 and 0.75 for 4."""
     return tuple(part / times for part in range(1, times))
 
 

@@ -1,4 +1,4 @@
-"""The loop: one epoch after another, and what it carries from one to the next.
+"""Training loop: one epoch after another, and what it carries from one to the next.
 
 Everything random comes from the recipe's seed and the number of the epoch or step, so
 training that was killed goes on as if it had not been.
@@ -20,7 +20,7 @@ from torch import nn
 
 from lipt.common.data import Dataset
 from lipt.common.determinism.seeding import derive_generator
-from lipt.common.errors import ConfigError
+from lipt.common.errors import TrainingDivergedError
 from lipt.common.weights.specs import copy_to_cpu
 from lipt.trainer.main_training.checkpoints import (
     Checkpoint,
@@ -29,9 +29,8 @@ from lipt.trainer.main_training.checkpoints import (
     restore_generators,
     save_checkpoint,
 )
-from lipt.trainer.main_training.evaluation import accuracy
 from lipt.trainer.main_training.examples import Examples, SubsetSource
-from lipt.trainer.main_training.forward import ForwardPass
+from lipt.trainer.main_training.forward import ForwardPass, accuracy
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch, OnStep, Trained
 from lipt.trainer.main_training.schedule import Schedule, due
@@ -103,7 +102,7 @@ class Training:
             identity: what it is a checkpoint of.
 
         Raises:
-            ConfigError: the loss is no longer finite.
+            TrainingDivergedError: the loss is no longer finite.
             SubsetError: a subset that was chosen again is empty, or another data set's.
         """
         saved_at = started = monotonic()
@@ -117,7 +116,7 @@ class Training:
                 tell(record)
             due = monotonic() - saved_at >= self._schedule.checkpoint_seconds
             if checkpoint is not None and (due or record.step == record.num_steps):
-                save_checkpoint(checkpoint, self._checkpoint(), identity)
+                save_checkpoint(checkpoint, self._checkpoint(identity))
                 saved_at = monotonic()
         return Trained(
             weights=copy_to_cpu(self._model.state_dict()),
@@ -129,7 +128,7 @@ class Training:
 
     def _examples_of(self, subset: Subset | None) -> Examples:
         weighted = self._recipe.weighted
-        return Examples.of(subset, self._train, self._device, weighted=weighted)
+        return Examples(subset, self._train, self._device, weighted=weighted)
 
     def _use(self, subset: Subset | None) -> None:
         """Take these examples from now on."""
@@ -152,7 +151,11 @@ class Training:
             on_step(step, num_steps)
         num_examples = sum(map(len, batches))
         loss, accurate = (sums / num_examples).tolist()
-        self._require_finite(loss, step)
+        if not math.isfinite(loss):
+            raise TrainingDivergedError(
+                f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
+                f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
+            )
         epoch_seconds = monotonic() - epoch_started
         seconds = before + monotonic() - started
         self._progress = replace(progress, epoch=progress.epoch + 1, step=step, seconds=seconds)
@@ -172,14 +175,6 @@ class Training:
             subset_accuracy=subset_accuracy,
             subset_digest=examples.digest,
         )
-
-    def _require_finite(self, loss: float, step: int) -> None:
-        if not math.isfinite(loss):
-            raise ConfigError(
-                f"the loss is {loss} after step {step}, with learning rate "
-                f"{self._recipe.learning_rate} and precision {self._recipe.precision}. Lower the "
-                "learning rate, or train in float32."
-            )
 
     def _num_epochs(self) -> int:
         """How many epochs there will be in all, with subsets as large as the present one."""
@@ -214,11 +209,12 @@ class Training:
             self._tested = self._progress.step, known
         return known
 
-    def _checkpoint(self) -> Checkpoint:
+    def _checkpoint(self, identity: Mapping[str, Any]) -> Checkpoint:
         return Checkpoint(
             progress=self._progress,
             model=copy_to_cpu(self._model.state_dict()),
             momentum=copy_to_cpu(self._steps.momentum()),
             subset=self._examples.subset,
             generators=generator_states(self._device),
+            identity=identity,
         )

@@ -1,4 +1,4 @@
-"""Everything that a report shows, gathered into one frozen value before a page is made of it."""
+"""Contents of a report: gathered into one frozen value before a page is made of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -45,7 +46,7 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class SubsetStory:
-    """One subset: whose, how large, of which classes, and examples of both ends.
+    """One subset: its classes, and the examples that its strategy wants most and least.
 
     most_wanted: the strategy's choice where it may keep only these.
     least_wanted: what it leaves out where it may keep all but these.
@@ -127,27 +128,28 @@ def _story(
     client: Client, run: RunView, dataset: Dataset, strategy: str, fraction: float
 ) -> SubsetStory:
     subset = client.subset(run.run_id, strategy, fraction=fraction)
-    available_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names)).tolist()
-    kept_C = np.bincount(
-        dataset.labels_N.numpy()[subset.indices], minlength=len(dataset.class_names)
-    ).tolist()
+    everything = np.arange(len(dataset))
+    available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
     count = min(NUM_THUMBNAILS, len(dataset) - 1)
     most = client.subset(run.run_id, strategy, budget=count)
     nearly_all = client.subset(run.run_id, strategy, budget=len(dataset) - count)
-    left_out = np.setdiff1d(np.arange(len(dataset)), nearly_all.indices)[:count]
+    left_out = np.setdiff1d(everything, nearly_all.indices)[:count]
     return SubsetStory(
         subset=subset,
-        classes=tuple(
-            ClassShare(name, available, kept)
-            for name, available, kept in zip(dataset.class_names, available_C, kept_C, strict=True)
-        ),
-        most_wanted=_thumbnails(dataset, torch.from_numpy(most.indices.copy())),
-        least_wanted=_thumbnails(dataset, torch.from_numpy(left_out)),
+        classes=tuple(map(ClassShare, dataset.class_names, available_C, kept_C)),
+        most_wanted=_thumbnails(dataset, most.indices),
+        least_wanted=_thumbnails(dataset, left_out),
     )
 
 
-def _thumbnails(dataset: Dataset, rows: Tensor) -> tuple[Thumbnail, ...]:
-    images_BCHW = dataset.images(rows)
+def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
+    """How many of some rows are of each of a data set's classes."""
+    labels = dataset.labels_N.numpy()[rows]
+    return tuple(np.bincount(labels, minlength=len(dataset.class_names)).tolist())
+
+
+def _thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, ...]:
+    images_BCHW = dataset.images(torch.tensor(rows))
     return tuple(
         Thumbnail(
             row=row,

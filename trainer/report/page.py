@@ -1,16 +1,16 @@
-"""From a gathered report to HTML: one file, no network, everything escaped."""
+"""Page of a report: one HTML file, no network, everything escaped."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib import resources
 
 from lipt.common.imports.extras import import_extra
 from lipt.trainer.comparison import table
-from lipt.trainer.comparison.verdict import Outcome
 from lipt.trainer.report.gathering import NUM_THUMBNAILS, Report
-from lipt.trainer.report.plot import accuracy_against_cost, interval_strips
-from lipt.trainer.report.soup_plot import in_soup_order, soup_by_learner
+from lipt.trainer.report.plot import accuracy_against_cost, interval_scale, soup_by_learner
+from lipt.trainer.views import LearnerView
 from lipt.trainer.writing.formatting import format_bytes, format_percent
 
 
@@ -31,15 +31,21 @@ def render(report: Report) -> str:
     environment.filters["percent"] = format_percent
     environment.filters["size"] = format_bytes
     run, rows = report.run, report.outcomes
+    learners = in_soup_order(run.learners)
+    tried = [learner.ingredient for learner in learners if learner.ingredient is not None]
     page: str = environment.get_template("page.html").render(
         report=report,
         run=run,
         soup=run.soup,
-        soup_plot=soup_by_learner(run.learners),
+        soup_plot=soup_by_learner(tried) if tried else None,
         costs=run.costs,
-        learners=in_soup_order(run.learners),
+        learners=learners,
+        tried=learners[: len(tried)],
         header=table.HEADER,
-        rows=list(zip(rows, map(_typeset, rows), interval_strips(rows), strict=True)),
+        cells=table.cells,
+        rows=rows,
+        interval=interval_scale(rows),
+        series=dict.fromkeys(row.strategy for row in rows),
         beats_random=any(row.beats_random for row in rows),
         plot=accuracy_against_cost(rows) if rows else None,
         num_thumbnails=NUM_THUMBNAILS,
@@ -53,6 +59,12 @@ def _source(name: str) -> str:
     return resources.files("lipt.trainer.report").joinpath(name).read_text("utf-8")
 
 
-def _typeset(row: Outcome) -> list[str]:
-    """A row's cells with the signs that a terminal may lack."""
-    return [cell.replace("+-", "±") for cell in table.cells(row)]
+def in_soup_order(learners: Sequence[LearnerView]) -> list[LearnerView]:
+    """As the soup tried them; those that it never saw come last."""
+    return sorted(
+        learners,
+        key=lambda learner: (
+            learner.ingredient is None,
+            learner.ingredient.position if learner.ingredient else learner.index,
+        ),
+    )

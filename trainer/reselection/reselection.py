@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -20,7 +21,7 @@ import torch
 from torch import distributed, nn
 
 from lipt.common.errors import ConfigError, LiptError
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.trainer.subsets.subset import Subset
 
 if TYPE_CHECKING:
@@ -109,39 +110,35 @@ class Reselection:
         self._every, self._prefetch = every, prefetch
         self._model = model
         self.num_epochs = num_epochs
-        # What is asked for, and how often, as JSON.
-        self.identity: Mapping[str, Any] = {
+        asked: dict[str, Any] = {
             "run": run,
             "strategy": strategy,
             "fraction": fraction,
             "budget": budget,
-            "options": {name: str(value) for name, value in (options or {}).items()},
             "balanced": balanced,
+        }
+        texts = {name: str(value) for name, value in (options or {}).items()}
+        # What is asked for, and how often, as JSON.
+        self.identity: Mapping[str, Any] = {
+            **asked,
+            "options": texts,
             "every": every,
             "prefetch": prefetch,
         }
-
-        def ask(weights: bytes | None, previous: Subset | None) -> Subset:
-            return client.subset(
-                run,
-                strategy,
-                fraction=fraction,
-                budget=budget,
-                balanced=balanced,
-                options=options,
-                weights=weights,
-                previous=previous,
-            )
-
-        self._ask: Callable[[bytes | None, Subset | None], Subset] = ask
+        ask: Any = partial(client.subset, **asked, options=options)
+        self._ask: Callable[..., Subset] = ask
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="reselect")
+        # What was asked for early; nobody waits for that of another rank than 0.
         self._asked: Future[Subset] | None = None
-        self._asked_early = self._due = self._warned = False
+        self._due = self._warned = False
         self._last_epoch: int | None = None
         self.history: list[Selected] = []
-        if first is None:
-            first = self._on_rank_0(lambda: _first(client, strategy, ask))
-        self.subset: Subset = first
+
+        def ask_first() -> Subset:
+            require_reselectable(client, strategy)
+            return self._ask(weights=None, previous=None)
+
+        self.subset = self._on_rank_0(ask_first) if first is None else first
 
     @property
     def waited_seconds(self) -> float:
@@ -170,10 +167,12 @@ class Reselection:
         if self._due:
             self._select(epoch)
         if self._prefetch and (epoch + 1) % self._every == 0 and self._comes(epoch + 1):
-            self._asked_early = True
-            if _rank() == 0:
+            self._asked = Future()
+            if _rank_of_ranks()[0] == 0:
                 weights = _weights_of(self._model)
-                self._asked = self._executor.submit(self._ask, weights, self.subset)
+                self._asked = self._executor.submit(
+                    self._ask, weights=weights, previous=self.subset
+                )
         return self.subset
 
     def state_dict(self) -> dict[str, Any]:
@@ -188,7 +187,7 @@ class Reselection:
         """
         self.subset = Subset.from_json(state["subset"])
         self._last_epoch, self._due = state["epoch"], state["due"]
-        self._asked, self._asked_early = None, False
+        self._asked = None
 
     def _comes(self, epoch: int) -> bool:
         return self.num_epochs is None or epoch < self.num_epochs
@@ -196,41 +195,39 @@ class Reselection:
     def _select(self, epoch: int) -> None:
         started = monotonic()
         asked, self._asked = self._asked, None
-        early, self._asked_early = self._asked_early, False
         try:
-            if asked is None:
-                chosen = self._on_rank_0(lambda: self._ask(_weights_of(self._model), self.subset))
-            else:
-                chosen = self._on_rank_0(asked.result)
+            chosen = self._on_rank_0(asked.result if asked else self._again)
         except (LiptError, OSError) as error:
             if isinstance(error, LiptError) and not error.retryable:
                 raise
-            self._warn(epoch, error)
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"epoch {epoch}: no new subset ({error}). Training goes on with the old one "
+                    f"of {len(self.subset)} examples and asks again before the next epoch.",
+                    ReselectionWarning,
+                    stacklevel=3,
+                )
             return
         self._due = self._warned = False
         self.subset = chosen
         waited = monotonic() - started
         self.history.append(
-            Selected(epoch, chosen.digest, stale_epochs=int(early), waited_seconds=waited)
+            Selected(
+                epoch, chosen.digest, stale_epochs=int(asked is not None), waited_seconds=waited
+            )
         )
 
-    def _warn(self, epoch: int, error: Exception) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        warnings.warn(
-            f"epoch {epoch}: no new subset ({error}). Training goes on with the old one of "
-            f"{len(self.subset)} examples and asks again before the next epoch.",
-            ReselectionWarning,
-            stacklevel=4,
-        )
+    def _again(self) -> Subset:
+        return self._ask(weights=_weights_of(self._model), previous=self.subset)
 
     def _on_rank_0(self, ask: Callable[[], Subset]) -> Subset:
         """Ask once per training, and tell all ranks the answer, or the refusal."""
-        if not _several_ranks():
+        rank, num_ranks = _rank_of_ranks()
+        if num_ranks == 1:
             return ask()
         answer: list[Any] = [None]
-        if _rank() == 0:
+        if rank == 0:
             try:
                 answer[0] = ask()
             except (LiptError, OSError) as error:
@@ -257,23 +254,10 @@ def require_reselectable(client: Client, strategy: str) -> None:
         )
 
 
-def _first(
-    client: Client, strategy: str, ask: Callable[[bytes | None, Subset | None], Subset]
-) -> Subset:
-    require_reselectable(client, strategy)
-    return ask(None, None)
-
-
-def _several_ranks() -> bool:
-    return (
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
-    )
-
-
-def _rank() -> int:
-    return distributed.get_rank() if _several_ranks() else 0
+def _rank_of_ranks() -> tuple[int, int]:
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
 
 
 def _weights_of(model: nn.Module) -> bytes:
@@ -285,4 +269,4 @@ def _weights_of(model: nn.Module) -> bytes:
     if isinstance(compiled, nn.Module):
         inner = compiled
     with torch.no_grad():
-        return serialize_weights(inner.state_dict())
+        return pack(inner.state_dict())

@@ -1,4 +1,4 @@
-"""Samplers that hand a subset to a DataLoader, the same one on every rank.
+"""Samplers: they hand a subset to a DataLoader, the same one on every rank.
 
 A sampler runs in the process that owns the DataLoader, so a subset that changes between
 epochs is right under `persistent_workers=True` too: workers are told indices, never the
@@ -66,13 +66,8 @@ class SubsetSampler(Sampler[int]):
             raise ConfigError("the subset is empty, so there is nothing to draw. Get another.")
         self.subset = subset
         self._shuffle, self._seed = shuffle, seed
-        self._rank, self._num_ranks, self._uneven = rank, num_ranks, uneven
+        self._rank, self.num_ranks, self._uneven = rank, num_ranks, uneven
         self._epoch = 0
-
-    @property
-    def num_ranks(self) -> int:
-        """How many processes share the subset."""
-        return self._num_ranks
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch from the next `iter` on; call it before each epoch."""
@@ -91,14 +86,14 @@ class SubsetSampler(Sampler[int]):
 
     def _share(self, order_N: torch.Tensor) -> torch.Tensor:
         """This rank's part of an order."""
-        left_over = len(order_N) % self._num_ranks
+        left_over = len(order_N) % self.num_ranks
         if left_over and self._uneven == "drop":
             order_N = order_N[: len(order_N) - left_over]
         elif left_over and self._uneven == "repeat":
-            missing = self._num_ranks - left_over
+            missing = self.num_ranks - left_over
             repeats = -(-missing // len(order_N))
             order_N = torch.cat([order_N, order_N.repeat(repeats)[:missing]])
-        return order_N[self._rank :: self._num_ranks]
+        return order_N[self._rank :: self.num_ranks]
 
 
 class ReselectingSampler(SubsetSampler):

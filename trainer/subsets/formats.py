@@ -1,4 +1,4 @@
-"""How a subset lies in a file: one file, exact, and readable without this package.
+"""File formats of a subset: one file, exact, and readable without this package.
 
 The suffix decides. Every format carries the same three things: N indices
 (int64, ascending), N weights (float32), and a metadata object
@@ -25,31 +25,19 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lipt.common.errors import SubsetError
+from lipt.common.errors import MissingExtraError, SubsetError
 from lipt.common.imports.extras import import_extra
 
-FORMAT = "lipt-subset"
-FORMAT_VERSION = 1
-
-# What numpy, csv, json and pyarrow raise on damaged bytes, a header that
-# declares more than there is memory for included.
-_DAMAGE = (
-    ValueError,
-    TypeError,
-    LookupError,
-    EOFError,
-    ArithmeticError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-)
+_FORMAT = "lipt-subset"
+_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -61,6 +49,9 @@ class Content:
     metadata: Mapping[str, Any]
 
 
+Codec = tuple[Callable[[Content], bytes], Callable[[bytes], Content]]
+
+
 def encode(content: Content, path: Path) -> bytes:
     """The bytes of a file with the suffix of `path`.
 
@@ -68,7 +59,9 @@ def encode(content: Content, path: Path) -> bytes:
         SubsetError: the suffix is none of the four, or the format cannot hold it.
         MissingExtraError: .parquet without pyarrow.
     """
-    return _codec(path)[0](content)
+    write, _ = codec_of(path)
+    metadata = {**content.metadata, "format": _FORMAT, "version": _VERSION}
+    return write(replace(content, metadata=metadata))
 
 
 def decode(data: bytes, path: Path) -> Content:
@@ -78,45 +71,37 @@ def decode(data: bytes, path: Path) -> Content:
         SubsetError: the suffix is none of the four, or the file is damaged.
         MissingExtraError: .parquet without pyarrow.
     """
-    reader = _codec(path)[1]
+    _, read = codec_of(path)
     try:
-        content = reader(data)
-    except _DAMAGE as error:
-        refuse(
-            f"{path} does not hold a subset ({_brief(error)}). It is damaged, or not written "
+        content = read(data)
+    except MissingExtraError:
+        raise
+    # Of any kind: numpy, csv, json and pyarrow agree on none for damaged bytes, and a header may
+    # declare more than there is memory for.
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise SubsetError(
+            f"{path} does not hold a subset ({reason}). It is damaged, or not written "
             "by Subset.save: get it again with 'lipt subset get'."
-        )
+        ) from error
     found = content.metadata.get("format"), content.metadata.get("version")
-    if found != (FORMAT, FORMAT_VERSION):
-        refuse(
+    if found != (_FORMAT, _VERSION):
+        raise SubsetError(
             f"{path} is of format {found[0]!r} version {found[1]!r}; this version of lipt reads "
-            f"{FORMAT!r} version {FORMAT_VERSION}. Update lipt, or get the subset again."
+            f"{_FORMAT!r} version {_VERSION}. Update lipt, or get the subset again."
         )
     return content
 
 
-def require_known_suffix(path: Path) -> None:
-    """Check a file's name before any work is done for it.
+def codec_of(path: Path) -> Codec:
+    """How a file of this name is written and read; ask before any work is done for it.
 
     Raises:
         SubsetError: the suffix is none of the four.
     """
-    _codec(path)
-
-
-def refuse(message: str) -> NoReturn:
-    """Raise SubsetError, as an expression that ends the function."""
-    raise SubsetError(message)
-
-
-def _brief(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _codec(path: Path) -> tuple[Callable[[Content], bytes], Callable[[bytes], Content]]:
     codec = _CODECS.get(path.suffix.lower())
     if codec is None:
-        refuse(
+        raise SubsetError(
             f"'{path}' has the suffix {path.suffix!r}; a subset is written as one of "
             f"{', '.join(_CODECS)}. Choose one of these suffixes."
         )
@@ -158,25 +143,20 @@ def _decode_npy(data: bytes) -> Content:
 def _encode_csv(content: Content) -> bytes:
     metadata = _to_json(content.metadata)
     if len(metadata) > csv.field_size_limit():
-        refuse(
+        raise SubsetError(
             f"the manifest takes {len(metadata)} characters and readers of .csv stop at "
             f"{csv.field_size_limit()}. Choose .npy, .json or .parquet."
         )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("index", "weight", "lipt"))
-    for row, (index, weight) in enumerate(
-        zip(content.indices_N.tolist(), content.weights_N.tolist(), strict=True)
-    ):
-        writer.writerow((index, weight, "" if row else metadata))
+    columns = content.indices_N.tolist(), content.weights_N.tolist(), chain([metadata], repeat(""))
+    writer.writerows(zip(*columns, strict=False))
     return text.getvalue().encode()
 
 
 def _decode_csv(data: bytes) -> Content:
-    try:
-        header, first, *others = csv.reader(io.StringIO(data.decode(), newline=""))
-    except csv.Error as error:
-        raise ValueError(str(error)) from None
+    header, first, *others = csv.reader(io.StringIO(data.decode(), newline=""))
     if header != ["index", "weight", "lipt"]:
         raise ValueError(f"its header is {','.join(header)!r}")
     rows = [first, *others]
@@ -234,7 +214,7 @@ def _decode_parquet(data: bytes) -> Content:
     )
 
 
-_CODECS: dict[str, tuple[Callable[[Content], bytes], Callable[[bytes], Content]]] = {
+_CODECS: dict[str, Codec] = {
     ".npy": (_encode_npy, _decode_npy),
     ".csv": (_encode_csv, _decode_csv),
     ".json": (_encode_json, _decode_json),

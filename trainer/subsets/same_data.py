@@ -1,4 +1,4 @@
-"""Is this the data set that a subset was chosen from? Asked before its indices are used.
+"""Data check: whether a data set is the one that a subset was chosen from.
 
 Indices mean nothing on other data. A data set of `lipt.common.data` knows its fingerprint; that
 of anybody else's is computed as the coordinator computed it, from what the set gives away:
@@ -13,11 +13,12 @@ A coordinator may have opened an image folder as files or as pixels, so one set 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lipt.common.errors import LiptError, SubsetError
 
@@ -48,38 +49,46 @@ class Selectable(Protocol[TableT_co]):
         ...
 
 
-def require_rows(num_rows: int, *, expected: int | None, largest_index: int) -> None:
-    """Check that a data set has the rows that a subset speaks of.
+def require_same_data(
+    dataset: Any,
+    *,
+    fingerprint: str,
+    indices_N: NDArray[np.int64],
+    manifest: Mapping[str, Any],
+    check: bool,
+) -> None:
+    """Check that a data set is the one that a subset was chosen from.
 
     Args:
-        num_rows: of the data set.
-        expected: of the data that the subset was chosen from, where that is known.
-        largest_index: of the subset; -1 where it is empty.
-
-    Raises:
-        SubsetError: it has not; nothing overrides this.
-    """
-    if expected is not None and num_rows != expected:
-        raise SubsetError(
-            f"the subset was chosen from {expected} examples and this data set has {num_rows}. "
-            "Give the data set that it was chosen from, whole and in its order."
-        )
-    if largest_index >= num_rows:
-        raise SubsetError(
-            f"the subset's largest index is {largest_index} and this data set has {num_rows} "
-            "rows. Give the data set that it was chosen from."
-        )
-
-
-def require_fingerprint(expected: str, dataset: Any) -> None:
-    """Check that a data set is the one with this fingerprint.
-
-    64 rows are read; all of them where pairs of image and label come without `targets`.
+        dataset: has the length that the manifest knows, and a row for each index; nothing
+            overrides this.
+        fingerprint: of the data that the subset was chosen from.
+        indices_N: the subset's, ascending.
+        manifest: the subset's.
+        check: whether the fingerprint is compared too. 64 rows are read; all of them where
+            pairs of image and label come without `targets`.
 
     Raises:
         SubsetError: it is another data set, or one whose fingerprint cannot be computed; the
             message says how to override.
     """
+    data, num_rows = manifest.get("data"), len(dataset)
+    expected = data.get("num_examples") if isinstance(data, Mapping) else None
+    if isinstance(expected, int) and num_rows != expected:
+        raise SubsetError(
+            f"the subset was chosen from {expected} examples and this data set has {num_rows}. "
+            "Give the data set that it was chosen from, whole and in its order."
+        )
+    if len(indices_N) and indices_N[-1] >= num_rows:
+        raise SubsetError(
+            f"the subset's largest index is {indices_N[-1]} and this data set has {num_rows} "
+            "rows. Give the data set that it was chosen from."
+        )
+    if check:
+        _require_fingerprint(fingerprint, dataset)
+
+
+def _require_fingerprint(expected: str, dataset: Any) -> None:
     kind = type(dataset).__name__
     found: list[str] = []
     problem = ""
@@ -158,14 +167,16 @@ def _of_table(table: Any) -> str:
     images = [name for name in IMAGE_COLUMNS if name in features]
     labels = [name for name in LABEL_COLUMNS if name in features]
     if not images or not labels:
-        _cannot(f"it has the columns {', '.join(features)}, none called image or none called label")
+        raise SubsetError(
+            f"it has the columns {', '.join(features)}, none called image or none called label"
+        )
     storage = table.with_format("arrow")
 
     def raw(row: int) -> bytes:
         image = storage[row][images[0]][0].as_py()
         content = image.get("bytes") if isinstance(image, dict) else None
         if not isinstance(content, bytes):
-            _cannot(f"its column {images[0]} does not hold the images' bytes")
+            raise SubsetError(f"its column {images[0]} does not hold the images' bytes")
         return content
 
     return _fingerprint(
@@ -196,7 +207,3 @@ def _without_transforms(dataset: Any) -> Any:
         except AttributeError:  # a property: not an attribute that torchvision would set
             return dataset
     return plain
-
-
-def _cannot(reason: str) -> NoReturn:
-    raise SubsetError(reason)

@@ -1,4 +1,4 @@
-"""The subset that main training uses: which examples, with which weights, of which data."""
+"""Subset: which examples, with which weights, of which data."""
 
 from __future__ import annotations
 
@@ -10,23 +10,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from lipt.common.errors import SubsetError
 from lipt.common.subsets.digest import subset_digest
-from lipt.trainer.subsets.formats import (
-    FORMAT,
-    FORMAT_VERSION,
-    Content,
-    decode,
-    encode,
-    refuse,
-    require_known_suffix,
-)
+from lipt.trainer.subsets.formats import Content, codec_of, decode, encode
 from lipt.trainer.subsets.same_data import (
     ExampleT_co,
     MapStyle,
     Selectable,
     TableT_co,
-    require_fingerprint,
-    require_rows,
+    require_same_data,
 )
 from lipt.trainer.writing.files import write_atomically
 
@@ -36,8 +28,11 @@ if TYPE_CHECKING:
 # What messages call a subset that lies in no file of its own.
 _JSON = Path("subset.json")
 
+# The fields that are texts of a file's metadata.
+_TEXTS = ("fingerprint", "digest", "strategy")
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True)
 class Subset:
     """Chosen examples of one data set; a value that cannot differ from its digest.
 
@@ -57,13 +52,14 @@ class Subset:
         SubsetError: the columns do not fit each other, or not the digest.
     """
 
-    indices: NDArray[np.int64]
-    weights: NDArray[np.float32]
+    # Equal digests are equal columns.
+    indices: NDArray[np.int64] = field(compare=False)
+    weights: NDArray[np.float32] = field(compare=False)
     fingerprint: str
     digest: str
     strategy: str
-    manifest: Mapping[str, Any] = field(default_factory=dict)
-    kept: bool = False
+    manifest: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    kept: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         """Take copies that nobody can change, and check them."""
@@ -74,7 +70,7 @@ class Subset:
         _require_consistent(self.indices, self.weights)
         found = subset_digest(self.indices, self.weights)
         if found != self.digest:
-            refuse(
+            raise SubsetError(
                 f"the subset's {len(self.indices)} examples have the digest {found}, but "
                 f"{self.digest!r} was announced: they were changed or damaged on the way. "
                 "Get the subset again with 'lipt subset get'."
@@ -87,19 +83,6 @@ class Subset:
     def stopped_early(self) -> str:
         """Why there are fewer examples than the budget, as a sentence; or empty."""
         return str(self.manifest.get("stopped_early") or "")
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Subset):
-            return NotImplemented
-        return (
-            self.digest == other.digest
-            and self.fingerprint == other.fingerprint
-            and self.strategy == other.strategy
-            and self.manifest == other.manifest
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.digest, self.fingerprint, self.strategy))
 
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
@@ -138,15 +121,13 @@ class Subset:
         return dataset.select(self.indices.tolist())
 
     def _require_same(self, dataset: Any, *, check: bool) -> None:
-        data = self.manifest.get("data")
-        expected = data.get("num_examples") if isinstance(data, Mapping) else None
-        require_rows(
-            len(dataset),
-            expected=expected if isinstance(expected, int) else None,
-            largest_index=int(self.indices[-1]) if len(self) else -1,
+        require_same_data(
+            dataset,
+            fingerprint=self.fingerprint,
+            indices_N=self.indices,
+            manifest=self.manifest,
+            check=check,
         )
-        if check:
-            require_fingerprint(self.fingerprint, dataset)
 
     def save(self, path: str | Path) -> Path:
         """Write .npy, .csv, .json or .parquet, whole or not at all.
@@ -160,7 +141,7 @@ class Subset:
             OSError: the directory is missing or cannot be written to.
         """
         target = Path(path)
-        write_atomically(target, encode(self._content(), target))
+        write_atomically(target, self._encoded(target))
         return target
 
     @classmethod
@@ -174,12 +155,12 @@ class Subset:
             OSError: the file cannot be read.
         """
         source = Path(path)
-        require_known_suffix(source)
-        return cls._of(decode(source.read_bytes(), source), source)
+        codec_of(source)  # before it is read
+        return cls._decoded(source.read_bytes(), source)
 
     def to_json(self) -> str:
         """The content of a .json file, to be kept inside of something else."""
-        return encode(self._content(), _JSON).decode()
+        return self._encoded(_JSON).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -188,45 +169,37 @@ class Subset:
         Raises:
             SubsetError: it is damaged.
         """
-        return cls._of(decode(text.encode(), _JSON), _JSON)
+        return cls._decoded(text.encode(), _JSON)
 
-    def _content(self) -> Content:
-        metadata = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "strategy": self.strategy,
-            "fingerprint": self.fingerprint,
-            "digest": self.digest,
-            "manifest": dict(self.manifest),
-        }
-        return Content(self.indices, self.weights, metadata)
+    def _encoded(self, target: Path) -> bytes:
+        metadata = {name: getattr(self, name) for name in _TEXTS}
+        metadata["manifest"] = dict(self.manifest)
+        return encode(Content(self.indices, self.weights, metadata), target)
 
     @classmethod
-    def _of(cls, content: Content, source: Path) -> Self:
-        texts = {name: content.metadata.get(name) for name in ("fingerprint", "digest", "strategy")}
+    def _decoded(cls, data: bytes, source: Path) -> Self:
+        content = decode(data, source)
+        texts: dict[str, Any] = {name: content.metadata.get(name) for name in _TEXTS}
         manifest = content.metadata.get("manifest")
         if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):
-            refuse(f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again.")
-        return cls(
-            content.indices_N,
-            content.weights_N,
-            fingerprint=str(texts["fingerprint"]),
-            digest=str(texts["digest"]),
-            strategy=str(texts["strategy"]),
-            manifest=manifest,
-        )
+            raise SubsetError(
+                f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again."
+            )
+        return cls(content.indices_N, content.weights_N, **texts, manifest=manifest)
 
 
 def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.float32]) -> None:
     if indices_N.ndim != 1 or indices_N.shape != weights_N.shape:
-        refuse(
+        raise SubsetError(
             f"a subset is two columns of one length; these have the shapes {indices_N.shape} "
             f"and {weights_N.shape}. Give one weight per index."
         )
     if len(indices_N) and (indices_N[0] < 0 or np.any(np.diff(indices_N) <= 0)):
-        refuse(
+        raise SubsetError(
             "a subset's indices are row numbers in ascending order, each once; these are not. "
             "Sort them with their weights and drop duplicates."
         )
     if not np.all(np.isfinite(weights_N)):
-        refuse("a subset's weights have to be finite; these are not. Give one number per index.")
+        raise SubsetError(
+            "a subset's weights have to be finite; these are not. Give one number per index."
+        )

@@ -1,4 +1,4 @@
-"""A loss in which every example counts as much as its subset says.
+"""Weighted loss: every example counts as much as its subset says.
 
 Shapes: B examples of a batch, C classes.
 """

@@ -1,4 +1,4 @@
-"""How values are written: whole files, JSON, numbers for people, and differences in words.
+"""Writing: whole files, JSON, numbers for people, and differences in words.
 
 The floor of this package: it imports none of the rest and anybody may import it.
 """

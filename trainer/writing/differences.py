@@ -1,4 +1,4 @@
-"""Where two descriptions of the same kind of thing differ, in words."""
+"""Differences in words: where two descriptions of the same kind of thing differ."""
 
 from __future__ import annotations
 

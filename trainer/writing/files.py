@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the new ones, never half of the new ones."""
+"""Atomic files: a file is either the old one or the new one, never half of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text for people: sizes with their units, shares as percentages, tables of equal columns."""
+"""Formatting for people: sizes with units, shares as percentages, tables of equal columns."""
 
 from __future__ import annotations
 

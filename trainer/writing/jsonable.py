@@ -28,9 +28,7 @@ def to_jsonable(value: Any) -> Any:
         return [to_jsonable(item) for item in value]
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, PurePath):
+    if isinstance(value, StrEnum | PurePath):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -1,6 +1,7 @@
 """Augmentation of uint8 image batches on the device that trains on them.
 
-Draws come from a CPU generator, so one seed gives the same draws on every device.
+Owns the methods that a run can name, and how each draws: from a CPU generator, so that one
+seed gives the same draws on every device. `training` calls `augment`; nobody else imports it.
 """
 
 from __future__ import annotations

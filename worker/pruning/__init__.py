@@ -1,7 +1,8 @@
-"""One-shot pruning of a trained learner to a density, the share of weights KEPT.
+"""Pruning of a trained learner, once, to a density: the share of weights KEPT.
 
-Its purpose is regularization and diversity among the learners; that fewer
-weights travel is a side effect.
+Its purpose is regularization and diversity among the learners; that fewer weights travel is
+a side effect. Owns the methods that a run can name and the rule that exactly as many weights
+stay as the density says. `learner` calls `prune`; nobody else imports it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a pruning method may look at, and which of a model's tensors it may prune."""
+"""Pruning inputs: what a method may look at, and which of a model's tensors are pruned at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From scores to exactly as many kept weights as the density asks for."""
+"""Pruning masks: exactly as many weights are kept as the density asks for, by their scores."""
 
 from __future__ import annotations
 

@@ -15,31 +15,24 @@ from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
 
 
-def cifar10_rows(source: str, path: Path) -> ArrayRows:
-    """CIFAR-10's images, 3 x 32 x 32, in their files' order.
+def cifar_rows(source: str, path: Path) -> ArrayRows:
+    """The images, 3 x 32 x 32, in their files' order; CIFAR-100's labels are the fine ones.
 
     Args:
-        source: the name under which the user opens them: the 10,000 test images where it
-            begins with "cifar10-test", else the 50,000 training images.
-        path: the directory that holds `cifar-10-batches-py`, or that directory itself.
+        source: the name under which the user opens them: CIFAR-100 where it begins with
+            "cifar100", and the 10,000 test images where it has "-test" before its colon,
+            else the 50,000 training images.
+        path: the directory that holds `cifar-10-batches-py` or `cifar-100-python`, or that
+            directory itself.
 
     Raises:
         DataError: the files are not there, or differ from the published ones.
 
     Source: Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images".
     """
-    return _cifar_rows(source, path, "CIFAR10")
-
-
-def cifar100_rows(source: str, path: Path) -> ArrayRows:
-    """As `cifar10_rows`, for CIFAR-100's fine labels; its directory is `cifar-100-python`."""
-    return _cifar_rows(source, path, "CIFAR100")
-
-
-def _cifar_rows(source: str, path: Path, name: str) -> ArrayRows:
     from torchvision import datasets  # noqa: PLC0415 - slow to import, and not always needed
 
-    reader = datasets.CIFAR10 if name == "CIFAR10" else datasets.CIFAR100
+    reader = datasets.CIFAR100 if source.startswith("cifar100") else datasets.CIFAR10
     root = path.parent if path.name == reader.base_folder else path
     try:
         with warnings.catch_warnings():
@@ -53,7 +46,7 @@ def _cifar_rows(source: str, path: Path, name: str) -> ArrayRows:
         ) from error
     return ArrayRows(
         source=source,
-        class_names=tuple(data.classes),
+        names=tuple(data.classes),
         labels_N=torch.tensor(data.targets, dtype=torch.int64),
         images_NCHW=np.ascontiguousarray(data.data.transpose(0, 3, 1, 2)),
     )

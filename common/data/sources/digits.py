@@ -44,7 +44,7 @@ def digits_rows(source: str) -> ArrayRows:
     rows = _rows_of(source, labels_N)
     return ArrayRows(
         source=source,
-        class_names=tuple("0123456789"),
+        names=tuple("0123456789"),
         labels_N=torch.from_numpy(labels_N[rows]),
         images_NCHW=images_NCHW[rows],
     )

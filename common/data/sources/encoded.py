@@ -2,61 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
+from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import DataError
 from lipt.common.images.decode import check_file, decode_file
 from lipt.common.images.formats import Header
 
 
-class ImageFiles(Protocol):
-    """Image files by row number, readable from several threads."""
-
-    def open(self, row: int) -> BinaryIO:
-        """A seekable file. Raises OSError or DataError."""
-        ...
-
-    def where(self, row: int) -> str:
-        """Where a person finds the file."""
-        ...
-
-
 @dataclass(frozen=True)
-class EncodedRows:
-    """Labelled image files; a broken one is named by its row and where it lies."""
+class EncodedRows(Rows):
+    """Labelled image files; a broken one is named by its row and where it lies.
 
-    source: str
-    class_names: tuple[str, ...]
-    labels_N: Tensor
-    files: ImageFiles
-    encoded: bool = True
-    concurrent: bool = True
+    Attributes:
+        open: gives a row's file, seekable, in any thread; raises OSError or DataError.
+        where: says where a person finds a row's file.
+    """
 
-    def __len__(self) -> int:
-        return len(self.labels_N)
+    open: Callable[[int], BinaryIO]
+    where: Callable[[int], str]
+    encoded: ClassVar[bool] = True
 
     def raw(self, row: int) -> bytes:
         """The file's bytes."""
-        with self._located(row), self.files.open(row) as file:
+        with self._located(row), self.open(row) as file:
             return file.read()
 
     def check(self, row: int) -> Header:
         """The image's format, after a look at the file's header and end."""
-        with self._located(row), self.files.open(row) as file:
+        with self._located(row), self.open(row) as file:
             return check_file(file)
 
     def read(
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
         """Decode the image and fit it to `channels` x `size`."""
-        with self._located(row), self.files.open(row) as file:
+        with self._located(row), self.open(row) as file:
             return decode_file(file, channels, size)
 
     @contextmanager
@@ -65,6 +52,6 @@ class EncodedRows:
             yield
         except (DataError, OSError) as error:
             raise DataError(
-                f"image {row} of {self.source} ({self.files.where(row)}) cannot be used: "
+                f"image {row} of {self.source} ({self.where(row)}) cannot be used: "
                 f"{error}. Replace it, or remove it and open the data again."
             ) from error

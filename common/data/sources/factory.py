@@ -16,20 +16,18 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from lipt.common.data.sources.rows import numbered_classes
+from lipt.common.data.sources.rows import PixelRows
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import Header
-from lipt.common.images.pixels import fit_image, fit_pixels, is_grayscale
+from lipt.common.images.pixels import fit_image, is_grayscale
 from lipt.common.imports.factory import load_factory
 
 
-class FactoryRows:
+class FactoryRows(PixelRows):
     """The rows of a user's data set, read in one thread: it need not be ready for more.
 
-    Without `targets`, labels come from the rows, as they are read.
+    Its `classes` name the labels. Without `targets`, labels come from the rows, as they are read.
     """
 
-    encoded = False
     concurrent = False
 
     def __init__(self, source: str, data: Any) -> None:
@@ -39,51 +37,26 @@ class FactoryRows:
             ConfigError: `data` is not map-style.
             DataError: it is empty, its `targets` do not fit, or row 0 differs between two reads.
         """
-        self.source = source
-        self._data = data
-        self._num_rows = _length(source, data)
+        num_rows = _length(source, data)
+        names: Any = getattr(data, "classes", None)
+        named = isinstance(names, Sequence) and not isinstance(names, str)
         targets = getattr(data, "targets", None)
         self._has_targets = targets is not None
-        # Rows that were not read yet have no class.
-        self.labels_N = torch.full((self._num_rows,), -1, dtype=torch.int64)
         if targets is not None:
-            self.labels_N = _labels(source, targets, self._num_rows)
-        if self._num_rows and self.raw(0) != self.raw(0):
+            labels_N = _labels(source, targets, num_rows)
+        else:
+            # Rows that were not read yet have no class.
+            labels_N = torch.full((num_rows,), -1, dtype=torch.int64)
+        super().__init__(source, tuple(map(str, names)) if named else None, labels_N)
+        self._data = data
+        if num_rows and self.raw(0) != self.raw(0):
             raise DataError(
                 f"{source}: row 0 differs between two reads. Leave random transforms out of the "
                 "data set: the workers augment."
             )
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The data set's `classes`, or numbers up to its largest label."""
-        names = getattr(self._data, "classes", None)
-        if isinstance(names, Sequence) and not isinstance(names, str):
-            return tuple(str(name) for name in names)
-        return numbered_classes(self.labels_N, self.source)
-
-    def __len__(self) -> int:
-        return self._num_rows
-
-    def raw(self, row: int) -> bytes:
-        """The pixels at their own size, in C x H x W order."""
-        return self._pixels(row).tobytes()
-
-    def check(self, row: int) -> Header:
-        """The image's format; the row is read in full, there being no header to look at."""
-        channels, height, width = self._pixels(row).shape
-        return Header(height, width, grayscale=channels == 1)
-
-    def read(
-        self, row: int, channels: int, size: tuple[int, int]
-    ) -> tuple[Header, NDArray[np.uint8]]:
-        """The image, fitted to `channels` x `size`."""
-        pixels_CHW = self._pixels(row)
-        own_channels, height, width = pixels_CHW.shape
-        header = Header(height, width, grayscale=own_channels == 1)
-        return header, fit_pixels(pixels_CHW, channels, size)
-
-    def _pixels(self, row: int) -> NDArray[np.uint8]:
+    def pixels(self, row: int) -> NDArray[np.uint8]:
+        """The image; its label is noted where there are no `targets`."""
         try:
             item = self._data[row]
         except Exception as error:

@@ -6,25 +6,12 @@ same images in a training script that uses it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 
 from lipt.common.data.sources.encoded import EncodedRows
 from lipt.common.errors import DataError
-
-
-@dataclass(frozen=True)
-class _Paths:
-    paths: tuple[str, ...]
-
-    def open(self, row: int) -> BinaryIO:
-        return Path(self.paths[row]).open("rb")
-
-    def where(self, row: int) -> str:
-        return self.paths[row]
 
 
 def imagefolder_rows(source: str, path: Path) -> EncodedRows:
@@ -52,9 +39,11 @@ def imagefolder_rows(source: str, path: Path) -> EncodedRows:
             f"{source}: {path} cannot be used: {error}. It has to hold a directory for each class "
             "with at least one image in it."
         ) from error
+    files = [file for file, _ in folder.samples]
     return EncodedRows(
         source=source,
-        class_names=tuple(folder.classes),
+        names=tuple(folder.classes),
         labels_N=torch.tensor(folder.targets, dtype=torch.int64),
-        files=_Paths(tuple(file for file, _ in folder.samples)),
+        open=lambda row: Path(files[row]).open("rb"),
+        where=files.__getitem__,
     )

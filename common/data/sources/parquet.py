@@ -11,9 +11,8 @@ from __future__ import annotations
 import io
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,17 +26,6 @@ from lipt.common.imports.extras import import_extra
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
-
-
-@dataclass(frozen=True)
-class _ParquetImages:
-    groups: RowGroups
-
-    def open(self, row: int) -> BinaryIO:
-        return io.BytesIO(self.groups.read(row))
-
-    def where(self, row: int) -> str:
-        return self.groups.where(row)
 
 
 def parquet_rows(source: str, path: Path) -> EncodedRows:
@@ -64,11 +52,13 @@ def parquet_rows(source: str, path: Path) -> EncodedRows:
     if len(labels_N) == 0:
         raise DataError(f"{source} has no rows. Name the file that holds the training images.")
     names = _class_names(schema, label_column)
+    groups = RowGroups(files, image_column)
     return EncodedRows(
         source=source,
-        class_names=names or numbered_classes(labels_N, source),
+        names=names or numbered_classes(labels_N, source),
         labels_N=labels_N,
-        files=_ParquetImages(RowGroups(files, image_column)),
+        open=lambda row: io.BytesIO(groups.read(row)),
+        where=groups.where,
     )
 
 

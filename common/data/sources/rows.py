@@ -7,8 +7,9 @@ Shapes: N images, C channels, H x W pixels.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,51 +24,47 @@ from lipt.common.images.pixels import fit_pixels
 _MAX_CLASSES = 100_000
 
 
-class Rows(Protocol):
+@dataclass(frozen=True)
+class Rows(ABC):
     """Labelled images by row number.
 
     `labels_N` and `class_names` are complete once every row was checked or read.
+
+    Attributes:
+        source: the name under which the user opened the data.
+        names: a name for every label; None numbers them.
+        labels_N: int64, on the CPU.
+        encoded: whether rows are image files rather than pixels.
+        concurrent: whether rows may be read from several threads.
     """
 
-    @property
-    def source(self) -> str:
-        """The name under which the user opened the data."""
-        ...
+    source: str
+    names: tuple[str, ...] | None
+    labels_N: Tensor
+    encoded: ClassVar[bool] = False
+    concurrent: ClassVar[bool] = True
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """A name for every label."""
-        ...
+        """A name for every label: the source's own, or numbers up to the largest label."""
+        return numbered_classes(self.labels_N, self.source) if self.names is None else self.names
 
-    @property
-    def labels_N(self) -> Tensor:
-        """The labels, int64, on the CPU."""
-        ...
+    def __len__(self) -> int:
+        return len(self.labels_N)
 
-    @property
-    def encoded(self) -> bool:
-        """Whether rows are image files rather than pixels."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    @property
-    def concurrent(self) -> bool:
-        """Whether rows may be read from several threads."""
-        ...
-
+    @abstractmethod
     def raw(self, row: int) -> bytes:
         """The row as the source has it: an image file, or uint8 pixels in C x H x W order."""
-        ...
 
+    @abstractmethod
     def check(self, row: int) -> Header:
         """The image's format, after a check that it is whole, as far as that is cheap.
 
         Raises:
             DataError: the image is broken; the message names it.
         """
-        ...
 
+    @abstractmethod
     def read(
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
@@ -76,38 +73,47 @@ class Rows(Protocol):
         Raises:
             DataError: the image is broken; the message names it.
         """
-        ...
 
 
-@dataclass(frozen=True)
-class ArrayRows:
-    """Images of one size that are in memory already."""
+class PixelRows(Rows):
+    """Images that are pixels already; to check one is to read it."""
 
-    source: str
-    class_names: tuple[str, ...]
-    labels_N: Tensor
-    images_NCHW: NDArray[np.uint8]
-    encoded: bool = False
-    concurrent: bool = True
-
-    def __len__(self) -> int:
-        return len(self.images_NCHW)
+    @abstractmethod
+    def pixels(self, row: int) -> NDArray[np.uint8]:
+        """The pixels at their own size, C x H x W."""
 
     def raw(self, row: int) -> bytes:
         """The pixels in C x H x W order."""
-        data: bytes = self.images_NCHW[row].tobytes()
+        data: bytes = self.pixels(row).tobytes()
         return data
 
     def check(self, row: int) -> Header:
-        """The format that all images share."""
-        channels, height, width = self.images_NCHW[row].shape
-        return Header(height, width, grayscale=channels == 1)
+        """The image's format."""
+        return _header(self.pixels(row))
 
     def read(
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
         """The image, fitted to `channels` x `size`."""
-        return self.check(row), fit_pixels(self.images_NCHW[row], channels, size)
+        pixels_CHW = self.pixels(row)
+        return _header(pixels_CHW), fit_pixels(pixels_CHW, channels, size)
+
+
+@dataclass(frozen=True)
+class ArrayRows(PixelRows):
+    """Images of one size that are in memory already."""
+
+    images_NCHW: NDArray[np.uint8]
+
+    def pixels(self, row: int) -> NDArray[np.uint8]:
+        """A view of the image."""
+        pixels_CHW: NDArray[np.uint8] = self.images_NCHW[row]
+        return pixels_CHW
+
+
+def _header(pixels_CHW: NDArray[np.uint8]) -> Header:
+    channels, height, width = pixels_CHW.shape
+    return Header(height, width, grayscale=channels == 1)
 
 
 def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:

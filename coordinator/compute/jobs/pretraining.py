@@ -7,7 +7,6 @@ MakeSoup                              committed learners -> theta_p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,14 +18,15 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.encodings import EncodedWeights, open_weights
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
+from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.pretraining.evaluation import Evaluator
 from lipt.coordinator.pretraining.initialization import initialize
 from lipt.coordinator.pretraining.sharding import draw_densities, draw_shards
-from lipt.coordinator.pretraining.soup import Ingredient, greedy_soup, uniform_soup
+from lipt.coordinator.pretraining.soup import OpenWeights, greedy_soup, uniform_soup
+from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, SoupRecord
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,7 @@ class InitializeWeights:
             cpu_threads=config.learners.cpu_threads,
             on_progress=context.progress("training the initial weights"),
         )
-        return InitialWeights(context.blobs.put_bytes(serialize_weights(weights)), image)
-
-
-@dataclass(frozen=True)
-class ShardDraw:
-    """One learner's shard and density."""
-
-    shard: BlobName
-    density: float
+        return InitialWeights(context.blobs.put_bytes(pack(weights)), image)
 
 
 @dataclass(frozen=True)
@@ -114,29 +106,18 @@ class CutShards:
 
     config: RunConfig
 
-    def run(self, context: Context) -> tuple[ShardDraw, ...]:
-        """Cut and store the shards, in the order of the learners."""
+    def run(self, context: Context) -> tuple[LearnerRecord, ...]:
+        """Cut and store the shards; the learners as they wait for workers."""
         config, learners = self.config, self.config.learners
-        shards = draw_shards(
-            context.split(config).train_ids,
-            num_learners=learners.num_learners,
-            num_minibatches=learners.num_minibatches,
-            batch_size=learners.batch_size,
-            seed=config.seed,
-        )
-        densities = draw_densities(
-            learners.num_learners,
-            config.pruning.density_min,
-            config.pruning.density_max,
-            config.seed,
-        )
+        shards = draw_shards(context.split(config).train_ids, learners, seed=config.seed)
+        densities = draw_densities(learners.num_learners, config.pruning, seed=config.seed)
         report = context.progress("cutting shards")
-        draws = []
+        records: list[LearnerRecord] = []
         for ids, density in zip(shards, densities, strict=True):
-            blob = context.blobs.put_bytes(pack_shard(context.dataset, ids))
-            draws.append(ShardDraw(blob, density))
-            report(len(draws), len(shards))
-        return tuple(draws)
+            shard = context.blobs.put_bytes(pack_shard(context.dataset, ids))
+            records.append(LearnerRecord(index=len(records), density=density, shard=shard))
+            report(len(records), len(shards))
+        return tuple(records)
 
 
 @dataclass(frozen=True)
@@ -144,10 +125,8 @@ class SoupResult:
     """theta_p, and how it came about; `ingredients` by the learners' own indices."""
 
     weights: BlobName
-    initial_accuracy: float
-    soup_accuracy: float
-    ingredients: tuple[Ingredient, ...]
-    num_validation_examples: int
+    record: SoupRecord
+    ingredients: dict[int, IngredientRecord]
 
 
 @dataclass(frozen=True)
@@ -188,7 +167,7 @@ class MakeSoup:
         initial_accuracy = evaluator(initial).accuracy
         specs = specs_of(evaluator.model.state_dict())
 
-        def opener(name: BlobName) -> Callable[[], EncodedWeights]:
+        def opener(name: BlobName) -> OpenWeights:
             # Each time: the disk may change it between two openings.
             return lambda: open_weights(context.blobs.verified_path(name), like=specs)
 
@@ -198,12 +177,19 @@ class MakeSoup:
             made = greedy_soup(learners, evaluator, num_alphas=soup.num_alphas, on_progress=report)
         else:
             made = uniform_soup(learners, evaluator, on_progress=report)
-        return SoupResult(
-            weights=context.blobs.put_bytes(serialize_weights(made.weights)),
+        accuracies = [part.accuracy for part in made.ingredients.values()]
+        record = SoupRecord(
             initial_accuracy=initial_accuracy,
+            mean_learner_accuracy=sum(accuracies) / len(accuracies),
+            best_learner_accuracy=max(accuracies),
             soup_accuracy=made.accuracy,
-            ingredients=tuple(made.ingredients),
+            num_kept=sum(part.kept for part in made.ingredients.values()),
             num_validation_examples=len(evaluator.labels_N),
+        )
+        return SoupResult(
+            weights=context.blobs.put_bytes(pack(made.weights)),
+            record=record,
+            ingredients={self.learners[at][0]: part for at, part in made.ingredients.items()},
         )
 
     def _evaluator(self, context: Context) -> Evaluator:

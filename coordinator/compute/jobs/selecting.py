@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -115,21 +114,12 @@ class SelectSubset:
         return read_user_features(
             context.blobs.verified_path(self.features),
             num_examples=len(context.dataset),
-            max_bytes=context.settings.max_blob_bytes,
+            max_bytes=context.settings.limits.max_blob_bytes,
         )
 
     def _cached(
         self, context: Context, kind: str, compute: Callable[[Context], Signals]
     ) -> Signals:
-        return cached(
-            context.signals_dir,
-            f"{kind}-{self._signals_key(context)}",
-            load=Signals.load,
-            compute=lambda: compute(context),
-        )
-
-    def _signals_key(self, context: Context) -> str:
-        """Everything that the signals depend on, and nothing else."""
         depends_on = (
             self.weights.sha256,
             context.dataset.fingerprint,
@@ -138,7 +128,13 @@ class SelectSubset:
             self.config.evaluation_threads,
             str(context.device),
         )
-        return hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]
+        return cached(
+            context.signals_dir,
+            kind,
+            depends_on,
+            load=Signals.load,
+            compute=lambda: compute(context),
+        )
 
     def _compute_signals(self, context: Context) -> Signals:
         with pinned_kernels(self.config.evaluation_threads):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.encodings import decode_weights
+from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
@@ -32,18 +31,6 @@ def dynamics_of(
     context: Context, config: RunConfig, image: ImageFormat, trajectories: Trajectories
 ) -> Dynamics:
     """How the learners came to see every example of the data set."""
-    return cached(
-        context.signals_dir,
-        f"dynamics-{_key(context, config, image, trajectories)}",
-        load=Dynamics.load,
-        compute=lambda: _compute(context, config, image, trajectories),
-    )
-
-
-def _key(
-    context: Context, config: RunConfig, image: ImageFormat, trajectories: Trajectories
-) -> str:
-    """Everything that the dynamics depend on, and nothing else."""
     soup = config.soup
     statistics = (soup.batch_norm_examples, config.validation, config.seed)
     depends_on = (
@@ -55,29 +42,27 @@ def _key(
         str(context.device),
         statistics if soup.reestimate_batch_norm else None,
     )
-    return hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]
 
+    def compute() -> Dynamics:
+        model = context.new_model(config)
+        specs = specs_of(model.state_dict())
 
-def _compute(
-    context: Context, config: RunConfig, image: ImageFormat, trajectories: Trajectories
-) -> Dynamics:
-    model = context.new_model(config)
-    specs = specs_of(model.state_dict())
+        def loader(name: BlobName) -> Callable[[], Weights]:
+            return lambda: dict(open_weights(context.blobs.verified_path(name), like=specs))
 
-    def loader(name: BlobName) -> Callable[[], Weights]:
-        return lambda: decode_weights(context.blobs.verified_path(name), like=specs)
-
-    states = States(
-        initial=partial(context.read_weights, trajectories.initial_weights, model),
-        learners=tuple(
-            tuple(loader(name) for name in (*learner.snapshots, learner.result))
-            for learner in trajectories.learners
-        ),
-    )
-    with pinned_kernels(config.evaluation_threads):
-        return compute_dynamics(
-            model,
-            states,
-            context.batches(image, "asking the learners"),
-            batch_norm_images_MCHW=context.batch_norm_images(config),
+        states = States(
+            initial=partial(context.read_weights, trajectories.initial_weights, model),
+            learners=tuple(
+                tuple(loader(name) for name in (*learner.snapshots, learner.result))
+                for learner in trajectories.learners
+            ),
         )
+        with pinned_kernels(config.evaluation_threads):
+            return compute_dynamics(
+                model,
+                states,
+                context.batches(image, "asking the learners"),
+                batch_norm_images_MCHW=context.batch_norm_images(config),
+            )
+
+    return cached(context.signals_dir, "dynamics", depends_on, load=Dynamics.load, compute=compute)

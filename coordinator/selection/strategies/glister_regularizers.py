@@ -1,4 +1,4 @@
-"""GLISTER's regularizers: a second set function R, added to its gain.
+"""GLISTER's regularizers: a second set function R, added to the gain.
 
 Where there are few validation examples, the best subset for their loss can be narrow.
 The paper adds lambda R(S) for one of two functions: supervised facility location, which

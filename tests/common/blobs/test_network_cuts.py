@@ -7,7 +7,7 @@ from typing import Any
 from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import download, upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
@@ -38,7 +38,9 @@ async def test_a_download_survives_a_network_that_is_cut_ten_times(
         open_channel(proxy.address) as channel,
     ):
         stub = BlobServiceStub(channel)
-        await asyncio.to_thread(download, stub, NAME, cache, on_bytes=counted.append, policy=POLICY)
+        await asyncio.to_thread(
+            Transfers(stub, on_bytes=counted.append, policy=POLICY).download, NAME, cache
+        )
     assert not proxy.faults
     assert cache.read_bytes(NAME) == DATA
     # No byte that was kept is asked for again.
@@ -50,7 +52,7 @@ async def test_an_upload_survives_a_network_that_is_cut_ten_times(blobs: Any) ->
         Proxy(blobs.address, cuts(upstream=True)) as proxy,
         open_channel(proxy.address) as channel,
     ):
-        await asyncio.to_thread(upload, BlobServiceStub(channel), DATA, policy=POLICY)
+        await asyncio.to_thread(Transfers(BlobServiceStub(channel), policy=POLICY).upload, DATA)
     assert not proxy.faults
     assert blobs.store.read_bytes(NAME) == DATA
     # A cut costs at most the chunk that had arrived and was not yet written.

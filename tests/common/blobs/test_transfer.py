@@ -11,7 +11,7 @@ import pytest
 from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import download, download_bytes, upload
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
@@ -39,13 +39,13 @@ async def test_a_blob_arrives_as_it_was_sent(
     data = DATA[:num_bytes]
     source = tmp_path / "source"
     source.write_bytes(data[::-1])
-    first = await asyncio.to_thread(upload, stub, data)
-    second = await asyncio.to_thread(upload, stub, source)
+    first = await asyncio.to_thread(Transfers(stub).upload, data)
+    second = await asyncio.to_thread(Transfers(stub).upload, source)
     assert (first, second) == (BlobName.of(data), BlobName.of(data[::-1]))
     assert blobs.store.read_bytes(first) == data
-    path = await asyncio.to_thread(download, stub, second, cache)
+    path = await asyncio.to_thread(Transfers(stub).download, second, cache)
     assert path.read_bytes() == data[::-1]
-    assert await asyncio.to_thread(download_bytes, stub, first, max_bytes=LIMIT) == data
+    assert await asyncio.to_thread(Transfers(stub).download_bytes, first, max_bytes=LIMIT) == data
 
 
 async def test_what_is_there_is_not_moved_again(
@@ -53,8 +53,8 @@ async def test_what_is_there_is_not_moved_again(
 ) -> None:
     blobs.store.put_bytes(DATA)
     cache.put_bytes(DATA)
-    await asyncio.to_thread(upload, stub, DATA)
-    await asyncio.to_thread(download, stub, NAME, cache)
+    await asyncio.to_thread(Transfers(stub).upload, DATA)
+    await asyncio.to_thread(Transfers(stub).download, NAME, cache)
     assert blobs.num_calls == 0
 
 
@@ -68,11 +68,13 @@ async def test_a_cut_download_asks_only_for_the_rest(
         counted: list[int] = []
         if into == "store":
             await asyncio.to_thread(
-                download, stub, NAME, cache, on_bytes=counted.append, policy=policy
+                Transfers(stub, on_bytes=counted.append, policy=policy).download, NAME, cache
             )
         else:
             data = await asyncio.to_thread(
-                download_bytes, stub, NAME, max_bytes=LIMIT, on_bytes=counted.append, policy=policy
+                Transfers(stub, on_bytes=counted.append, policy=policy).download_bytes,
+                NAME,
+                max_bytes=LIMIT,
             )
             assert data == DATA
         assert blobs.num_calls == 6
@@ -84,7 +86,7 @@ async def test_a_cut_upload_sends_only_the_rest(
     stub: BlobServiceStub, blobs: Any, policy: RetryPolicy
 ) -> None:
     blobs.cuts = [3, 0, 1, 4, 2]
-    await asyncio.to_thread(upload, stub, DATA, policy=policy)
+    await asyncio.to_thread(Transfers(stub, policy=policy).upload, DATA)
     assert blobs.num_calls == 6
     assert blobs.num_bytes == len(DATA)
     assert blobs.store.read_bytes(NAME) == DATA
@@ -96,7 +98,7 @@ async def test_a_download_goes_on_with_the_part_of_an_earlier_process(
     blobs.store.put_bytes(DATA)
     with cache.open_upload(NAME, 0) as part:
         part.write(DATA[:1_000_000])
-    await asyncio.to_thread(download, stub, NAME, cache)
+    await asyncio.to_thread(Transfers(stub).download, NAME, cache)
     assert blobs.num_bytes == len(DATA) - 1_000_000
     assert cache.read_bytes(NAME) == DATA
 
@@ -106,7 +108,7 @@ async def test_a_flipped_bit_is_asked_for_again(
 ) -> None:
     blobs.store.put_bytes(DATA)
     blobs.flips = [7 * CHUNK_BYTES]
-    await asyncio.to_thread(download, stub, NAME, cache, policy=policy)
+    await asyncio.to_thread(Transfers(stub, policy=policy).download, NAME, cache)
     assert cache.read_bytes(NAME) == DATA
     assert blobs.num_calls == 2
 
@@ -115,7 +117,7 @@ async def test_a_flipped_bit_is_sent_again(
     stub: BlobServiceStub, blobs: Any, policy: RetryPolicy
 ) -> None:
     blobs.flips = [2 * CHUNK_BYTES, 7 * CHUNK_BYTES]
-    await asyncio.to_thread(upload, stub, DATA, policy=policy)
+    await asyncio.to_thread(Transfers(stub, policy=policy).upload, DATA)
     assert blobs.store.read_bytes(NAME) == DATA
     assert blobs.num_calls == 3
 
@@ -126,7 +128,7 @@ async def test_damage_that_does_not_end_is_given_up(
     blobs.store.put_bytes(DATA)
     blobs.flips = [0] * 100
     with pytest.raises(CorruptChunkError, match="differs from its CRC-32"):
-        await asyncio.to_thread(download, stub, NAME, cache, policy=policy)
+        await asyncio.to_thread(Transfers(stub, policy=policy).download, NAME, cache)
     assert blobs.num_calls == policy.max_failures
 
 
@@ -137,9 +139,11 @@ async def test_a_blob_damaged_at_its_source_is_dropped(
     blobs.store.put_bytes(DATA)
     blobs.store.path(NAME).write_bytes(DATA[:-1] + bytes([DATA[-1] ^ 1]))
     with pytest.raises(CorruptBlobError):
-        await asyncio.to_thread(download, stub, NAME, cache, policy=policy)
+        await asyncio.to_thread(Transfers(stub, policy=policy).download, NAME, cache)
     with pytest.raises(CorruptBlobError):
-        await asyncio.to_thread(download_bytes, stub, NAME, max_bytes=LIMIT, policy=policy)
+        await asyncio.to_thread(
+            Transfers(stub, policy=policy).download_bytes, NAME, max_bytes=LIMIT
+        )
     assert not cache.has(NAME)
     assert cache.committed_offset(NAME) == 0
 
@@ -148,7 +152,7 @@ async def test_an_unknown_blob_is_not_asked_for_twice(
     stub: BlobServiceStub, blobs: Any, cache: BlobStore
 ) -> None:
     with pytest.raises(UnknownBlobError, match=f"no blob {NAME.sha256[:12]}"):
-        await asyncio.to_thread(download, stub, NAME, cache)
+        await asyncio.to_thread(Transfers(stub).download, NAME, cache)
     assert blobs.num_calls == 1
 
 
@@ -158,11 +162,11 @@ async def test_too_large_is_refused_from_the_declared_size(
     blobs.store.put_bytes(DATA)
     small = BlobStore(tmp_path / "small", max_blob_bytes=100)
     with pytest.raises(BlobTooLargeError, match="at most 100 are stored"):
-        await asyncio.to_thread(download, stub, NAME, small)
+        await asyncio.to_thread(Transfers(stub).download, NAME, small)
     with pytest.raises(BlobTooLargeError, match="larger than the 100 bytes"):
-        await asyncio.to_thread(download_bytes, stub, NAME, max_bytes=100)
+        await asyncio.to_thread(Transfers(stub).download_bytes, NAME, max_bytes=100)
     with pytest.raises(BlobTooLargeError, match=f"at most {LIMIT} are stored"):
-        await asyncio.to_thread(upload, stub, bytes(LIMIT + 1))
+        await asyncio.to_thread(Transfers(stub).upload, bytes(LIMIT + 1))
     assert blobs.num_calls == 0
 
 
@@ -171,9 +175,13 @@ async def test_silence_is_given_up(stub: BlobServiceStub, blobs: Any, cache: Blo
     blobs.hang = True
     policy = RetryPolicy(max_failures=2, first_seconds=0.01)
     with pytest.raises(UnreachableError, match="stopped moving bytes"):
-        await asyncio.to_thread(download, stub, NAME, cache, policy=policy, idle_seconds=0.05)
+        await asyncio.to_thread(
+            Transfers(stub, policy=policy, idle_seconds=0.05).download, NAME, cache
+        )
     with pytest.raises(UnreachableError, match="stopped moving bytes"):
-        await asyncio.to_thread(upload, stub, DATA[::-1], policy=policy, idle_seconds=0.05)
+        await asyncio.to_thread(
+            Transfers(stub, policy=policy, idle_seconds=0.05).upload, DATA[::-1]
+        )
     assert blobs.num_calls == 4
 
 
@@ -201,7 +209,7 @@ async def test_cuts_and_damage_are_mended_and_refusals_raised_at_once(
     blobs.refusal = error("the coordinator says no.")
     policy = RetryPolicy(max_failures=3, sleep=lambda _: None)
     with pytest.raises(error, match="says no"):
-        await asyncio.to_thread(download, stub, NAME, cache, policy=policy)
+        await asyncio.to_thread(Transfers(stub, policy=policy).download, NAME, cache)
     assert blobs.num_calls == expected_calls
 
 
@@ -211,9 +219,9 @@ async def test_an_absent_coordinator_is_given_up(cache: BlobStore, policy: Retry
     with open_channel("127.0.0.1:1") as channel:
         stub = BlobServiceStub(channel)
         with pytest.raises(UnreachableError, match="does not answer"):
-            await asyncio.to_thread(download, stub, NAME, cache, policy=policy)
+            await asyncio.to_thread(Transfers(stub, policy=policy).download, NAME, cache)
         with pytest.raises(UnreachableError, match="does not answer"):
-            await asyncio.to_thread(upload, stub, DATA, policy=policy)
+            await asyncio.to_thread(Transfers(stub, policy=policy).upload, DATA)
     assert len(pauses) == 4
 
 
@@ -236,11 +244,11 @@ async def test_the_caller_can_end_a_transfer_and_keeps_its_part(
     stub: BlobServiceStub, blobs: Any, cache: BlobStore
 ) -> None:
     with pytest.raises(StopTransferError):
-        await asyncio.to_thread(upload, stub, DATA, on_bytes=stop_after(2))
+        await asyncio.to_thread(Transfers(stub, on_bytes=stop_after(2)).upload, DATA)
     assert not blobs.store.has(NAME)
     blobs.store.put_bytes(DATA)
     with pytest.raises(StopTransferError):
-        await asyncio.to_thread(download, stub, NAME, cache, on_bytes=stop_after(2))
+        await asyncio.to_thread(Transfers(stub, on_bytes=stop_after(2)).download, NAME, cache)
     assert cache.committed_offset(NAME) == 2 * CHUNK_BYTES
 
 
@@ -253,6 +261,8 @@ async def test_a_shared_cache_waits_for_the_process_that_is_downloading(
         other.write(DATA)
         other.finish()
 
-    path = await asyncio.to_thread(download, stub, NAME, cache, policy=RetryPolicy(sleep=meanwhile))
+    path = await asyncio.to_thread(
+        Transfers(stub, policy=RetryPolicy(sleep=meanwhile)).download, NAME, cache
+    )
     assert path.read_bytes() == DATA
     assert blobs.num_calls == 0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torchvision import datasets
 
 from lipt.common.data import known_sources, open_dataset
 from lipt.common.data.sources.rows import ArrayRows
@@ -118,30 +119,38 @@ def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.Mon
         open_dataset("digits")
 
 
-def write_batch(path: Path, *, fine: bool, labels: list[int], seed: int) -> tuple[str, str]:
-    """A CIFAR batch file: its name and MD5 digest."""
-    data = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), np.uint8)
-    content = pickle.dumps({"data": data, "fine_labels" if fine else "labels": labels})
-    path.write_bytes(content)
-    return path.name, hashlib.md5(content).hexdigest()
+def write_cifar(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    name: str,
+    files: dict[str, list[int]],
+    *,
+    num_classes: int,
+    meta: str,
+) -> None:
+    """Files of labels, the last of them the test's, whose digests torchvision takes for right."""
+    reader = getattr(datasets, name)
+    fine = "fine_" if num_classes == 100 else ""
+    folder.mkdir()
+    written = []
+    for seed, (file, labels) in enumerate(files.items(), start=1):
+        data = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), np.uint8)
+        content = pickle.dumps({"data": data, f"{fine}labels": labels})
+        (folder / file).write_bytes(content)
+        written.append((file, hashlib.md5(content).hexdigest()))
+    classes = [f"class {i}" for i in range(num_classes)]
+    names = pickle.dumps({f"{fine}label_names": classes})
+    (folder / meta).write_bytes(names)
+    monkeypatch.setattr(reader, "train_list", written[:-1])
+    monkeypatch.setattr(reader, "test_list", written[-1:])
+    monkeypatch.setitem(reader.meta, "md5", hashlib.md5(names).hexdigest())
 
 
 @pytest.fixture
 def cifar10_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    from torchvision.datasets import CIFAR10
-
+    files = {f"data_batch_{i}": [i, 1, 0] for i in range(1, 6)} | {"test_batch": [7]}
     folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    train = [
-        write_batch(folder / f"data_batch_{i}", fine=False, labels=[i, 1, 0], seed=i)
-        for i in range(1, 6)
-    ]
-    test = [write_batch(folder / "test_batch", fine=False, labels=[0], seed=9)]
-    names = pickle.dumps({"label_names": [f"class {i}" for i in range(10)]})
-    (folder / "batches.meta").write_bytes(names)
-    monkeypatch.setattr(CIFAR10, "train_list", train)
-    monkeypatch.setattr(CIFAR10, "test_list", test)
-    monkeypatch.setitem(CIFAR10.meta, "md5", hashlib.md5(names).hexdigest())
+    write_cifar(monkeypatch, folder, "CIFAR10", files, num_classes=10, meta="batches.meta")
     return tmp_path
 
 
@@ -151,6 +160,7 @@ def test_cifar10_reads_the_training_batches_in_order(cifar10_folder: Path) -> No
     assert data.image_shape == (3, 32, 32)
     assert data.labels_N.tolist() == [1, 1, 0, 2, 1, 0, 3, 1, 0, 4, 1, 0, 5, 1, 0]
     assert data.class_names[3] == "class 3"
+    assert open_dataset(f"cifar10-test:{cifar10_folder}").labels_N.tolist() == [7]
     second = np.random.default_rng(2).integers(0, 256, (3, 3072), np.uint8)
     images = data.images(torch.tensor([3, 4, 5]))
     assert torch.equal(images, torch.from_numpy(second).reshape(3, 3, 32, 32))
@@ -177,20 +187,13 @@ def test_cifar_names_what_is_missing(tmp_path: Path, source: str, folder: str) -
 
 
 def test_cifar100_reads_fine_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchvision.datasets import CIFAR100
-
+    files = {"train": [99, 0, 7], "test": [5]}
     folder = tmp_path / "cifar-100-python"
-    folder.mkdir()
-    train = [write_batch(folder / "train", fine=True, labels=[99, 0, 7], seed=1)]
-    test = [write_batch(folder / "test", fine=True, labels=[0], seed=2)]
-    names = pickle.dumps({"fine_label_names": [f"class {i}" for i in range(100)]})
-    (folder / "meta").write_bytes(names)
-    monkeypatch.setattr(CIFAR100, "train_list", train)
-    monkeypatch.setattr(CIFAR100, "test_list", test)
-    monkeypatch.setitem(CIFAR100.meta, "md5", hashlib.md5(names).hexdigest())
+    write_cifar(monkeypatch, folder, "CIFAR100", files, num_classes=100, meta="meta")
     data = open_dataset(f"cifar100:{tmp_path}")
     assert data.labels_N.tolist() == [99, 0, 7]
     assert len(data.class_names) == 100
+    assert open_dataset(f"cifar100-test:{tmp_path}").labels_N.tolist() == [5]
 
 
 def test_image_folder_sorts_classes_and_files(image_folder: Path, encode: Encode) -> None:

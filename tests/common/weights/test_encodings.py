@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.weights.encodings import decode_weights, encode_weights
+from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.specs import Weights, specs_of
 
 LOSSLESS = (WeightEncoding.BITMASK, WeightEncoding.PLANES)
@@ -25,7 +25,7 @@ def bits_of(tensor: torch.Tensor) -> list[int]:
 def test_negative_zero_nan_payloads_and_subnormals_survive(encoding: WeightEncoding) -> None:
     bits = torch.tensor([0, -(2**31), 0x7FC00001, 1, -1, 0, 0, 0], dtype=torch.int32)
     weights = {"w": bits.view(torch.float32)}
-    decoded = decode_weights(encode_weights(weights, encoding), like=specs_of(weights))
+    decoded = dict(open_weights(encode_weights(weights, encoding), like=specs_of(weights)))
     assert bits_of(decoded["w"]) == bits.tolist()
 
 
@@ -36,7 +36,7 @@ def test_decodes_from_a_path_in_the_order_of_the_model(
     weights = {"w": torch.eye(8), "b": torch.arange(3)}
     path = tmp_path / "weights"
     path.write_bytes(encode_weights(weights, encoding))
-    decoded = decode_weights(path, like=specs_of(weights))
+    decoded = dict(open_weights(path, like=specs_of(weights)))
     path.unlink()
     decoded["w"].add_(1.0)  # independent of the file
     assert list(decoded) == ["w", "b"]
@@ -75,7 +75,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 @given(weights=st.dictionaries(st.text(min_size=1, max_size=5), tensors(), max_size=4))
 def test_decoding_gives_back_the_very_bits(encoding: WeightEncoding, weights: Weights) -> None:
     content = encode_weights(weights, encoding)
-    decoded = decode_weights(content, like=specs_of(weights))
+    decoded = dict(open_weights(content, like=specs_of(weights)))
     assert specs_of(decoded) == specs_of(weights)
     for name, tensor in weights.items():
         assert bits_of(decoded[name]) == bits_of(tensor)
@@ -98,7 +98,7 @@ def test_damaged_files_are_refused_or_decode_to_the_right_shapes(
         content[index] = data.draw(st.integers(0, 255))
     del content[data.draw(st.integers(len(content) - 4, len(content))) :]
     try:
-        decoded = decode_weights(bytes(content), like=specs_of(weights))
+        decoded = dict(open_weights(bytes(content), like=specs_of(weights)))
     except (WeightsError, BlobTooLargeError):
         return
     assert specs_of(decoded) == specs_of(weights)
@@ -109,4 +109,4 @@ def test_refuses_a_file_larger_than_any_of_the_model_before_reading_it(tmp_path:
     with path.open("wb") as file:
         file.truncate(2**40)
     with pytest.raises(BlobTooLargeError, match="1099511627776 bytes; at most"):
-        decode_weights(path, like=specs_of({"w": torch.zeros(9)}))
+        dict(open_weights(path, like=specs_of({"w": torch.zeros(9)})))

@@ -6,9 +6,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from lipt.common.errors import BlobTooLargeError, LearnerRejectedError, WeightsError
-from lipt.common.weights.files import read_weights, serialize_weights
-from lipt.common.weights.finite import require_finite
+from lipt.common.errors import BlobTooLargeError, WeightsError
+from lipt.common.weights.container import pack
+from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import TensorSpec, specs_of
 
 WEIGHTS = {
@@ -21,7 +21,7 @@ LIKE = specs_of(WEIGHTS)
 
 def test_reads_what_it_wrote_in_the_order_of_the_model(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
-    path.write_bytes(serialize_weights(WEIGHTS, {"run": "r1"}))
+    path.write_bytes(pack(WEIGHTS, {"run": "r1"}))
     for source in (path, path.read_bytes()):
         weights = read_weights(source, like=LIKE, max_bytes=10_000)
         assert list(weights) == list(WEIGHTS)
@@ -43,7 +43,7 @@ def test_names_the_first_three_differences_with_both_values() -> None:
         "tail": torch.zeros(1),
     }
     with pytest.raises(WeightsError) as caught:
-        read_weights(serialize_weights(found), like=LIKE, max_bytes=10_000)
+        read_weights(pack(found), like=LIKE, max_bytes=10_000)
     assert str(caught.value) == (
         "the weights differ from the model's in 5 tensors: "
         "'conv.weight' is float32[2, 3, 5], the model has float32[2, 3, 4]; "
@@ -54,7 +54,7 @@ def test_names_the_first_three_differences_with_both_values() -> None:
 
 
 def test_refuses_a_file_over_the_limit() -> None:
-    data = serialize_weights(WEIGHTS)
+    data = pack(WEIGHTS)
     with pytest.raises(BlobTooLargeError, match=f"has {len(data)} bytes; at most 100 are read"):
         read_weights(data, like=LIKE, max_bytes=100)
 
@@ -68,17 +68,3 @@ def test_specs_count_elements_and_bytes() -> None:
     spec = TensorSpec((2, 3), torch.float16)
     assert (spec.num_elements, spec.num_bytes) == (6, 12)
     assert TensorSpec((), torch.int64).num_elements == 1
-
-
-def test_finite_weights_pass() -> None:
-    require_finite(WEIGHTS)
-
-
-def test_a_diverged_learner_is_rejected_by_name_and_count() -> None:
-    bad = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")])
-    weights = {"n": torch.arange(3), "ok": torch.ones(2), "w": bad, "v": bad[:2]}
-    with pytest.raises(LearnerRejectedError) as caught:
-        require_finite(weights)
-    assert str(caught.value).startswith("'w' holds 3 non-finite values of 4")
-    assert "1 other tensor" in str(caught.value)
-    assert "Lower learners.learning_rate" in str(caught.value)

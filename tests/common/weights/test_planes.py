@@ -12,7 +12,7 @@ import torch
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import BlobTooLargeError, WeightsError
 from lipt.common.weights.container import pack
-from lipt.common.weights.encodings import decode_weights, encode_weights
+from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.planes import METADATA_KEY, encode_planes
 from lipt.common.weights.specs import TensorSpec, Weights, specs_of
 
@@ -49,7 +49,7 @@ def test_bfloat16_rounds_float32_and_leaves_the_rest() -> None:
         "count": torch.tensor(7),
     }
     content = encode_weights(weights, WeightEncoding.BFLOAT16_PLANES)
-    decoded = decode_weights(content, like=specs_of(weights))
+    decoded = dict(open_weights(content, like=specs_of(weights)))
     # Ties go to the even neighbour.
     assert decoded["single"].tolist() == [1.0, 1.0 + 2**-6, 0.0, -(2.0**-130)]
     assert decoded["double"].tolist() == weights["double"].tolist()
@@ -131,7 +131,7 @@ def test_refuses_contradictions_and_bombs_in_little_memory(case: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises((WeightsError, BlobTooLargeError), match=message):
-            decode_weights(content, like=LIKE)
+            dict(open_weights(content, like=LIKE))
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()

@@ -9,8 +9,7 @@ import torch
 
 from lipt.common.errors import WeightsError
 from lipt.common.weights.container import pack
-from lipt.common.weights.encodings import decode_weights
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.sparse import METADATA_KEY, encode_sparse
 from lipt.common.weights.specs import TensorSpec
 
@@ -92,7 +91,7 @@ REFUSED = {
     ),
     "values without a mask": (
         sparse_file({"values/w": torch.ones(9)}, {"w": [9]}),
-        "mask or its values are missing",
+        "mask or the values of .w. are missing",
     ),
     "mask without a shape": (sparse_file(masked([1, 0], [5.0]), {}), "neither dense nor"),
     "dense and masked": (
@@ -115,7 +114,7 @@ REFUSED = {
     "negative shape": (sparse_file(masked([1, 0], [5.0]), {"w": [-9]}), "impossible shape"),
     "shapes are not a map": (sparse_file({}, [1]), "not version and shapes"),
     "version": (sparse_file({}, {}, version=2), "version 2, this program reads version 1"),
-    "dense file": (serialize_weights({"w": torch.ones(9)}), "is not sparse weights"),
+    "dense file": (pack({"w": torch.ones(9)}), "is not sparse weights"),
 }
 
 
@@ -123,4 +122,4 @@ REFUSED = {
 def test_refuses_contradictions(case: str) -> None:
     content, message = REFUSED[case]
     with pytest.raises(WeightsError, match=message):
-        decode_weights(content, like=LIKE)
+        dict(open_weights(content, like=LIKE))

@@ -29,7 +29,7 @@ def keep(folder: Path, name: str, made: list[str]) -> str:
         made.append(name)
         return Text(f"of {name}")
 
-    return cached(folder, name, load=Text.load, compute=compute).text
+    return cached(folder, name, (), load=Text.load, compute=compute).text
 
 
 def test_value_is_computed_once(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_only_the_four_last_used_files_stay(tmp_path: Path) -> None:
     made: list[str] = []
     for age, name in enumerate("abcd"):
         keep(tmp_path, name, made)
-        (path,) = tmp_path.glob(f"{name}.*")
+        (path,) = tmp_path.glob(f"{name}-*")
         os.utime(path, (age, age))
     keep(tmp_path, "a", made)  # used again: b is the oldest now
     keep(tmp_path, "e", made)

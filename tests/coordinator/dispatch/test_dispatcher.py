@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,9 +27,9 @@ RESULT = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, byt
 class Bench:
     """A dispatcher over a real database, with a clock that the test moves."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, database: Database) -> None:
         self.clock = Clock()
-        self.database = Database.open(path)
+        self.database = database
         self.store = RunStore(self.database)
         self.dispatcher = self.new_dispatcher()
 
@@ -50,6 +49,12 @@ class Bench:
         run, learner = granted
         return AssignmentKey(run.run_id, learner.index), learner.epoch
 
+    async def leased(self, run: RunRecord) -> tuple[str, AssignmentKey, int]:
+        """A worker, and the learner of this run that it has: its key and its epoch."""
+        await self.store.add(run)
+        worker = self.join("a")
+        return worker, *await self.take(worker)
+
     def state(self, index: int = 0) -> LearnerState:
         return self.store.find("r").learners[index].state
 
@@ -62,10 +67,8 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    bench = Bench(tmp_path / "lipt.db")
-    yield bench
-    await bench.database.close()
+async def bench(database: Database) -> Bench:
+    return Bench(database)
 
 
 async def test_each_learner_goes_to_one_worker(bench: Bench, make_run: MakeRun) -> None:
@@ -167,9 +170,7 @@ async def test_unregistered_worker_is_told_to_register(bench: Bench) -> None:
 async def test_committed_learner_is_done_and_commits_again_without_change(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    await bench.store.add(make_run())
-    worker = bench.join("a")
-    key, epoch = await bench.take(worker)
+    worker, key, epoch = await bench.leased(make_run())
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
     before = bench.store.find("r")
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
@@ -181,9 +182,7 @@ async def test_committed_learner_is_done_and_commits_again_without_change(
 async def test_heartbeat_keeps_the_lease_and_silence_ends_it(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    await bench.store.add(make_run())
-    worker = bench.join("a")
-    key, epoch = await bench.take(worker)
+    worker, key, epoch = await bench.leased(make_run())
     bench.clock.now = 29.0
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=4)) is False
     assert bench.store.progress("r", 0).step == 4
@@ -238,9 +237,7 @@ async def test_rejected_learner_is_done_again_elsewhere(bench: Bench, make_run: 
 
 
 async def test_worker_of_an_ended_run_is_told_to_stop(bench: Bench, make_run: MakeRun) -> None:
-    await bench.store.add(make_run())
-    worker = bench.join("a")
-    key, epoch = await bench.take(worker)
+    worker, key, epoch = await bench.leased(make_run())
     await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is True
     with pytest.raises(StaleLeaseError):
@@ -250,9 +247,7 @@ async def test_worker_of_an_ended_run_is_told_to_stop(bench: Bench, make_run: Ma
 async def test_restart_renews_leases_so_that_workers_can_finish(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    await bench.store.add(make_run())
-    worker = bench.join("a")
-    key, epoch = await bench.take(worker)
+    worker, key, epoch = await bench.leased(make_run())
     bench.store = RunStore(bench.database)
     await bench.store.load()
     bench.dispatcher = bench.new_dispatcher()

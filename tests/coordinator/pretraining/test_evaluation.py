@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
-from lipt.coordinator.pretraining.evaluation import Evaluator, accuracy, batch_size_for
+from lipt.coordinator.pretraining.evaluation import Evaluator, batch_size_for
 
 # Pixels reach the model as value / 255.
 IMAGE = ImageFormat(3, 1, 1, mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -23,11 +23,16 @@ def images(*values: tuple[int, int, int]) -> Tensor:
     return torch.tensor(values, dtype=torch.uint8).reshape(-1, 3, 1, 1)
 
 
+def accuracy(model: nn.Module, shown: Tensor, labels_N: Tensor, batch_size: int = 128) -> float:
+    evaluator = Evaluator(model, IMAGE, "cpu", shown, labels_N, None, batch_size)
+    return evaluator(model.state_dict()).accuracy
+
+
 def test_counts_the_largest_logits() -> None:
     # Predictions 0, 1, 2, 2.
     shown = images((9, 1, 1), (1, 9, 1), (1, 1, 9), (0, 0, 1))
     labels = torch.tensor([0, 1, 2, 0])
-    assert accuracy(Channels(), shown, labels, IMAGE, device="cpu") == 0.75
+    assert accuracy(Channels(), shown, labels) == 0.75
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 128, 200])
@@ -36,7 +41,7 @@ def test_batch_size_does_not_matter(batch_size: int) -> None:
     shown = torch.randint(0, 256, (200, 3, 1, 1), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 3, (200,), generator=generator)
     expected = (shown.flatten(1).float().argmax(dim=1) == labels).sum().item() / 200
-    score = accuracy(Channels(), shown, labels, IMAGE, device="cpu", batch_size=batch_size)
+    score = accuracy(Channels(), shown, labels, batch_size=batch_size)
     assert score == expected
 
 
@@ -50,21 +55,21 @@ def test_outputs_that_are_not_finite_are_wrong(value: float) -> None:
 
     # The second image's logit 0 is not finite; NaN and infinity would be its argmax.
     shown = images((9, 0, 0), (1, 1, 9))
-    assert accuracy(Broken(), shown, torch.tensor([0, 0]), IMAGE, device="cpu") == 0.5
-    assert accuracy(Broken(), shown, torch.tensor([0, 2]), IMAGE, device="cpu") == 0.5
+    assert accuracy(Broken(), shown, torch.tensor([0, 0])) == 0.5
+    assert accuracy(Broken(), shown, torch.tensor([0, 2])) == 0.5
 
 
 def test_runs_in_evaluation_mode_and_restores_the_flags() -> None:
     model = nn.Sequential(Channels(), nn.Dropout(0.9))
     model.train()
     shown = images(*[(0, 1, 0)] * 50)
-    assert accuracy(model, shown, torch.ones(50, dtype=torch.int64), IMAGE, device="cpu") == 1.0
+    assert accuracy(model, shown, torch.ones(50, dtype=torch.int64)) == 1.0
     assert all(module.training for module in model.modules())
 
 
 def test_no_examples_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"over 0 examples.*validation\.fraction"):
-        accuracy(Channels(), images()[:0], torch.empty(0).long(), IMAGE, device="cpu")
+        accuracy(Channels(), images()[:0], torch.empty(0).long())
 
 
 def make_evaluator(*, reestimate: bool, batch_size: int = 128) -> Evaluator:

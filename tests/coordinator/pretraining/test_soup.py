@@ -15,13 +15,13 @@ from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.evaluation import Scored
 from lipt.coordinator.pretraining.soup import (
     Evaluate,
-    Ingredient,
     Mixture,
     OpenWeights,
     Soup,
     greedy_soup,
     uniform_soup,
 )
+from lipt.coordinator.state.records import IngredientRecord
 
 
 def vector(*values: float) -> Weights:
@@ -54,10 +54,10 @@ def test_two_learners_by_hand() -> None:
     soup = greedy([vector(1.0), vector(0.4)], closeness(0.5), num_alphas=4)
     assert soup.weights["w"].tolist() == pytest.approx([0.55])
     assert soup.accuracy == pytest.approx(0.95)
-    assert soup.ingredients == (
-        Ingredient(index=1, position=0, accuracy=0.9, alpha=1.0, kept=True, soup_accuracy=0.9),
-        Ingredient(index=0, position=1, accuracy=0.5, alpha=0.25, kept=True, soup_accuracy=0.95),
-    )
+    assert list(soup.ingredients.items()) == [
+        (1, IngredientRecord(position=0, accuracy=0.9, alpha=1.0, kept=True, soup_accuracy=0.9)),
+        (0, IngredientRecord(position=1, accuracy=0.5, alpha=0.25, kept=True, soup_accuracy=0.95)),
+    ]
 
 
 def test_a_learner_that_does_not_help_is_discarded() -> None:
@@ -71,7 +71,7 @@ def test_a_learner_that_does_not_help_is_discarded() -> None:
 def test_an_equal_accuracy_is_no_improvement() -> None:
     soup = greedy([vector(0.3), vector(0.7)], lambda _: Scored(0.4, {}))
     assert soup.weights["w"].tolist() == pytest.approx([0.3])
-    assert [item.kept for item in soup.ingredients] == [True, False]
+    assert [item.kept for item in soup.ingredients.values()] == [True, False]
 
 
 def test_of_equally_good_alphas_the_smallest_is_taken() -> None:
@@ -87,7 +87,7 @@ def test_order_is_by_accuracy_then_by_index() -> None:
     accuracies = {1.0: 0.3, 2.0: 0.6, 3.0: 0.6, 4.0: 0.2}
     evaluate = lambda weights: Scored(accuracies.get(weights["w"].item(), 0.0), {})  # noqa: E731
     soup = greedy([vector(value) for value in accuracies], evaluate)
-    assert [(item.index, item.position) for item in soup.ingredients] == [
+    assert [(index, item.position) for index, item in soup.ingredients.items()] == [
         (1, 0),
         (2, 1),
         (0, 2),
@@ -125,9 +125,9 @@ def test_progress_counts_every_evaluation() -> None:
 def test_one_learner_is_the_soup() -> None:
     soup = greedy([vector(0.25)], closeness(0.5))
     assert soup.weights["w"].tolist() == [0.25]
-    assert soup.ingredients == (
-        Ingredient(index=0, position=0, accuracy=0.75, alpha=1.0, kept=True, soup_accuracy=0.75),
-    )
+    assert list(soup.ingredients.items()) == [
+        (0, IngredientRecord(position=0, accuracy=0.75, alpha=1.0, kept=True, soup_accuracy=0.75)),
+    ]
 
 
 def test_no_learner_is_an_error() -> None:
@@ -184,7 +184,7 @@ def test_equals_the_brute_force_search(
         num_alphas=num_alphas,
     )
     assert soup.accuracy == accuracy
-    assert [(item.index, item.alpha) for item in soup.ingredients if item.kept] == kept
+    assert [(index, item.alpha) for index, item in soup.ingredients.items() if item.kept] == kept
     assert soup.weights["w"].tolist() == pytest.approx(weights)
 
 
@@ -253,8 +253,10 @@ def test_uniform_soup_is_the_mean() -> None:
     assert soup.weights["w"].tolist() == [3.0]
     assert soup.weights["counter"].item() == 5
     assert soup.accuracy == pytest.approx(0.3)
-    assert [item.accuracy for item in soup.ingredients] == pytest.approx([0.1, 0.2, 0.6])
-    assert all(item.kept and item.soup_accuracy == soup.accuracy for item in soup.ingredients)
+    assert [item.accuracy for item in soup.ingredients.values()] == pytest.approx([0.1, 0.2, 0.6])
+    assert all(
+        item.kept and item.soup_accuracy == soup.accuracy for item in soup.ingredients.values()
+    )
     assert told[-1] == (4, 4)
 
 
@@ -262,8 +264,8 @@ def test_stirring_by_the_reported_alphas_gives_the_uniform_soup() -> None:
     learners = [vector(float(value)) for value in (4, -2, 9, 1)]
     soup = uniform_soup(loaders(learners), closeness(0.5), on_progress=ignore)
     stirred = learners[0]
-    for item in soup.ingredients:
-        stirred = dict(Mixture(stirred, learners[item.index], item.alpha))
+    for index, item in soup.ingredients.items():
+        stirred = dict(Mixture(stirred, learners[index], item.alpha))
     torch.testing.assert_close(stirred, soup.weights)
 
 
@@ -287,7 +289,7 @@ def test_at_most_three_models_are_in_memory(method: str) -> None:
     learners = [load(value) for value in (0.0, 1.0, 0.2, 0.9, 0.4)]
     if method == "greedy":
         soup = greedy_soup(learners, evaluate, num_alphas=10, on_progress=ignore)
-        assert sum(item.kept for item in soup.ingredients) > 1
+        assert sum(item.kept for item in soup.ingredients.values()) > 1
     else:
         uniform_soup(learners, evaluate, on_progress=ignore)
     assert 2 <= most <= 3

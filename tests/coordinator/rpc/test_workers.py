@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.errors import LearnerRejectedError, UnknownBlobError
 from lipt.common.states import LearnerState
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
@@ -34,8 +34,8 @@ THETA = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}
 class Bench:
     """One worker, and one run whose learners send in two snapshots."""
 
-    def __init__(self, directory: Path) -> None:
-        self.database = Database.open(directory / "lipt.db")
+    def __init__(self, directory: Path, database: Database) -> None:
+        self.database = database
         self.blobs = BlobStore(directory, max_blob_bytes=10_000)
         self.store = RunStore(self.database)
         self.dispatcher = Dispatcher(
@@ -48,7 +48,7 @@ class Bench:
 
     async def begin(self, run: RunRecord) -> None:
         learners = LearnersConfig(num_steps=10, num_snapshots=2, max_attempts=1)
-        initial = self.blobs.put_bytes(serialize_weights(THETA))
+        initial = self.blobs.put_bytes(pack(THETA))
         pruning = PruningConfig(method=PruningMethod.NONE)
         config = RunConfig(model="resnet8", learners=learners, pruning=pruning)
         await self.store.add(run.changed(config=config, initial_weights=initial))
@@ -87,11 +87,10 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, make_run: MakeRun) -> AsyncIterator[Bench]:
-    bench = Bench(tmp_path)
+async def bench(tmp_path: Path, database: Database, make_run: MakeRun) -> Bench:
+    bench = Bench(tmp_path, database)
     await bench.begin(make_run())
-    yield bench
-    await bench.database.close()
+    return bench
 
 
 async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) -> None:
@@ -100,7 +99,7 @@ async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) 
     await bench.commit(result, [early, late])
     run = bench.store.find("r")
     assert run.committed == (CommittedLearner(0, (early, late), result),)
-    assert run.bytes_from_workers == sum(b.size_bytes for b in (early, late, result))
+    assert run.all_costs["bytes_from_workers"] == sum(b.size_bytes for b in (early, late, result))
     (loaded,) = await bench.database.load_runs()
     assert loaded.learners[0].snapshots == (early, late)
 
@@ -118,7 +117,9 @@ async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
 
 async def test_snapshot_that_is_not_finite_is_refused_by_name(bench: Bench) -> None:
     bad = bench.put(0, 0, 0, float("nan"))
-    with pytest.raises(LearnerRejectedError, match="'w' holds 1 non-finite"):
+    with pytest.raises(
+        LearnerRejectedError, match=r"'w' has NaN or infinite values \(1 of 4\): the learner"
+    ):
         await bench.commit(bench.put(1, 2, 3, 4), [bench.put(0, 0, 0, 1), bad])
     assert bench.learner.state is LearnerState.FAILED
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -18,24 +17,28 @@ from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import steady_clock
-from lipt.coordinator.pretraining.soup import Ingredient
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import IngredientRecord, RunRecord, SoupRecord
 
 MakeRun = Callable[..., RunRecord]
 FULL = StateError("/state cannot be used: No space left on device.")
 LEARNER = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=1.0, bytes_received=0)
 SOUP = SoupResult(
     weights=BlobName.of(b"soup"),
-    initial_accuracy=0.1,
-    soup_accuracy=0.5,
-    ingredients=(
-        Ingredient(index=0, position=0, accuracy=0.5, alpha=1.0, kept=True, soup_accuracy=0.5),
+    record=SoupRecord(
+        initial_accuracy=0.1,
+        mean_learner_accuracy=0.5,
+        best_learner_accuracy=0.5,
+        soup_accuracy=0.5,
+        num_kept=1,
+        num_validation_examples=10,
     ),
-    num_validation_examples=10,
+    ingredients={
+        0: IngredientRecord(position=0, accuracy=0.5, alpha=1.0, kept=True, soup_accuracy=0.5)
+    },
 )
 
 
@@ -67,13 +70,13 @@ class TimedBook(RunStore):
 
 
 class Bench:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, database: Database) -> None:
         self.wall = 1000.0
         self.events = Events()
         self.pauses: list[float] = []
         self.restored: list[RunState] = []
         self.looked_after = asyncio.Event()
-        self.database = Database.open(path)
+        self.database = database
         self.store = TimedBook(self.database)
         self.compute = ScriptedCompute(SOUP)
         self.restart_clock()
@@ -125,10 +128,8 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    bench = Bench(tmp_path / "lipt.db")
-    yield bench
-    await bench.database.close()
+async def bench(database: Database) -> Bench:
+    return Bench(database)
 
 
 async def straggling(bench: Bench, run: RunRecord) -> None:
@@ -221,6 +222,7 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
     run = await bench.drive()
     assert run.state is RunState.READY
     assert run.pretrained_weights == SOUP.weights
+    assert (run.soup, run.learners[0].ingredient) == (SOUP.record, SOUP.ingredients[0])
     assert bench.pauses == [1.0, 2.0, 1.0, 2.0, 4.0]
     assert bench.events.count(EventKind.RETRIED, "stage") == 2
     assert bench.events.count(EventKind.RETRIED, "record") == 3

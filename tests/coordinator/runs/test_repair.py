@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -17,27 +16,26 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.runs.repair import restore_inputs, restore_pretrained_weights
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import RunRecord, SoupRecord
+from tests.coordinator.fakes import FakeCompute
 
 THETA_P = b"theta_p"
+SOUP = SoupRecord(
+    initial_accuracy=0.1,
+    mean_learner_accuracy=0.4,
+    best_learner_accuracy=0.5,
+    soup_accuracy=0.5,
+    num_kept=1,
+    num_validation_examples=10,
+)
 
 
-class Kitchen:
-    """Makes the soups that it is told to make, and keeps the orders."""
-
-    def __init__(self, blobs: BlobStore, *answers: SoupResult | DamagedLearners | bytes) -> None:
-        self._blobs = blobs
-        self._answers = list(answers)
-        self.orders: list[MakeSoup] = []
-
-    async def run(self, job: MakeSoup, on_progress: object) -> SoupResult | DamagedLearners:
-        self.orders.append(job)
-        answer = self._answers.pop(0)
-        if isinstance(answer, bytes):
-            return SoupResult(self._blobs.put_bytes(answer), 0.1, 0.5, (), 10)
-        return answer
+def kitchen(blobs: BlobStore, answer: DamagedLearners | bytes = b"") -> FakeCompute:
+    """Makes the soup that it is told to make."""
+    if isinstance(answer, DamagedLearners):
+        return FakeCompute({MakeSoup: answer})
+    return FakeCompute({MakeSoup: lambda _: SoupResult(blobs.put_bytes(answer), SOUP, {})})
 
 
 @pytest.fixture
@@ -52,15 +50,14 @@ def run(make_run: Callable[..., RunRecord], blobs: BlobStore) -> RunRecord:
     return made.with_learner(learner).changed(pretrained_weights=blobs.put_bytes(THETA_P))
 
 
-async def restore(run: RunRecord, blobs: BlobStore, kitchen: Kitchen) -> None:
-    compute = cast("ComputeProcess", cast("Any", kitchen))
-    await restore_pretrained_weights(run, blobs, compute, lambda *_: None)
+async def restore(run: RunRecord, blobs: BlobStore, compute: FakeCompute) -> None:
+    await restore_pretrained_weights(run, blobs, compute.process, lambda *_: None)
 
 
 async def test_whole_weights_are_left_alone(run: RunRecord, blobs: BlobStore) -> None:
-    kitchen = Kitchen(blobs)
-    await restore(run, blobs, kitchen)
-    assert kitchen.orders == []
+    compute = kitchen(blobs)
+    await restore(run, blobs, compute)
+    assert compute.jobs == []
 
 
 @pytest.mark.parametrize("damage", [b"theta_q", b"", None])
@@ -70,9 +67,9 @@ async def test_weights_that_are_not_whole_are_made_of_the_learners_that_were_in(
     assert run.pretrained_weights is not None
     path = blobs.path(run.pretrained_weights)
     path.unlink() if damage is None else path.write_bytes(damage)
-    kitchen = Kitchen(blobs, THETA_P)
-    await restore(run, blobs, kitchen)
-    (order,) = kitchen.orders
+    compute = kitchen(blobs, THETA_P)
+    await restore(run, blobs, compute)
+    (order,) = compute.jobs
     assert order.learners == ((1, BlobName.of(b"learner")),)
     assert blobs.read_bytes(run.pretrained_weights) == THETA_P
 
@@ -90,30 +87,23 @@ async def test_weights_that_cannot_be_made_again_are_said_to_be_lost(
     assert run.pretrained_weights is not None
     blobs.path(run.pretrained_weights).unlink()
     with pytest.raises(CorruptBlobError, match=f"theta_p of run name-r.*{why}"):
-        await restore(run, blobs, Kitchen(blobs, answer))
-
-
-class Workshop:
-    """Makes theta* and the shards, and counts."""
-
-    def __init__(self, blobs: BlobStore, theta: bytes, shards: tuple[bytes, ...]) -> None:
-        self._blobs = blobs
-        self._theta, self._shards = theta, shards
-        self.made: list[str] = []
-
-    async def run(self, job: InitializeWeights | CutShards, on_progress: object) -> None:
-        self.made.append(type(job).__name__)
-        for content in [self._theta] if isinstance(job, InitializeWeights) else self._shards:
-            self._blobs.put_bytes(content)
+        await restore(run, blobs, kitchen(blobs, answer))
 
 
 # What `make_run` names.
 THETA, SHARDS = b"theta*", (b"0", b"1", b"2")
 
 
-async def inputs(run: RunRecord, blobs: BlobStore, workshop: Workshop) -> None:
-    compute = cast("ComputeProcess", cast("Any", workshop))
-    await restore_inputs(run, blobs, compute, lambda *_: None)
+async def made_again(run: RunRecord, blobs: BlobStore, theta: bytes = THETA) -> list[str]:
+    """Restore a run's inputs with jobs that make this theta* and the shards; which were done."""
+    compute = FakeCompute(
+        {
+            InitializeWeights: lambda _: blobs.put_bytes(theta),
+            CutShards: lambda _: [blobs.put_bytes(content) for content in SHARDS],
+        }
+    )
+    await restore_inputs(run, blobs, compute.process, lambda *_: None)
+    return compute.kinds
 
 
 @pytest.mark.parametrize(
@@ -135,9 +125,7 @@ async def test_inputs_that_are_not_whole_are_made_again(
         blobs.put_bytes(content)
     for content in damaged:
         blobs.path(BlobName.of(content)).write_bytes(content.swapcase() + b"!")
-    workshop = Workshop(blobs, THETA, SHARDS)
-    await inputs(make_run(), blobs, workshop)
-    assert workshop.made == made
+    assert await made_again(make_run(), blobs) == made
     assert all(blobs.is_whole(BlobName.of(content)) for content in (THETA, *SHARDS))
 
 
@@ -148,20 +136,18 @@ async def test_a_shard_whose_learner_is_in_is_needed_no_more(
         blobs.put_bytes(content)
     run = make_run()
     run = run.with_learner(run.learners[2].changed(state=LearnerState.DONE))
-    workshop = Workshop(blobs, THETA, SHARDS)
-    await inputs(run, blobs, workshop)
-    assert workshop.made == []
+    assert await made_again(run, blobs) == []
 
 
 async def test_inputs_that_come_out_otherwise_are_named(
     make_run: Callable[..., RunRecord], blobs: BlobStore
 ) -> None:
     with pytest.raises(CorruptBlobError, match=rf"1 inputs .*{BlobName.of(THETA).sha256[:12]}"):
-        await inputs(make_run(), blobs, Workshop(blobs, b"another theta*", SHARDS))
+        await made_again(make_run(), blobs, theta=b"another theta*")
 
 
 async def test_a_run_that_has_nothing_yet_has_nothing_to_restore(
     make_run: Callable[..., RunRecord], blobs: BlobStore
 ) -> None:
     run = make_run().changed(initial_weights=None, learners=())
-    await inputs(run, blobs, Workshop(blobs, THETA, SHARDS))
+    assert await made_again(run, blobs) == []

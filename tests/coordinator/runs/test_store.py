@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -15,15 +14,14 @@ MakeRun = Callable[..., RunRecord]
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    database = Database.open(tmp_path / "lipt.db")
-    yield database
-    await database.close()
-
-
-async def test_change_is_durable_before_it_is_seen(database: Database, make_run: MakeRun) -> None:
+async def store(database: Database, make_run: MakeRun) -> RunStore:
+    """A store with a run "r"."""
     store = RunStore(database)
     await store.add(make_run())
+    return store
+
+
+async def test_change_is_durable_before_it_is_seen(store: RunStore, database: Database) -> None:
     await store.update("r", lambda run: run.changed(message="hello"))
     other = RunStore(database)
     await other.load()
@@ -32,10 +30,8 @@ async def test_change_is_durable_before_it_is_seen(database: Database, make_run:
 
 
 async def test_change_that_raises_leaves_the_run_as_it_was(
-    database: Database, make_run: MakeRun
+    store: RunStore, make_run: MakeRun
 ) -> None:
-    store = RunStore(database)
-    await store.add(make_run())
     revision = store.revision("r")
 
     def refuse(run: RunRecord) -> RunRecord:
@@ -46,9 +42,7 @@ async def test_change_that_raises_leaves_the_run_as_it_was(
     assert (store.find("r"), store.revision("r")) == (make_run(), revision)
 
 
-async def test_concurrent_changes_follow_each_other(database: Database, make_run: MakeRun) -> None:
-    store = RunStore(database)
-    await store.add(make_run())
+async def test_concurrent_changes_follow_each_other(store: RunStore) -> None:
     await asyncio.gather(
         *(store.update("r", lambda run: run.changed(message=run.message + "x")) for _ in range(20))
     )
@@ -69,11 +63,7 @@ async def test_run_is_found_by_id_by_name_and_as_the_latest(
         store.find("c")
 
 
-async def test_watcher_is_woken_by_a_change_and_sees_a_higher_revision(
-    database: Database, make_run: MakeRun
-) -> None:
-    store = RunStore(database)
-    await store.add(make_run())
+async def test_watcher_is_woken_by_a_change_and_sees_a_higher_revision(store: RunStore) -> None:
     seen = store.revision("r")
     waiting = asyncio.create_task(store.wait_for_change("r", seen, timeout_seconds=30.0))
     await asyncio.sleep(0)
@@ -81,11 +71,7 @@ async def test_watcher_is_woken_by_a_change_and_sees_a_higher_revision(
     assert await waiting > seen
 
 
-async def test_watcher_without_a_change_gets_the_same_revision(
-    database: Database, make_run: MakeRun
-) -> None:
-    store = RunStore(database)
-    await store.add(make_run())
+async def test_watcher_without_a_change_gets_the_same_revision(store: RunStore) -> None:
     seen = store.revision("r")
     assert await store.wait_for_change("r", seen, timeout_seconds=0.01) == seen
 
@@ -108,10 +94,6 @@ async def test_revisions_go_on_above_those_of_an_earlier_process(
     assert (store.revision("r"), later.revision("r")) == (1_000_002, 1_001_000)
 
 
-async def test_change_of_a_run_that_is_not_there_names_those_that_are(
-    database: Database, make_run: MakeRun
-) -> None:
-    store = RunStore(database)
-    await store.add(make_run("r"))
+async def test_change_of_a_run_that_is_not_there_names_those_that_are(store: RunStore) -> None:
     with pytest.raises(UnknownRunError, match="no run 'x'; the newest are: name-r"):
         await store.update("x", lambda run: run)

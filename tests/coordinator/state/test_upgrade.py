@@ -126,6 +126,6 @@ async def test_record_that_cannot_be_read_is_refused_at_the_start(
     with contextlib.closing(sqlite3.connect(tmp_path / "lipt.db")) as connection, connection:
         connection.execute("UPDATE learners SET body = json_set(body, '$.loss', null)")
     database = Database.open(tmp_path / "lipt.db")
-    with pytest.raises(StateError, match=r"LearnerRecord.*loss.*lipt state check"):
+    with pytest.raises(StateError, match=r"learner 0 of run r.*loss.*lipt state check"):
         await database.load_runs()
     await database.close()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,50 +13,35 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import SignalsError
 from lipt.common.states import RunState
 from lipt.common.subsets.difference import Examples
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
+from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
-DATA = DataDescription("fake", ("a", "b"), (50, 50), (1, 8, 8), "f" * 64)
 THETA_P = b"theta_p"
 HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
 
 
 @dataclass
-class FakeCompute:
-    """Selects the first examples, another number of them for other weights."""
-
-    blobs: BlobStore
-    recheck: Recheck = HOLDS
-    stopped_early: str = ""
-    jobs: list[Any] = field(default_factory=list)
-
-    async def run(self, job: Any, report: Callable[[str, int, int], None]) -> Any:
-        self.jobs.append(job)
-        report("computing", 1, 2)
-        if isinstance(job, RecheckSubset):
-            return self.recheck
-        assert isinstance(job, SelectSubset)
-        first = job.weights.size_bytes
-        number = job.budget - bool(self.stopped_early)
-        indices = np.arange(first, first + number, dtype="<i8")
-        content = indices.tobytes() + np.ones(number, "<f4").tobytes()
-        return Selected(self.blobs.put_bytes(content), "cpu", number, self.stopped_early)
-
-
-@dataclass
 class World:
-    """The subsets of one run that is ready."""
+    """The subsets of one run that is ready: the first examples, or others for other weights."""
 
     subsets: Subsets
     compute: FakeCompute
     database: Database
     blobs: BlobStore
+    stopped_early: str = ""
+
+    def select(self, job: SelectSubset) -> Selected:
+        first = job.weights.size_bytes
+        number = job.budget - bool(self.stopped_early)
+        indices = np.arange(first, first + number, dtype="<i8")
+        content = indices.tobytes() + np.ones(number, "<f4").tobytes()
+        return Selected(self.blobs.put_bytes(content), "cpu", number, self.stopped_early)
 
     async def ask(self, **query: Any) -> Answer:
         wanted = SubsetQuery(
@@ -73,39 +58,34 @@ class World:
     def upload(self, content: bytes) -> BlobName:
         return self.blobs.put_bytes(content)
 
-    @property
-    def kinds(self) -> list[str]:
-        return [type(job).__name__ for job in self.compute.jobs]
-
 
 @pytest.fixture
-async def world(tmp_path: Path, make_run: MakeRun) -> AsyncIterator[World]:
-    database = Database.open(tmp_path / "lipt.db")
+async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncIterator[World]:
     blobs = BlobStore(tmp_path, max_blob_bytes=2**20)
     run = make_run(state=RunState.READY).changed(
         fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(THETA_P)
     )
     store = RunStore(database)
     await store.add(run)
-    compute = FakeCompute(blobs)
-    # The compute process is used for nothing but its `run`.
-    subsets = Subsets(store, database, blobs, compute, DATA, wall_clock=lambda: 1.0)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    yield World(subsets, compute, database, blobs)
+    compute = FakeCompute({RecheckSubset: HOLDS})
+    subsets = Subsets(store, database, blobs, compute.process, DATA, wall_clock=lambda: 1.0)
+    world = World(subsets, compute, database, blobs)
+    compute.answers[SelectSubset] = world.select
+    yield world
     await subsets.stop()
-    await database.close()
 
 
 async def test_a_subset_is_computed_once(world: World) -> None:
     first, again = await world.ask(), await world.ask()
     assert first == again
     assert not first.kept
-    assert world.kinds == ["SelectSubset"]
+    assert world.compute.kinds == ["SelectSubset"]
     assert first.subset.manifest["stopped_early"] == ""
     assert first.subset.manifest["features_sha256"] is None
 
 
 async def test_an_early_stop_has_its_true_count_and_reason(world: World) -> None:
-    world.compute.stopped_early = "nothing is left to gain."
+    world.stopped_early = "nothing is left to gain."
     subset = (await world.ask()).subset
     assert subset.num_examples == 9
     assert subset.manifest["budget"] == 10
@@ -115,7 +95,7 @@ async def test_an_early_stop_has_its_true_count_and_reason(world: World) -> None
 
 
 async def test_a_subset_of_nothing_at_all_can_be_read(world: World) -> None:
-    world.compute.stopped_early = "no example has a gradient."
+    world.stopped_early = "no example has a gradient."
     subset = (await world.ask(budget=1)).subset
     assert subset.num_examples == 0
     assert list((await world.subsets.sending(subset, "")).parts()) == []
@@ -138,20 +118,20 @@ async def test_the_previous_subset_is_kept_while_its_model_holds(world: World) -
     recheck = world.compute.jobs[-1]
     assert isinstance(recheck, RecheckSubset)
     assert (recheck.anchor, recheck.weights) == (BlobName.of(THETA_P), weights)
-    assert world.kinds == ["SelectSubset", "RecheckSubset"]
+    assert world.compute.kinds == ["SelectSubset", "RecheckSubset"]
 
 
 async def test_another_subset_is_selected_once_it_does_not(world: World) -> None:
     first = await world.ask()
     weights = world.upload(b"later weights")
-    world.compute.recheck = FAILS
+    world.compute.answers[RecheckSubset] = FAILS
     second = await world.ask(weights=weights, previous=first.subset.digest)
     assert not second.kept
     assert second.subset.digest != first.subset.digest
     assert second.subset.weights_sha256 == weights.sha256
-    assert world.kinds == ["SelectSubset", "RecheckSubset", "SelectSubset"]
+    assert world.compute.kinds == ["SelectSubset", "RecheckSubset", "SelectSubset"]
     # The next one is anchored where the second was selected.
-    world.compute.recheck = HOLDS
+    world.compute.answers[RecheckSubset] = HOLDS
     latest = world.upload(b"the latest of all weights")
     third = await world.ask(weights=latest, previous=second.subset.digest)
     assert third == Answer(second.subset, kept=True)
@@ -175,14 +155,14 @@ async def test_what_answers_another_question_is_not_kept(
     first = await world.ask()
     query = {"weights": world.upload(b"later weights"), "previous": first.subset.digest}
     assert not (await world.ask(**(query | other))).kept
-    assert "RecheckSubset" not in world.kinds
+    assert "RecheckSubset" not in world.compute.kinds
 
 
 async def test_an_unknown_previous_subset_is_as_none(world: World) -> None:
     weights = world.upload(b"later weights")
     for previous in ("0" * 64, "no digest at all", ""):
         assert not (await world.ask(weights=weights, previous=previous)).kept
-    assert world.kinds == ["SelectSubset"]
+    assert world.compute.kinds == ["SelectSubset"]
 
 
 async def test_a_previous_subset_whose_weights_are_gone_is_as_none(world: World) -> None:
@@ -191,7 +171,7 @@ async def test_a_previous_subset_whose_weights_are_gone_is_as_none(world: World)
     world.blobs.path(old).unlink()
     weights = world.upload(b"later weights")
     assert not (await world.ask(weights=weights, previous=first.subset.digest)).kept
-    assert "RecheckSubset" not in world.kinds
+    assert "RecheckSubset" not in world.compute.kinds
 
 
 async def test_the_newest_of_equal_subsets_is_the_anchor(world: World) -> None:

@@ -10,6 +10,7 @@ from lipt.common.errors import SubsetError
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2
+from tests.trainer.made_up import subset_description, subset_examples
 
 
 def digest(weights: dict[int, float]) -> str:
@@ -22,19 +23,11 @@ NEW = {2: 1.0, 7: 1.0, 9: 0.25}
 
 
 def description(difference_to: str = "", **changes: Any) -> subset_pb2.GetSubsetResponse:
-    fields: dict[str, Any] = {
-        "strategy": "grand",
-        "num_examples": 3,
-        "fingerprint": "f" * 64,
-        "digest": digest(NEW),
-        "difference_to": difference_to,
-    }
-    return subset_pb2.GetSubsetResponse(subset=subset_pb2.Subset(**(fields | changes)))
+    return subset_description(**({"digest": digest(NEW), "difference_to": difference_to} | changes))
 
 
 def examples(weights: dict[int, float]) -> subset_pb2.GetSubsetResponse:
-    part = subset_pb2.SubsetExamples(indices=list(weights), weights=weights.values())
-    return subset_pb2.GetSubsetResponse(examples=part)
+    return subset_examples(list(weights), list(weights.values()))
 
 
 def difference(removed: list[int], changed: dict[int, float]) -> subset_pb2.GetSubsetResponse:

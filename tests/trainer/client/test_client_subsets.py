@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from lipt.common.errors import (
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import ProgressView
 from lipt.v1 import blob_pb2, subset_pb2
+from tests.trainer.made_up import subset_description, subset_examples
 
 INDICES = [2, 5, 9]
 WEIGHTS = [1.0, 0.5, 2.0]
@@ -33,21 +35,9 @@ def progress(done: int) -> subset_pb2.GetSubsetResponse:
     return subset_pb2.GetSubsetResponse(progress=part)
 
 
-def description(**changes: Any) -> subset_pb2.GetSubsetResponse:
-    fields: dict[str, Any] = {
-        "run_id": "r-1",
-        "strategy": "grand",
-        "num_examples": 3,
-        "fingerprint": "f" * 64,
-        "digest": DIGEST,
-        "manifest_json": json.dumps({"seed": 0}),
-    }
-    return subset_pb2.GetSubsetResponse(subset=subset_pb2.Subset(**(fields | changes)))
-
-
-def examples(indices: list[int], weights: list[float]) -> subset_pb2.GetSubsetResponse:
-    part = subset_pb2.SubsetExamples(indices=indices, weights=weights)
-    return subset_pb2.GetSubsetResponse(examples=part)
+description = partial(
+    subset_description, DIGEST, run_id="r-1", manifest_json=json.dumps({"seed": 0})
+)
 
 
 def whole() -> list[Any]:
@@ -55,8 +45,8 @@ def whole() -> list[Any]:
         progress(1),
         progress(4),
         description(),
-        examples(INDICES[:2], WEIGHTS[:2]),
-        examples(INDICES[2:], WEIGHTS[2:]),
+        subset_examples(INDICES[:2], WEIGHTS[:2]),
+        subset_examples(INDICES[2:], WEIGHTS[2:]),
     ]
 
 
@@ -116,17 +106,20 @@ def test_a_refusal_is_raised_as_its_class(fake: Any, client: Client, refusal: An
 @pytest.mark.parametrize(
     ("script", "complaint"),
     [
-        ([description(digest="0" * 64), examples(INDICES, WEIGHTS)], "was announced"),
-        ([description(), examples([2, 5, 8], WEIGHTS)], DIGEST),
-        ([description(), examples(INDICES, [1.0, 0.5, 2.5])], DIGEST),
-        ([description(), examples(INDICES[:2], WEIGHTS[:2])], "3 examples and sent 2"),
-        ([description(), examples([*INDICES, 10], [*WEIGHTS, 1.0])], "3 examples and sent 4"),
-        ([description(), examples([9, 5, 2], WEIGHTS)], "ascending"),
-        ([description(), examples(INDICES, WEIGHTS[:2])], "one weight per index"),
-        ([description(), examples([], [1.0] * 4)], "3 examples and sent 4"),
-        ([examples(INDICES, WEIGHTS)], "no description"),
-        ([description(manifest_json="{"), examples(INDICES, WEIGHTS)], "not JSON"),
-        ([description(manifest_json="[]"), examples(INDICES, WEIGHTS)], "not a JSON object"),
+        ([subset_description("0" * 64), subset_examples(INDICES, WEIGHTS)], "was announced"),
+        ([description(), subset_examples([2, 5, 8], WEIGHTS)], DIGEST),
+        ([description(), subset_examples(INDICES, [1.0, 0.5, 2.5])], DIGEST),
+        ([description(), subset_examples(INDICES[:2], WEIGHTS[:2])], "3 examples and sent 2"),
+        (
+            [description(), subset_examples([*INDICES, 10], [*WEIGHTS, 1.0])],
+            "3 examples and sent 4",
+        ),
+        ([description(), subset_examples([9, 5, 2], WEIGHTS)], "ascending"),
+        ([description(), subset_examples(INDICES, WEIGHTS[:2])], "one weight per index"),
+        ([description(), subset_examples([], [1.0] * 4)], "3 examples and sent 4"),
+        ([subset_examples(INDICES, WEIGHTS)], "no description"),
+        ([description(manifest_json="{"), subset_examples(INDICES, WEIGHTS)], "not JSON"),
+        ([description(manifest_json="[]"), subset_examples(INDICES, WEIGHTS)], "not a JSON object"),
     ],
 )
 def test_what_differs_from_its_announcement_is_refused(
@@ -164,7 +157,7 @@ def test_a_plain_request_has_no_features_and_no_previous_subset(fake: Any, clien
 
 
 def test_the_previous_subset_is_named_by_its_digest(fake: Any, client: Client) -> None:
-    kept = [description(kept=True), examples(INDICES, WEIGHTS)]
+    kept = [description(kept=True), subset_examples(INDICES, WEIGHTS)]
     fake.subset_scripts = [whole(), kept, kept]
     first = client.subset(fraction=0.1)
     again = client.subset(fraction=0.1, previous=first)
@@ -176,7 +169,7 @@ def test_the_previous_subset_is_named_by_its_digest(fake: Any, client: Client) -
 
 def test_an_early_stop_is_read_from_the_manifest(fake: Any, client: Client) -> None:
     manifest = json.dumps({"stopped_early": "nothing is left to gain."})
-    fake.subset_scripts = [[description(manifest_json=manifest), examples(INDICES, WEIGHTS)]]
+    fake.subset_scripts = [[description(manifest_json=manifest), subset_examples(INDICES, WEIGHTS)]]
     assert client.subset(fraction=0.1).stopped_early == "nothing is left to gain."
 
 
@@ -217,7 +210,7 @@ def test_features_may_be_tensors_arrays_or_lists(fake: Any, client: Client) -> N
 @pytest.mark.parametrize(
     ("features", "words"),
     [
-        (b"\x80\x02}q\x00.", r"the content is a pickle, .* so it is not\. Give \{'features'"),
+        (b"\x80\x02}q\x00.", r"the content is a pickle, .* any code\. Give \{'features'"),
         (b"nothing of the kind", r"not a safetensors file.*'features': N x d"),
         ({"features": [[1.0], [2.0, 3.0]]}, r"are no tensors \(.*'features': N x d"),
         ({"features": "many"}, "are no tensors"),

@@ -6,24 +6,10 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.comparison.trial import Trial, TrialFile, levelled_off, read_trials
+from lipt.trainer.comparison.trial import TrialFile, levelled_off, read_trials
+from tests.trainer.made_up import made_up_trial
 
-TRIAL = Trial(
-    seed=0,
-    strategy="uniform",
-    fraction=0.1,
-    num_examples=10,
-    num_steps=5,
-    weighted=False,
-    test_accuracy=0.5,
-    subset_accuracy=1.0,
-    levelled_off=True,
-    pretraining_seconds=1.5,
-    selection_seconds=0.25,
-    training_seconds=10.0,
-    bytes_sent=7,
-    digest="d",
-)
+TRIAL = made_up_trial(pretraining_seconds=1.5, selection_seconds=0.25, bytes_sent=7)
 IDENTITY = {"model": "resnet8", "data": "f"}
 
 

@@ -8,6 +8,7 @@ import pytest
 from lipt.trainer.comparison.table import HEADER, cells, markdown
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.comparison.verdict import outcomes, paired_difference, verdict
+from tests.trainer.made_up import made_up_trial
 
 
 def trials(
@@ -19,21 +20,14 @@ def trials(
     pretraining_seconds: float = 0.0,
 ) -> list[Trial]:
     return [
-        Trial(
+        made_up_trial(
             seed=seed,
             strategy=strategy,
             fraction=fraction,
-            num_examples=100,
-            num_steps=50,
-            weighted=False,
             test_accuracy=accuracy,
-            subset_accuracy=1.0,
             levelled_off=levelled_off,
             pretraining_seconds=pretraining_seconds,
-            selection_seconds=1.0,
-            training_seconds=10.0,
             bytes_sent=2_000_000 if pretraining_seconds else 0,
-            digest="d",
         )
         for seed, accuracy in enumerate(accuracies)
     ]

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from lipt.trainer import ReselectingSampler, StrategyView, Subset
+from lipt.trainer import ReselectingSampler, Subset
+from tests.trainer.fake_client import FakeClient
 from tests.trainer.made_up import made_up_subset
 
 NUM_EXAMPLES = 40
@@ -20,23 +21,9 @@ def subset_of(number: int) -> Subset:
     return made_up_subset(range(4 * number, 4 * number + 8), [0.1] * 8, number=number)
 
 
-class FakeClient:
-    """Answers with subset 0, 1, 2, ..., and keeps what was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
-
-    def strategies(self) -> list[StrategyView]:
-        return []
-
-    def subset(self, run: str, strategy: str, **options: Any) -> Subset:
-        self.asked.append(options)
-        return subset_of(len(self.asked) - 1)
-
-
 @pytest.fixture
 def fake_client() -> FakeClient:
-    return FakeClient()
+    return FakeClient(subset_of)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.trainer import ReselectingSampler, SubsetSampler
 from lipt.trainer.reselection.reselection import ReselectionWarning
-from tests.trainer.integrations.conftest import FakeClient, subset_of
+from tests.trainer.fake_client import FakeClient
+from tests.trainer.integrations.conftest import subset_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lipt.trainer import ReselectingSampler
-from tests.trainer.integrations.conftest import FakeClient, subset_of
+from tests.trainer.fake_client import FakeClient
+from tests.trainer.integrations.conftest import subset_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -136,9 +137,9 @@ def test_a_subset_that_is_due_at_once_is_asked_for_with_the_checkpoints_weights(
     second = Module()
     sampler = make_sampler(second.net)
     fit(second, sampler, 5, resume=tmp_path / "four.ckpt", num_workers=1)
-    from lipt.common.weights.files import serialize_weights
+    from lipt.common.weights.container import pack
 
-    expected = serialize_weights({"bias": first.net.bias.detach(), "weight": first_weights})
+    expected = pack({"bias": first.net.bias.detach(), "weight": first_weights})
     assert fake_client.asked[-1]["weights"] == expected
     assert shown(second, 3) == [4]
 

@@ -9,11 +9,18 @@ import torch
 from torch import nn
 
 from lipt.common.data import Dataset, open_dataset
-from lipt.trainer.main_training import Recipe, Trained
+from lipt.trainer.main_training import Recipe, Schedule, Trained
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
 
 RECIPE = Recipe(steps=12, batch_size=16, augmentation="none", learning_rate=0.05)
+
+
+EVERY_EPOCH = Schedule(checkpoint_seconds=0.0)
+
+
+class StoppedError(Exception):
+    """The process is gone."""
 
 
 class Net(nn.Module):

@@ -13,22 +13,14 @@ from lipt.common.errors import ConfigError, MissingExtraError
 from lipt.trainer.main_training import callbacks
 from lipt.trainer.main_training.callbacks import LoggerWarning
 from lipt.trainer.main_training.records import EpochRecord
+from tests.trainer.made_up import made_up_record
 
 
 def record(epoch: int, **changes: Any) -> EpochRecord:
     """One of two epochs of three steps."""
-    fields: dict[str, Any] = {
-        "num_steps": 6,
-        "num_examples": 40,
-        "loss": 1.0 / epoch,
-        "accuracy": 0.5,
-        "learning_rate": 0.1,
-        "images_per_second": 100.0,
-        "seconds": 1.0,
-        "seconds_left": 0.0,
-        "subset_digest": "d" * 64,
-    }
-    return EpochRecord(epoch=epoch, step=3 * epoch, **(fields | changes))
+    return made_up_record(
+        epoch, step=3 * epoch, loss=1.0 / epoch, subset_digest="d" * 64, **changes
+    )
 
 
 RECORDS = (record(1), record(2, test_accuracy=0.25))

@@ -10,7 +10,12 @@ from torch import nn
 
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
-from lipt.common.errors import ConfigError, DataError, SubsetError, WeightsError
+from lipt.common.errors import (
+    DataError,
+    SubsetError,
+    TrainingDivergedError,
+    WeightsError,
+)
 from lipt.trainer.main_training import Schedule, Trained, evenly, fit
 from lipt.trainer.main_training.records import EpochRecord, JsonLines
 from lipt.trainer.subsets.subset import Subset
@@ -182,7 +187,8 @@ def test_an_empty_subset_is_refused(digits: Dataset, subset_of: MakeSubset) -> N
 
 def test_a_loss_that_is_no_number_ends_training(digits: Dataset) -> None:
     wild = RECIPE.model_copy(update={"learning_rate": 1e30, "steps": 200})
-    with pytest.raises(ConfigError, match=r"learning rate 1e\+30.*Lower the learning rate"):
+    words = r"learning rate 1e\+30.*Lower the learning rate"
+    with pytest.raises(TrainingDivergedError, match=words):
         fit(net(), digits, recipe=wild)
 
 

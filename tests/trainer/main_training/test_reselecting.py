@@ -12,14 +12,14 @@ from torch import nn
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
+from lipt.trainer.main_training import Recipe, fit
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
+from tests.trainer.main_training.conftest import EVERY_EPOCH, StoppedError, equal
 
 MakeSubset = Callable[..., Subset]
 
 RECIPE = Recipe(epochs=6, batch_size=16, augmentation="none", learning_rate=0.05)
-EVERY_EPOCH = Schedule(checkpoint_seconds=0.0)
 EVERY = 2
 
 
@@ -45,18 +45,10 @@ class ByWeights:
         return self.subset
 
 
-class StoppedError(Exception):
-    """The process is gone."""
-
-
 def net() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
-
-
-def equal(one: Trained, other: Trained) -> bool:
-    return all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
 
 
 @pytest.fixture

@@ -10,18 +10,12 @@ import torch
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, WeightsError
-from lipt.trainer.main_training import Schedule, fit
+from lipt.trainer.main_training import fit
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
-from tests.trainer.main_training.conftest import RECIPE, equal, net
+from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
 
 MakeSubset = Callable[..., Subset]
-
-EVERY_EPOCH = Schedule(checkpoint_seconds=0.0)
-
-
-class StoppedError(Exception):
-    """The process is gone."""
 
 
 def stop_after(epoch: int) -> Callable[[EpochRecord], None]:

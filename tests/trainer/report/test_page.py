@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,6 @@ from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.common.states import LearnerState, RunState
-from lipt.common.subsets.digest import subset_digest
-from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.report.gathering import Report, gather
 from lipt.trainer.report.page import render
 from lipt.trainer.subsets.subset import Subset
@@ -27,9 +26,9 @@ from lipt.trainer.views import (
     InfoView,
     IngredientView,
     LearnerView,
-    RunView,
     SoupView,
 )
+from tests.trainer.made_up import made_up_learner, made_up_run, made_up_subset, made_up_trial
 
 DIGITS = open_dataset("digits-test")
 HOSTILE = "<script>alert(1)</script>"
@@ -39,38 +38,23 @@ def learner(index: int, *, kept: bool, position: int) -> LearnerView:
     ingredient = IngredientView(
         position=position, accuracy=0.5 + index / 100, soup_accuracy=0.6, alpha=0.3, kept=kept
     )
-    return LearnerView(
-        index=index,
+    return made_up_learner(
+        index,
         state=LearnerState.DONE,
-        density=0.9,
-        attempts=1,
         worker=HOSTILE,
         device="cpu",
-        step=10,
         loss=1.25,
-        train_seconds=2.0,
-        message="",
-        result=None,
         ingredient=ingredient,
     )
 
 
-RUN = RunView(
-    run_id="r-1",
-    name="demo",
+RUN = made_up_run(
     state=RunState.READY,
-    revision=9,
-    message="",
     fingerprint=DIGITS.fingerprint,
     config=RunConfig(model="resnet8"),
     learners=(learner(0, kept=False, position=1), learner(1, kept=True, position=0)),
-    progress=None,
-    created_at=None,
-    ended_at=None,
     soup=SoupView(0.1, 0.5, 0.51, 0.6, 1, 200),
     costs=CostsView(0.0, 0.1, 2.0, 3.0, 1000, 2_000_000),
-    initial_weights=None,
-    pretrained_weights=None,
 )
 INFO = InfoView(
     protocol=(1, 0),
@@ -91,32 +75,11 @@ class FakeClient:
     def subset(self, run: str, strategy: str, *, fraction: float = 0.0, budget: int = 0) -> Subset:
         assert run == "r-1"
         count = budget or round(fraction * len(DIGITS))
-        indices_N, weights_N = np.arange(count), np.ones(count, np.float32)
-        digest = subset_digest(indices_N, weights_N)
-        return Subset(indices_N, weights_N, DIGITS.fingerprint, digest, strategy)
-
-
-def trial(seed: int, strategy: str, accuracy: float) -> Trial:
-    return Trial(
-        seed=seed,
-        strategy=strategy,
-        fraction=0.1,
-        num_examples=36,
-        num_steps=60,
-        weighted=False,
-        test_accuracy=accuracy,
-        subset_accuracy=1.0,
-        levelled_off=True,
-        pretraining_seconds=5.0 if strategy == "craig" else 0.0,
-        selection_seconds=0.5,
-        training_seconds=10.0,
-        bytes_sent=0,
-        digest="d",
-    )
+        return made_up_subset(range(count), fingerprint=DIGITS.fingerprint, strategy=strategy)
 
 
 TRIALS = [
-    trial(seed, strategy, accuracy + seed / 1000)
+    made_up_trial(seed=seed, strategy=strategy, test_accuracy=accuracy + seed / 1000)
     for seed in range(3)
     for strategy, accuracy in (("uniform", 0.9), ("uniform_per_class", 0.91), ("craig", 0.95))
 ]
@@ -217,7 +180,8 @@ def test_a_comparison_without_a_trial_is_refused() -> None:
 
 def test_a_class_may_be_called_anything() -> None:
     names = (HOSTILE, '"><img src=x onerror=alert(1)>', *DIGITS.class_names[2:])
-    hostile = replace(DIGITS, class_names=names)  # type: ignore[type-var]
+    rows: Any = DIGITS.rows
+    hostile = replace(DIGITS, rows=replace(rows, names=names))
     text = render(gather(FakeClient(), RUN, hostile, [("craig", 0.1)]))  # type: ignore[arg-type]
     page = _Page()
     page.feed(text)

@@ -1,37 +1,72 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lipt.common.config.run_config import RunConfig
+from lipt.common.states import LearnerState
 from lipt.trainer.comparison.verdict import Difference, Outcome
-from lipt.trainer.report.plot import (
-    HEIGHT,
-    WIDTH,
-    Strip,
-    accuracy_against_cost,
-    interval_strips,
-    nice_ticks,
-)
+from lipt.trainer.report.gathering import Report
+from lipt.trainer.report.page import in_soup_order, render
+from lipt.trainer.report.plot import WIDTH, interval_scale, nice_ticks
+from lipt.trainer.views import InfoView, IngredientView, LearnerView
+from tests.trainer.made_up import made_up_learner, made_up_outcome, made_up_run
+
+INFO = InfoView((1, 0), {}, "cpu", None, RunConfig(model="resnet8"), ())
+COST, SOUP = "Accuracy against total seconds", "Validation accuracy learner by learner"
+STRIP = "interval around the difference"
+
+
+def drawn(
+    label: str, rows: Sequence[Outcome] = (), learners: Sequence[LearnerView] = ()
+) -> list[ET.Element]:
+    """The drawings of that label on the page."""
+    run = made_up_run(learners=tuple(learners))
+    page = render(Report(run, INFO, (), tuple(rows), "", None))
+    found = re.findall(rf'<svg[^>]*aria-label="{label}">.*?</svg>', page, re.DOTALL)
+    return [ET.fromstring(drawing) for drawing in found]
+
+
+def number(element: ET.Element, name: str) -> float:
+    return float(element.attrib[name])
+
+
+def box(drawing: ET.Element) -> tuple[float, float]:
+    _, _, width, height = map(float, drawing.attrib["viewBox"].split())
+    return width, height
+
+
+def learner(
+    index: int, position: int | None, accuracy: float = 0.5, soup: float = 0.6
+) -> LearnerView:
+    ingredient = None
+    if position is not None:
+        ingredient = IngredientView(
+            position=position,
+            accuracy=accuracy,
+            soup_accuracy=soup,
+            alpha=1.0 if position == 0 else 0.0,
+            kept=position == 0,
+        )
+    state = LearnerState.DONE if ingredient else LearnerState.DROPPED
+    return made_up_learner(index, state=state, ingredient=ingredient)
 
 
 def outcome(strategy: str, accuracy: float, seconds: float, fraction: float = 0.1) -> Outcome:
     random = strategy == "uniform"
-    return Outcome(
+    return made_up_outcome(
         strategy=strategy,
         fraction=fraction,
-        num_seeds=3,
         mean_accuracy=accuracy,
-        std_accuracy=0.01,
         difference=None if random else Difference(0.0, -0.1, 0.1),
-        subset_accuracy=1.0,
-        levelled_off=True,
-        num_steps=10,
         total_seconds=seconds,
-        bytes_sent=0.0,
     )
 
 
@@ -60,16 +95,23 @@ def test_ticks_span_the_values_and_are_few(one: float, other: float) -> None:
 
 def test_points_lie_inside_with_higher_accuracy_further_up() -> None:
     rows = [outcome("uniform", 0.7, 10), outcome("craig", 0.8, 20), outcome("craig", 0.9, 40, 0.3)]
-    plot = accuracy_against_cost(rows)
-    assert [(series.name, series.random) for series in plot.series] == [
-        ("uniform", True),
-        ("craig", False),
+    (plot,) = drawn(COST, rows)
+    width, height = box(plot)
+    assert width == WIDTH
+    assert [group.attrib["class"] for group in plot.iter("g")] == ["mark s0 random", "mark s1"]
+    points = list(plot.iter("circle"))
+    assert [point.findtext("title") for point in points] == [
+        "uniform, 10%: 70.0% in 10 s",
+        "craig, 10%: 80.0% in 20 s",
+        "craig, 30%: 90.0% in 40 s",
     ]
-    points = [point for series in plot.series for point in series.points]
-    assert [point.y for point in points] == sorted((point.y for point in points), reverse=True)
-    assert [point.x for point in points] == sorted(point.x for point in points)
-    assert all(0 <= point.x <= WIDTH and 0 <= point.y <= HEIGHT for point in points)
-    assert all(point.high < point.y < point.low for point in points)
+    xs = [number(point, "cx") for point in points]
+    ys = [number(point, "cy") for point in points]
+    assert ys == sorted(ys, reverse=True)
+    assert xs == sorted(xs)
+    assert all(0 <= x <= width and 0 <= y <= height for x, y in zip(xs, ys, strict=True))
+    bars = [bar for group in plot.iter("g") for bar in group.iter("line")]
+    assert all(number(bar, "y2") < y < number(bar, "y1") for bar, y in zip(bars, ys, strict=True))
 
 
 def test_intervals_lie_on_one_scale_that_holds_zero() -> None:
@@ -79,20 +121,69 @@ def test_intervals_lie_on_one_scale_that_holds_zero() -> None:
         replace(craig, difference=Difference(0.2, 0.1, 0.3)),
         replace(grand, difference=Difference(-0.05, -0.1, 0.0)),
     ]
-    random, above, below = interval_strips(rows)
-    assert random is None
-    # From -0.1 to 0.3: zero is at a quarter.
-    assert above is not None
-    assert (above.zero, above.low, above.mean, above.high) == pytest.approx((25, 50, 75, 100))
-    assert below is not None
-    assert (below.zero, below.low, below.mean, below.high) == pytest.approx((25, 0, 12.5, 25))
+    # Random has none. From -0.1 to 0.3: zero is at a quarter.
+    above, below = map(strip, drawn(STRIP, rows))
+    assert above == pytest.approx((25, 50, 75, 100))
+    assert below == pytest.approx((25, 0, 12.5, 25))
+
+
+def strip(drawing: ET.Element) -> tuple[float, float, float, float]:
+    """Where zero, the lower end, the mean and the upper end are drawn."""
+    zero, span = drawing.iter("line")
+    (mean,) = drawing.iter("circle")
+    return number(zero, "x1"), number(span, "x1"), number(mean, "cx"), number(span, "x2")
 
 
 def test_one_seed_has_no_interval_to_draw() -> None:
     alone = replace(outcome("craig", 0.8, 1), difference=Difference(0.1, -inf, inf))
-    assert interval_strips([alone]) == [None]
+    assert drawn(STRIP, [alone]) == []
 
 
 def test_intervals_of_no_width_are_drawn_at_zero() -> None:
     flat = replace(outcome("craig", 0.8, 1), difference=Difference(0.0, 0.0, 0.0))
-    assert interval_strips([flat]) == [Strip(0.0, 0.0, 0.0, 0.0)]
+    assert interval_scale([flat])(0.0) == 0.0
+    assert list(map(strip, drawn(STRIP, [flat]))) == [(0.0, 0.0, 0.0, 0.0)]
+
+
+def test_learners_stand_as_the_soup_tried_them_and_the_others_last() -> None:
+    learners = [learner(0, None), learner(1, 1), learner(2, None), learner(3, 0)]
+    assert [item.index for item in in_soup_order(learners)] == [3, 1, 0, 2]
+
+
+def test_a_bar_is_as_high_as_the_accuracy_and_the_soup_is_a_line_of_steps() -> None:
+    learners = [learner(0, 1, 0.25, 0.75), learner(1, 0, 0.5, 0.5), learner(2, None)]
+    (plot,) = drawn(SOUP, learners=learners)
+    first, second = plot.iter("rect")
+    assert (first.attrib["class"], second.attrib["class"]) == ("learner kept", "learner")
+    assert first.findtext("title") == "learner 1: 50.0%, kept, alpha 1; soup 50.0%"
+    assert second.findtext("title") == "learner 0: 25.0%, discarded; soup 75.0%"
+    assert number(first, "height") == 2 * number(second, "height")
+    zero, *_ = plot.iter("line")
+    for bar in (first, second):
+        assert number(bar, "y") + number(bar, "height") == number(zero, "y1")
+    assert x_labels(plot) == ["1", "0"]
+    (line,) = plot.iter("polyline")
+    points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+    (left, low), (middle, same), (again, high), (right, end) = points
+    assert (left, right) == (number(zero, "x1"), number(zero, "x2"))
+    assert middle == again
+    assert low == same > high == end  # up is less
+    width, height = box(plot)
+    assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
+
+
+def x_labels(plot: ET.Element) -> list[str]:
+    """The texts in the middle below their places, without the axis's own."""
+    middle = [text for text in plot.iter("text") if text.attrib["text-anchor"] == "middle"]
+    return [text.text or "" for text in middle if "class" not in text.attrib]
+
+
+def test_of_many_learners_only_some_are_labelled() -> None:
+    (plot,) = drawn(SOUP, learners=[learner(index, index) for index in range(100)])
+    assert len(list(plot.iter("rect"))) == 100
+    assert x_labels(plot)[:3] == ["0", "5", "10"]
+
+
+def test_without_a_soup_there_is_no_plot() -> None:
+    assert drawn(SOUP) == []
+    assert drawn(SOUP, learners=[learner(0, None)]) == []

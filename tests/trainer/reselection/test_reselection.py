@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,10 +19,10 @@ from lipt.common.errors import (
     WeightsError,
     WrongOffsetError,
 )
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.trainer.reselection.reselection import Reselection, ReselectionWarning
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import StrategyView
+from tests.trainer.fake_client import FakeClient
 from tests.trainer.made_up import made_up_subset
 
 
@@ -32,32 +30,9 @@ def subset_of(number: int) -> Subset:
     return made_up_subset([number])
 
 
-class FakeClient:
-    """Answers with subset 0, 1, 2, ..., or with what a test puts in the way."""
-
-    def __init__(self) -> None:
-        self.asked: list[bytes | None] = []
-        self.arguments: list[Mapping[str, Any]] = []
-        self.refusals: list[LiptError] = []
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def strategies(self) -> list[StrategyView]:
-        plain = StrategyView("craig", "", "", True, True, (), needs=("signals",))
-        return [plain, replace(plain, name="aum", needs=("learners",))]
-
-    def subset(self, run: str, strategy: str, *, weights: bytes | None, **options: Any) -> Subset:
-        self.gate.wait()
-        self.asked.append(weights)
-        self.arguments.append({"run": run, "strategy": strategy, **options})
-        if self.refusals and weights is not None:
-            raise self.refusals.pop(0)
-        return subset_of(len(self.asked) - 1)
-
-
 @pytest.fixture
 def fake() -> FakeClient:
-    return FakeClient()
+    return FakeClient(subset_of)
 
 
 @pytest.fixture
@@ -83,24 +58,25 @@ def test_the_first_subset_is_the_runs_and_later_ones_the_models(
 ) -> None:
     reselection = make(every=2, run="r-1", balanced=False, options={"a": 1})
     assert digests(reselection, range(6)) == [0, 0, 1, 1, 2, 2]
-    assert fake.asked == [None, *[serialize_weights(model.state_dict())] * 2]
+    assert fake.weights == [None, *[pack(model.state_dict())] * 2]
     expected: dict[str, Any] = {"run": "r-1", "strategy": "craig", "fraction": 0.1}
     expected |= {"budget": None}
     expected |= {"balanced": False, "options": {"a": 1}}
-    assert fake.arguments[0] == {**expected, "previous": None}
+    assert fake.asked[0] == {**expected, "weights": None, "previous": None}
     # Told what training has now, a strategy may answer that it is still good.
-    assert fake.arguments[1] == {**expected, "previous": subset_of(0)}
+    weights = pack(model.state_dict())
+    assert fake.asked[1] == {**expected, "weights": weights, "previous": subset_of(0)}
 
 
 def test_the_weights_are_those_of_the_moment(
     make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
 ) -> None:
     reselection = make(every=1)
-    before = serialize_weights(model.state_dict())
+    before = pack(model.state_dict())
     with torch.no_grad():
         model.weight.add_(1)
     digests(reselection, range(2))
-    assert fake.asked[1] == serialize_weights(model.state_dict()) != before
+    assert fake.weights[1] == pack(model.state_dict()) != before
 
 
 def test_a_given_first_subset_is_not_asked_for(
@@ -193,14 +169,14 @@ def test_prefetching_asks_an_epoch_early_without_waiting(
 ) -> None:
     reselection = make(every=2, prefetch=True)
     reselection.before_epoch(0)
-    early = serialize_weights(model.state_dict())
+    early = pack(model.state_dict())
     fake.gate.clear()
     assert reselection.before_epoch(1).indices[0] == 0  # asked, not waited for
     with torch.no_grad():
         model.weight.add_(1)
     fake.gate.set()
     assert reselection.before_epoch(2).indices[0] == 1
-    assert fake.asked == [None, early]
+    assert fake.weights == [None, early]
     assert [selected.stale_epochs for selected in reselection.history] == [1]
 
 
@@ -284,7 +260,7 @@ def test_wrappers_are_looked_through(fake: FakeClient) -> None:
     wrapped = nn.DataParallel(inner)
     reselection = Reselection(fake, wrapped, "craig", fraction=0.1, every=1)  # type: ignore[arg-type]
     digests(reselection, range(2))
-    assert fake.asked[1] == serialize_weights(inner.state_dict())
+    assert fake.weights[1] == pack(inner.state_dict())
 
 
 def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_for(

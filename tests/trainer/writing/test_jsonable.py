@@ -13,11 +13,12 @@ from lipt.v1 import run_pb2
 
 
 def test_views_become_json_with_their_field_names() -> None:
-    view = StrategyOptionView("norm", "full", ("full", "last"))
+    view = StrategyOptionView("norm", "full", ("full", "last"), help="Which gradient.")
     assert to_jsonable(view) == {
         "name": "norm",
         "default_value": "full",
         "allowed_values": ["full", "last"],
+        "help": "Which gradient.",
     }
     assert to_jsonable({"at": datetime(2026, 1, 2, tzinfo=UTC), "state": RunState.READY}) == {
         "at": "2026-01-02T00:00:00+00:00",

@@ -1,4 +1,4 @@
-"""What is typed: the options that commands share, settings as NAME=VALUE, and files to write.
+"""Arguments of the command line: shared options, settings as NAME=VALUE, files to write.
 
 Imported by the commands. A mistake becomes a usage error before anything has been done.
 """

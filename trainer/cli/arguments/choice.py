@@ -1,4 +1,4 @@
-"""The flags by which `lipt train` has its subsets chosen, and which of them go together."""
+"""The choice of subsets in `lipt train`: its flags, and which of them go together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.trainer.cli.arguments.options import Budget, Options
+from lipt.trainer.cli.arguments.options import Budget, Fraction, Options
 
 if TYPE_CHECKING:
     from lipt.trainer.reselection.reselection import SelectionOptions
@@ -19,18 +19,22 @@ class Choice:
 
     strategy: Annotated[
         str | None,
-        typer.Option("--strategy", "-s", help="In place of a file: subsets of the coordinator."),
+        typer.Option(
+            "--strategy", "-s", help="Have the coordinator choose the subset, in place of --subset."
+        ),
     ] = None
-    fraction: Annotated[
-        float | None, typer.Option("--fraction", "-f", help="Of the data, for --strategy.")
-    ] = None
+    fraction: Fraction = None
     budget: Budget = None
     options: Options = None
-    every: Annotated[int | None, typer.Option(min=1, help="Epochs between its subsets (20).")] = (
-        None
-    )
+    every: Annotated[
+        int | None, typer.Option(min=1, help="Epochs until the subset is chosen again (20).")
+    ] = None
     prefetch: Annotated[
-        bool, typer.Option("--prefetch", help="Ask for them an epoch early, and never wait.")
+        bool,
+        typer.Option(
+            "--prefetch",
+            help="Ask for the next subset an epoch early, so that training does not wait.",
+        ),
     ] = False
 
     def request(self, *, subset_given: bool) -> SelectionOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter
 from typing import Any, get_type_hints
 
@@ -43,13 +43,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 def _options(group: Any) -> Iterator[Parameter]:
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
+        default = Parameter.empty if field.default is MISSING else field.default
         yield Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=_default(field),
-            annotation=hints[field.name],
+            field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
         )
-
-
-def _default(field: Field[Any]) -> Any:
-    return Parameter.empty if field.default is MISSING else field.default

@@ -16,21 +16,30 @@ if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Run = Annotated[str, typer.Option("--run", "-r", help="A run's id or name, or latest.")]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id or name, or latest.")]
+Run = Annotated[str, typer.Option("--run", "-r", help="The id or name of a run, or latest.")]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="The id or name of a run, or latest.")
+]
+Fraction = Annotated[
+    float | None,
+    typer.Option("--fraction", "-f", help="Share of the data set to keep, in (0, 1]."),
+]
 Budget = Annotated[
-    int | None, typer.Option("--budget", "-k", help="How many examples, in its place.")
+    int | None,
+    typer.Option("--budget", "-k", help="How many examples to keep, in place of --fraction."),
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="An option of the strategy."),
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the strategy; repeatable."),
 ]
 ImageSize = Annotated[
     int | None,
-    typer.Option("--image-size", help="Scale the images to it, as lipt-coordinator does."),
+    typer.Option(
+        "--image-size", help="Scale images to so many pixels a side, as lipt-coordinator does."
+    ),
 ]
 AllowModule = Annotated[
-    list[str] | None, typer.Option(help="A module that --data and --model may import.")
+    list[str] | None, typer.Option(help="A module that --data and --model may import; repeatable.")
 ]
 
 
@@ -57,7 +66,11 @@ class Coordinator:
     ] = None
     tls_ca: Annotated[
         Path | None,
-        typer.Option("--tls-ca", envvar="LIPT_TLS_CA", help="Who signs the coordinator (PEM)."),
+        typer.Option(
+            "--tls-ca",
+            envvar="LIPT_TLS_CA",
+            help="The authority that certified the coordinator (PEM).",
+        ),
     ] = None
 
     def tls(self) -> TlsFiles | None:

@@ -1,4 +1,4 @@
-"""From the command line's words to a run's settings, each given once.
+"""Settings from the command line: `--set`, flags and a file, merged so that each is given once.
 
 `--set learners.learning_rate=0.05` reaches every setting; the common ones have
 flags of their own. A value is read as TOML reads one, and as text where TOML
@@ -41,7 +41,7 @@ def _parse_value(text: str) -> Any:
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
-    """A strategy's options, `name=value` each, as they travel: text.
+    """A strategy's options by name, their values as text, as the wire has them.
 
     Raises:
         ConfigError: there is no "=", no name before it, or a name was given before.
@@ -84,9 +84,11 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
         for group in groups:
             level = level.setdefault(group, {})
             if not isinstance(level, dict):
-                raise ConfigError(f"{name}: {group} was given a value of its own before.")
+                raise ConfigError(
+                    f"{name}: {group} was given a value, so it is no group. Drop one."
+                )
         if leaf in level:
-            raise ConfigError(f"{name} is a group of settings that were given one by one.")
+            raise ConfigError(f"{name} is a group, and settings in it were given, too. Drop one.")
         level[leaf] = value
     return nested
 
@@ -94,7 +96,7 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
 def collect_overrides(
     flags: Mapping[str, Any], assignments: Sequence[str], config: Path | None
 ) -> dict[str, Any]:
-    """What a run's request says, nested as in `RunConfig`.
+    """Settings by name, nested as in `RunConfig`, from flags, `--set` and a file.
 
     Args:
         flags: values of the flags by the setting's dotted name; None: not given.
@@ -126,7 +128,7 @@ def _run_table(config: Path) -> dict[str, Any]:
 
 @contextmanager
 def refusing_as_usage() -> Iterator[None]:
-    """Turns a refusal of what was typed into a usage error (status 2)."""
+    """Turns an error about what was typed into a usage error (status 2)."""
     try:
         yield
     except LiptError as error:

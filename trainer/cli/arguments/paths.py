@@ -1,4 +1,4 @@
-"""Refuses files that could not be written in the end, before there is anything to write."""
+"""Checks of output paths: what could not be written in the end is refused at the start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def require_place(path: Path) -> None:
 
 
 def require_replaceable(*paths: Path | None) -> None:
-    """Check that files can be written whole, in the place of those that are there.
+    """Check that files can be written, each in place of the one of its name.
 
     Raises:
         typer.BadParameter: as `require_place`, or what is there is a device or a pipe.

@@ -10,40 +10,53 @@ import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json
+from lipt.trainer.cli.arguments.paths import require_replaceable
+from lipt.trainer.cli.display.output import print_result
 
 
 @grouped
 def compare(
     *,
     data: Annotated[str, typer.Option(help="The coordinator's data, opened here to train on.")],
-    test: Annotated[str, typer.Option(help="What accuracy is measured on.")],
+    test: Annotated[str, typer.Option(help="The data that accuracy is measured on.")],
     image_size: ImageSize = None,
     model: Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")],
-    strategies: Annotated[str, typer.Option(help="Names with commas between them.")],
-    fractions: Annotated[str, typer.Option(help="Of the data, with commas.")] = "0.1",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of the whole pipeline.")] = 3,
+    strategies: Annotated[str, typer.Option(help="Names of strategies, with commas between them.")],
+    fractions: Annotated[
+        str, typer.Option(help="Shares of the data set to keep, with commas.")
+    ] = "0.1",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds of the whole pipeline.")] = 3,
     steps: Annotated[
-        int | None, typer.Option(help="Optimizer steps of every training, in place of epochs.")
+        int | None, typer.Option(help="Optimizer steps of every training, in place of --epochs.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="On the largest subset (200).")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the largest subset (200).")
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Of the training's recipe."),
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of main training's recipe."),
     ] = None,
     run_settings: Annotated[
         list[str] | None,
-        typer.Option("--run-set", metavar="NAME=VALUE", help="Of the runs, as in 'run start'."),
+        typer.Option(
+            "--run-set",
+            metavar="NAME=VALUE",
+            help="A setting of the runs, as --set of 'lipt run start'.",
+        ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Trials; goes on after those that it holds.")
+        Path,
+        typer.Option("--out", "-o", help="The file of trials; goes on after those that it holds."),
     ] = Path("comparison.jsonl"),
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
-    device: Annotated[str, typer.Option(help="Of main training.")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="Where to train: auto, cpu, cuda or cuda:N.")
+    ] = "auto",
     allow_module: AllowModule = None,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
-    """Compare strategies with both kinds of random, by main training at equal steps."""
+    """Compare strategies with random subsets, by main training for equally many steps."""
     from lipt.common.process.threads import wait_passively
 
     wait_passively()
@@ -55,8 +68,6 @@ def compare(
         parse_names,
         refusing_as_usage,
     )
-    from lipt.trainer.cli.arguments.paths import require_replaceable
-    from lipt.trainer.cli.display.output import print_json, print_table
     from lipt.trainer.cli.display.training_progress import TrainingProgress
     from lipt.trainer.comparison import table
     from lipt.trainer.comparison.compare import Plan
@@ -80,10 +91,7 @@ def compare(
     modules = allow_module or []
     opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
     train_data, test_data = opened(data), opened(test)
-    with (
-        coordinator.connect() as client,
-        TrainingProgress() as progress,
-    ):
+    with coordinator.connect() as client, TrainingProgress() as progress:
         trials = run_comparison(
             client,
             plan,
@@ -96,14 +104,9 @@ def compare(
             on_step=progress.on_step,
         )
     rows = outcomes(trials)
-    if json:
-        print_json({"outcomes": rows, "verdict": verdict(rows), "trials": trials})
-        return
-    if markdown:
-        typer.echo("\n".join(table.markdown(rows)))
-    else:
-        print_table(table.HEADER, [table.cells(row) for row in rows])
-    typer.echo(f"\n{verdict(rows)}")
+    found = {"outcomes": rows, "verdict": verdict(rows), "trials": trials}
+    lines = table.markdown(rows) if markdown else table.plain(rows)
+    print_result(found, [*lines, "", verdict(rows)], as_json=json)
 
 
 def _fractions(text: str) -> tuple[float, ...]:

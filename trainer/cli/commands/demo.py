@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lipt.trainer.cli.arguments.options import Json
+from lipt.trainer.cli.display.output import print_result
 
 
 def demonstrate(
@@ -26,7 +27,6 @@ def demonstrate(
     from lipt.trainer.cli.demo.pipeline import run_demo
     from lipt.trainer.cli.demo.report import report_lines
     from lipt.trainer.cli.display.follow import make_display
-    from lipt.trainer.cli.display.output import print_json
 
     # Before torch is loaded, here and in the children. Images of 8x8 gain nothing from a
     # second thread, which would only take the core that another process needs.
@@ -37,8 +37,4 @@ def demonstrate(
         make_display=lambda: make_display(as_json=json),
         say=lambda line: typer.echo(line, err=json),
     )
-    if json:
-        print_json(result)
-        return
-    for line in report_lines(result):
-        typer.echo(line)
+    print_result(result, report_lines(result), as_json=json)

@@ -6,15 +6,15 @@ import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json
+from lipt.trainer.cli.display.output import print_json
 
 
 @grouped
 def examine(*, json: Json = False, coordinator: Coordinator) -> None:
-    """Examine this installation and its way to the coordinator.
+    """Examine this installation, and whether the coordinator can be used from here.
 
     The status is 1 when something is broken; every complaint has its remedy.
     """
-    from lipt.trainer.cli.display.output import print_json
     from lipt.trainer.cli.doctor.checks import check_line
     from lipt.trainer.cli.doctor.examination import installed_versions, local_checks, remote_checks
 

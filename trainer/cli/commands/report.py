@@ -10,6 +10,8 @@ import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, RunArgument
+from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
+from lipt.trainer.cli.display.waiting import run_talking
 
 if TYPE_CHECKING:
     from lipt.trainer.report.gathering import Report
@@ -24,22 +26,22 @@ def report(
         "report.html"
     ),
     strategies: Annotated[
-        str, typer.Option(help="Subsets to tell of: names with commas between them.")
+        str, typer.Option(help="Strategies whose subsets are shown, with commas between them.")
     ] = "craig",
-    fraction: Annotated[float, typer.Option("--fraction", "-f", help="Of the data set.")] = 0.1,
+    fraction: Annotated[
+        float, typer.Option("--fraction", "-f", help="Share of the data set that they keep.")
+    ] = 0.1,
     comparison: Annotated[
-        Path | None, typer.Option(help="What 'lipt compare' has written, for the verdict.")
+        Path | None, typer.Option(help="The file that 'lipt compare' wrote, for the verdict.")
     ] = None,
     allow_module: Annotated[
-        list[str] | None, typer.Option(help="A module that --data may import.")
+        list[str] | None, typer.Option(help="A module that --data may import; repeatable.")
     ] = None,
     coordinator: Coordinator,
 ) -> None:
-    """Write a run's report: verdict, costs, the soup's story, what was chosen."""
+    """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
     from lipt.common.data import open_dataset
     from lipt.trainer.cli.arguments.overrides import parse_names, refusing_as_usage
-    from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
-    from lipt.trainer.cli.display.waiting import run_talking
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.report.gathering import gather
     from lipt.trainer.report.page import render

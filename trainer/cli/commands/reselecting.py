@@ -1,4 +1,4 @@
-"""What `lipt train --strategy` asks a coordinator for: a first subset, and later ones."""
+"""Subsets for `lipt train --strategy`: the first one, and the source of the later ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lipt.common.errors import ConfigError
 from lipt.trainer.cli.display.waiting import run_talking
-from lipt.trainer.reselection.reselection import (
-    Reselection,
-    SelectionOptions,
-    require_reselectable,
-)
+from lipt.trainer.reselection.reselection import Reselection, SelectionOptions, require_reselectable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Reselecting:
-    """Makes `fit`'s source of subsets, and knows afterwards what it came to.
+    """Source of subsets for `fit`, with a summary of what it did.
 
     client: connected to the coordinator as long as training goes on.
-    run: whose data and model it is; it stays the run that "latest" was at first.
+    run: the run to select on; "latest" becomes the id of the run that it is at first.
     strategy: which of the coordinator's.
     request: what to ask it for, and how often.
     say: prints a line.
@@ -78,7 +74,7 @@ class Reselecting:
         return [] if self._source is None else self._source.history
 
     def summary(self) -> str:
-        """How often it was chosen again, and what that cost, in words."""
+        """How often the subset was chosen again, and how long training waited for that."""
         history = self.history()
         times = "once" if len(history) == 1 else f"{len(history)} times"
         stale = sum(selected.stale_epochs > 0 for selected in history)

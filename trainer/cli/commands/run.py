@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,9 @@ from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
+from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.display.waiting import run_counting
+from lipt.trainer.writing.formatting import format_percent, table_lines
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
@@ -31,7 +33,7 @@ def _knob(name: str) -> Any:
 @grouped
 def start(
     *,
-    name: Annotated[str, typer.Option("--name", help="To find it again.")] = "",
+    name: Annotated[str, typer.Option("--name", help="A name to find the run by.")] = "",
     model: Annotated[str | None, _knob("model")] = None,
     seed: Annotated[int | None, _knob("seed")] = None,
     num_learners: Annotated[int | None, _knob("learners.num_learners")] = None,
@@ -51,7 +53,7 @@ def start(
         Path | None,
         typer.Option("--initial-weights", help="A safetensors file to start theta* from."),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the run to its end.")] = False,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
@@ -81,62 +83,54 @@ def start(
         require_safetensors(initial_weights)
     with coordinator.connect() as client:
         if initial_weights is not None:
-            blob = _upload(client, initial_weights)
-            overrides.setdefault("initialization", {})["weights_sha256"] = blob
+            blob = run_counting(
+                f"uploading {initial_weights}",
+                lambda on_bytes: client.upload_weights(initial_weights, on_bytes=on_bytes),
+            )
+            overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
         if watch:
             _follow(client, run, as_json=json)
-        elif json:
-            _print_run_json(run)
         else:
-            typer.echo(f"run {run.label} ({run.run_id}) has started.")
-            typer.echo(f"Follow it with: lipt run watch {run.label}")
+            lines = (
+                f"run {run.label} ({run.run_id}) has started.",
+                f"Follow it with: lipt run watch {run.label}",
+            )
+            print_result(run, lines, as_json=json)
 
 
 @app.command("list")
 @grouped
 def list_runs(*, json: Json = False, coordinator: Coordinator) -> None:
     """List the coordinator's runs, newest first."""
-    from lipt.trainer.cli.display.output import print_json, print_table
-    from lipt.trainer.writing.formatting import format_percent
-
     with coordinator.connect() as client:
         runs = client.runs()
-    if json:
-        print_json(runs)
-    elif not runs:
-        typer.echo("There are no runs. Start one with: lipt run start")
-    else:
-        print_table(
-            ("name", "id", "state", "model", "created", "soup", "message"),
-            [
-                (
-                    run.name or "-",
-                    run.run_id,
-                    run.state.value,
-                    run.config.model,
-                    f"{run.created_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.created_at else "-",
-                    format_percent(run.soup.soup_accuracy) if run.soup else "-",
-                    run.message,
-                )
-                for run in runs
-            ],
+    header = ("name", "id", "state", "model", "created", "soup", "message")
+    rows = [
+        (
+            run.name or "-",
+            run.run_id,
+            run.state.value,
+            run.config.model,
+            f"{run.created_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.created_at else "-",
+            format_percent(run.soup.soup_accuracy) if run.soup else "-",
+            run.message,
         )
+        for run in runs
+    ]
+    nothing = ["There are no runs. Start one with: lipt run start"]
+    print_result(runs, table_lines(header, rows) if runs else nothing, as_json=json)
 
 
 @app.command()
 @grouped
 def show(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordinator) -> None:
     """Show a run: its state, learners, soup and costs."""
-    from lipt.trainer.cli.display.show import run_lines
+    from lipt.trainer.cli.display.run_summary import run_lines
 
     with coordinator.connect() as client:
         view = client.run(run)
-    if json:
-        _print_run_json(view)
-        return
-    for line in run_lines(view):
-        typer.echo(line)
+    print_result(view, run_lines(view), as_json=json)
 
 
 @app.command()
@@ -153,21 +147,7 @@ def cancel(run: RunArgument, *, json: Json = False, coordinator: Coordinator) ->
     """Stop a run; what it has made so far stays readable."""
     with coordinator.connect() as client:
         view = client.cancel(run)
-    if json:
-        _print_run_json(view)
-    else:
-        typer.echo(f"run {view.label} is {view.state}.")
-
-
-def _upload(client: Client, weights: Path) -> str:
-    from lipt.trainer.cli.display.output import counting_bytes
-    from lipt.trainer.cli.display.waiting import run_talking
-
-    def work(report: Callable[[str], None]) -> str:
-        on_bytes = counting_bytes(report, f"uploading {weights}")
-        return client.upload_weights(weights, on_bytes=on_bytes).sha256
-
-    return run_talking(work)
+    print_result(view, [f"run {view.label} is {view.state}."], as_json=json)
 
 
 def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
@@ -176,9 +156,3 @@ def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
     latest = follow(client.watch(run.run_id), make_display(as_json=as_json)) or run
     if latest.state != "ready":
         raise typer.Exit(1)
-
-
-def _print_run_json(run: RunView) -> None:
-    from lipt.trainer.cli.display.output import print_json
-
-    print_json(run)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import Budget, Coordinator, Json, Options, Run
-
-if TYPE_CHECKING:
-    from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.views import ProgressView
+from lipt.trainer.cli.arguments.options import Budget, Coordinator, Fraction, Json, Options, Run
+from lipt.trainer.cli.arguments.paths import require_replaceable
+from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.display.waiting import run_talking
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
 
@@ -32,11 +30,9 @@ def get(
     ],
     run: Run = "latest",
     strategy: Annotated[
-        str, typer.Option("--strategy", "-s", help="One of 'lipt strategies'.")
+        str, typer.Option("--strategy", "-s", help="A name from 'lipt strategies'.")
     ] = "facility_location",
-    fraction: Annotated[
-        float | None, typer.Option("--fraction", "-f", help="Of the data set, in (0, 1].")
-    ] = None,
+    fraction: Fraction = None,
     budget: Budget = None,
     balanced: Annotated[
         bool | None,
@@ -45,7 +41,9 @@ def get(
     options: Options = None,
     weights: Annotated[
         Path | None,
-        typer.Option("--weights", help="Select on this safetensors file, not on theta_p."),
+        typer.Option(
+            "--weights", help="A safetensors file of weights to select on, in place of theta_p."
+        ),
     ] = None,
     features: Annotated[
         Path | None,
@@ -64,20 +62,16 @@ def get(
             "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
         )
     from lipt.trainer.cli.arguments.overrides import parse_options, refusing_as_usage
-    from lipt.trainer.cli.arguments.paths import require_replaceable
-    from lipt.trainer.cli.display.output import print_json
-    from lipt.trainer.cli.display.waiting import run_talking
-    from lipt.trainer.subsets.formats import require_known_suffix
+    from lipt.trainer.subsets.formats import codec_of
 
     with refusing_as_usage():
-        require_known_suffix(out)
+        codec_of(out)
         parsed = parse_options(options or [])
     require_replaceable(out)
 
     with coordinator.connect() as client:
-
-        def work(report: Callable[[str], None]) -> Subset:
-            return client.subset(
+        subset = run_talking(
+            lambda report: client.subset(
                 run,
                 strategy,
                 fraction=fraction,
@@ -86,27 +80,19 @@ def get(
                 options=parsed,
                 weights=weights,
                 features=features,
-                on_progress=lambda progress: report(_progress_text(progress)),
+                on_progress=lambda progress: report(str(progress)),
             )
-
-        subset = run_talking(work)
-    subset.save(out)
-    if json:
-        print_json(
-            {
-                "path": str(out),
-                "num_examples": len(subset),
-                "strategy": subset.strategy,
-                "digest": subset.digest,
-                "fingerprint": subset.fingerprint,
-                "manifest": subset.manifest,
-            }
         )
-    else:
-        typer.echo(f"{out}: {len(subset)} examples by {subset.strategy}, digest {subset.digest}")
-        if subset.stopped_early:
-            typer.echo(f"{subset.strategy} stopped early: {subset.stopped_early}")
-
-
-def _progress_text(progress: ProgressView) -> str:
-    return progress.activity + (f" {progress.done}/{progress.total}" if progress.total else "")
+    subset.save(out)
+    written = {
+        "path": out,
+        "num_examples": len(subset),
+        "strategy": subset.strategy,
+        "digest": subset.digest,
+        "fingerprint": subset.fingerprint,
+        "manifest": subset.manifest,
+    }
+    lines = [f"{out}: {len(subset)} examples by {subset.strategy}, digest {subset.digest}"]
+    if subset.stopped_early:
+        lines.append(f"{subset.strategy} stopped early: {subset.stopped_early}")
+    print_result(written, lines, as_json=json)

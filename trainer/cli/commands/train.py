@@ -13,12 +13,15 @@ import typer
 from lipt.trainer.cli.arguments.choice import Choice
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Run
+from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
+from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
     from lipt.common.weights.specs import Weights
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.client.client import Client
-    from lipt.trainer.main_training import Recipe, Trained
+    from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.records import OnEpoch
 
 _INITS = ("scratch", "initial", "pretrained")
@@ -60,24 +63,34 @@ def train(
     ] = None,
     image_size: ImageSize = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the subset (200).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps, in place of epochs.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps, in place of --epochs.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Of the recipe, e.g. learning_rate=0.05."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the recipe, e.g. learning_rate=0.05."
+        ),
     ] = None,
     init: Annotated[
-        str, typer.Option(help="scratch, or a run's weights: initial (theta*), pretrained.")
+        str,
+        typer.Option(help="scratch, or a run's weights: initial (theta*) or pretrained (theta_p)."),
     ] = "scratch",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The final weights, as safetensors.")
+        Path | None,
+        typer.Option("--out", "-o", help="A .safetensors file to write the final weights to."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Written as training goes; goes on from it where it exists.")
+        Path | None,
+        typer.Option(help="A file to save progress in; training goes on from it where it exists."),
     ] = None,
     checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="Time between checkpoints; 0: after every epoch.")
+        float,
+        typer.Option(min=0, help="Seconds between checkpoints; 0 writes one after every epoch."),
     ] = 60.0,
-    log: Annotated[Path, typer.Option(help="A line of JSON per epoch.")] = Path("train.jsonl"),
+    log: Annotated[Path, typer.Option(help="A file that gets a line of JSON per epoch.")] = Path(
+        "train.jsonl"
+    ),
     loggers: Loggers,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     allow_module: AllowModule = None,
@@ -91,13 +104,13 @@ def train(
     from lipt.common.process.threads import wait_passively
 
     wait_passively()
+    from lipt.common.config.validation import validate
     from lipt.common.data import open_dataset
-    from lipt.common.weights.files import serialize_weights
-    from lipt.trainer.cli.arguments.overrides import refusing_as_usage
-    from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
+    from lipt.common.weights.container import pack
+    from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.cli.display.training_progress import TrainingProgress
-    from lipt.trainer.main_training import Schedule, fit
+    from lipt.trainer.main_training import Recipe, Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
     from lipt.trainer.reselection.reselection import ReselectionWarning
@@ -105,7 +118,8 @@ def train(
     from lipt.trainer.writing.files import write_atomically
 
     with refusing_as_usage():
-        recipe = _recipe(epochs, steps, settings or [])
+        given = {"epochs": epochs, "steps": steps}
+        recipe = validate(Recipe, collect_overrides(given, settings or [], None))
         request = choice.request(subset_given=subset is not None)
     require_replaceable(out, checkpoint)
     require_place(log)
@@ -144,16 +158,8 @@ def train(
             allowed_modules=modules,
         )
     if out is not None:
-        write_atomically(out, serialize_weights(trained.weights))
+        write_atomically(out, pack(trained.weights))
     _report(trained, out, reselecting, json=json)
-
-
-def _recipe(epochs: int | None, steps: int | None, settings: list[str]) -> Recipe:
-    from lipt.common.config.validation import validate
-    from lipt.trainer.cli.arguments.overrides import collect_overrides
-    from lipt.trainer.main_training import Recipe
-
-    return validate(Recipe, collect_overrides({"epochs": epochs, "steps": steps}, settings, None))
 
 
 def _weights(client: Client, run: str, kind: str) -> Weights:
@@ -167,30 +173,19 @@ def _weights(client: Client, run: str, kind: str) -> Weights:
 def _report(
     trained: Trained, out: Path | None, reselecting: Reselecting | None, *, json: bool
 ) -> None:
-    from lipt.trainer.cli.display.output import print_json
-    from lipt.trainer.writing.formatting import format_percent
-
-    if json:
-        print_json(
-            {
-                "num_steps": trained.num_steps,
-                "seconds": trained.seconds,
-                "test_accuracy": trained.test_accuracy,
-                "subset_accuracy": trained.subset_accuracies[-1][1],
-                "weights": None if out is None else str(out),
-                "waited_seconds": 0.0 if reselecting is None else reselecting.waited_seconds,
-                "reselections": [] if reselecting is None else reselecting.history(),
-            }
-        )
-        return
-    on_test = (
-        ""
-        if trained.test_accuracy is None
-        else f"{format_percent(trained.test_accuracy)} on the test set, "
-    )
-    typer.echo(
-        f"{trained.num_steps} steps in {trained.seconds:.0f} s: {on_test}"
-        f"{format_percent(trained.subset_accuracies[-1][1])} on the subset"
-    )
+    measures = {
+        "num_steps": trained.num_steps,
+        "seconds": trained.seconds,
+        "test_accuracy": trained.test_accuracy,
+        "subset_accuracy": trained.subset_accuracies[-1][1],
+        "weights": out,
+        "waited_seconds": 0.0 if reselecting is None else reselecting.waited_seconds,
+        "reselections": [] if reselecting is None else reselecting.history(),
+    }
+    accuracies = [f"{format_percent(trained.subset_accuracies[-1][1])} on the subset"]
+    if trained.test_accuracy is not None:
+        accuracies.insert(0, f"{format_percent(trained.test_accuracy)} on the test set")
+    lines = [f"{trained.num_steps} steps in {trained.seconds:.0f} s: {', '.join(accuracies)}"]
     if reselecting is not None:
-        typer.echo(reselecting.summary())
+        lines.append(reselecting.summary())
+    print_result(measures, lines, as_json=json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,11 @@ import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, Run
-from lipt.trainer.views import BlobView, WeightsKind
+from lipt.trainer.cli.arguments.paths import require_replaceable
+from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.display.waiting import run_counting
+from lipt.trainer.views import WeightsKind
+from lipt.trainer.writing.formatting import format_bytes
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get a run's weights.")
 
@@ -32,21 +35,13 @@ def get(
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
-    """Get a run's weights: a dense safetensors file."""
-    from lipt.trainer.cli.arguments.paths import require_replaceable
-    from lipt.trainer.cli.display.output import counting_bytes, print_json
-    from lipt.trainer.cli.display.waiting import run_talking
-    from lipt.trainer.writing.formatting import format_bytes
-
+    """Write a run's weights to a safetensors file."""
     require_replaceable(out)
     with coordinator.connect() as client:
-
-        def work(report: Callable[[str], None]) -> BlobView:
-            on_bytes = counting_bytes(report, f"downloading the {kind} weights of {run}")
-            return client.save_weights(out, run, kind, on_bytes=on_bytes)
-
-        blob = run_talking(work)
-    if json:
-        print_json({"path": str(out), "kind": kind, **vars(blob)})
-    else:
-        typer.echo(f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}")
+        blob = run_counting(
+            f"downloading the {kind} weights of {run}",
+            lambda on_bytes: client.save_weights(out, run, kind, on_bytes=on_bytes),
+        )
+    written = {"path": out, "kind": kind, **vars(blob)}
+    line = f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}"
+    print_result(written, [line], as_json=json)

@@ -1,63 +1,37 @@
-"""What `lipt demo` does: start the three processes, run the pipeline, collect its results."""
+"""The demo's course: start the processes, conduct the experiment, end them."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lipt.common.errors import RunFailedError, UnreachableError
 from lipt.common.imports.extras import import_extra
 from lipt.common.states import RunState
-from lipt.trainer.cli.demo import cluster
+from lipt.trainer.cli.demo.cluster import DATA, Cluster, environment
 from lipt.trainer.cli.demo.processes import Children, ending_in_order
-from lipt.trainer.cli.display.follow import Display, follow
-from lipt.trainer.cli.display.waiting import run_talking
+from lipt.trainer.cli.display.displays import Display
+from lipt.trainer.cli.display.follow import follow
+from lipt.trainer.cli.display.waiting import Say, run_talking
 from lipt.trainer.client.client import Client
-from lipt.trainer.views import DatasetView, RunView
-from lipt.trainer.writing.files import write_atomically
-from lipt.trainer.writing.jsonable import to_jsonable
+from lipt.trainer.views import RunView
 
 if TYPE_CHECKING:
-    from lipt.trainer.cli.demo.trying import SubsetResult, Trying
-    from lipt.trainer.comparison.verdict import Outcome
+    from lipt.trainer.cli.demo.experiment import DemoResult
 
-DATA, TEST = "digits-train", "digits-test"
-MODEL = "resnet8"
+TEST = "digits-test"
 
 # The children are on this machine: when they are away, they are gone.
 _RECONNECT_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class DemoResult:
-    """What the demo ends with.
-
-    run, subsets: of the first seed.
-    outcomes: of main training, over all seeds of the whole pipeline.
-    verdict: whether a strategy beat random, in a sentence.
-    """
-
-    dataset: DatasetView
-    run: RunView
-    subsets: tuple[SubsetResult, ...]
-    outcomes: tuple[Outcome, ...]
-    verdict: str
-    files: tuple[Path, ...]
-    report: Path
-    seconds: float
-
-
 def run_demo(
-    directory: Path,
-    *,
-    num_workers: int,
-    make_display: Callable[[], Display],
-    say: Callable[[str], None],
+    directory: Path, *, num_workers: int, make_display: Callable[[], Display], say: Say
 ) -> DemoResult:
     """Run the whole pipeline on this machine, main training and verdict included.
 
@@ -78,70 +52,42 @@ def run_demo(
     logs.mkdir(parents=True, exist_ok=True)
     with (
         ending_in_order(),
-        tempfile.TemporaryDirectory(prefix="lipt-demo-", ignore_cleanup_errors=True) as name,
-        Children(logs, cluster.environment()) as children,
+        tempfile.TemporaryDirectory(prefix="lipt-demo-", ignore_cleanup_errors=True) as scratch,
+        Children(logs, environment()) as children,
     ):
-        scratch = Path(name)
-        address_file = cluster.start_coordinator(children, scratch, DATA, MODEL, say)
-        trying = run_talking(_prepare, say)
-        address = cluster.wait_for_address(address_file, children, say)
-        cluster.start_workers(children, scratch, address, num_workers, say)
+        cluster = Cluster(children, Path(scratch), say)
+        cluster.start_coordinator()
+        conduct = run_talking(_prepare, say)
+        address = cluster.wait_for_address()
+        cluster.start_workers(address, num_workers)
         with Client(address, reconnect_seconds=_RECONNECT_SECONDS) as client:
 
-            def pretrain(seed: int) -> RunView:
-                return _pretrain(client, trying, seed, children, make_display)
+            def finish(run: RunView) -> RunView:
+                changes = client.watch(run.run_id)
+                final = follow(changes, make_display(), check=children.check) or run
+                if final.state is not RunState.READY:
+                    raise RunFailedError(f"the run is {final.state}: {final.message}")
+                return final
 
             try:
-                cluster.wait_for_workers(client, num_workers, children, say)
-                run = pretrain(trying.seeds[0])
-                subsets = trying.save_subsets(client, run, directory, say)
-                compared = trying.compare(client, run, pretrain, directory, say)
-                weights = directory / "theta_p.safetensors"
-                client.save_weights(weights, run.run_id, "pretrained")
-                report = trying.write_report(client, run, directory)
-                dataset = client.info().dataset
+                cluster.wait_for_workers(client, num_workers)
+                result = conduct(client, finish, directory, say)
             except UnreachableError:
                 children.check()  # a dead process is the better explanation
                 raise
         say("stopping the processes")
-    if dataset is None:
-        raise RunFailedError("the coordinator does not say which data it has.")
-    record = directory / "run.json"
-    write_atomically(record, f"{json.dumps(to_jsonable(run), indent=2)}\n".encode())
-    files = (*(file for subset in subsets for file in subset.files), weights, record)
-    return DemoResult(
-        dataset=dataset,
-        run=run,
-        subsets=subsets,
-        outcomes=compared.outcomes,
-        verdict=compared.verdict,
-        files=(*files, compared.file, logs),
-        report=report,
-        seconds=time.monotonic() - started,
-    )
+    return replace(result, seconds=time.monotonic() - started)
 
 
-def _prepare(report: Callable[[str], None]) -> Trying:
+def _prepare(
+    report: Say,
+) -> Callable[[Client, Callable[[RunView], RunView], Path, Say], DemoResult]:
     report(f"reading {DATA} and {TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
     # What the data needs is asked for when it is opened.
     for package in ("scipy", "jinja2"):
         import_extra(package, package=package, extra="demo", needed_for="lipt demo")
-    from lipt.trainer.cli.demo.trying import Trying
+    from lipt.common.data import open_dataset
+    from lipt.trainer.cli.demo.experiment import conduct
 
-    return Trying.on(DATA, TEST, MODEL)
-
-
-def _pretrain(
-    client: Client,
-    trying: Trying,
-    seed: int,
-    children: Children,
-    make_display: Callable[[], Display],
-) -> RunView:
-    run = client.start_run(trying.overrides(seed), name=f"demo-{seed}")
-    changes = client.watch(run.run_id)
-    final = follow(changes, make_display(), check=children.check) or run
-    if final.state is not RunState.READY:
-        raise RunFailedError(f"the run is {final.state}: {final.message}")
-    return final
+    return partial(conduct, open_dataset(DATA), open_dataset(TEST))

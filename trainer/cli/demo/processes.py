@@ -1,4 +1,4 @@
-"""Child processes that never outlive the demo, and whose last words are heard."""
+"""Child processes: they never outlive their parent, and what they said last is shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from lipt.common.errors import ProcessEndedError
@@ -55,13 +55,9 @@ class Children:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with _deaf_to_signals():  # an impatient second Ctrl-C must not leave orphans
+    def __exit__(self, *error: object) -> None:
+        # An impatient second Ctrl-C must not leave orphans.
+        with _handling(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self.stop()
 
     def start(self, name: str, arguments: Sequence[str]) -> int:
@@ -132,12 +128,6 @@ def ending_in_order() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     with _handling(end, signal.SIGTERM, signal.SIGHUP):
-        yield
-
-
-@contextmanager
-def _deaf_to_signals() -> Iterator[None]:
-    with _handling(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
 
 

@@ -1,11 +1,11 @@
-"""What the demo prints at its end; pure."""
+"""The demo's last words: runs, subsets, files and the verdict as lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lipt.trainer.cli.demo.pipeline import DemoResult
-from lipt.trainer.cli.display.show import run_lines
+from lipt.trainer.cli.demo.experiment import DemoResult
+from lipt.trainer.cli.display.run_summary import run_lines
 from lipt.trainer.comparison import table
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
@@ -42,7 +42,7 @@ def report_lines(result: DemoResult) -> list[str]:
     header = ("strategy", "examples", "per class", "digest", "file")
     lines += ["", *table_lines(header, rows), ""]
     lines += [f"wrote {file}" for file in result.files]
-    lines += ["", *table_lines(table.HEADER, [table.cells(row) for row in result.outcomes])]
+    lines += ["", *table.plain(result.outcomes)]
     lines += ["", result.verdict, "", f"report: {result.report}"]
     lines.append(f"done in {result.seconds:.1f} s")
     return lines

@@ -1,8 +1,4 @@
-"""Shows a run until it has ended: a live table, plain lines, or JSON.
-
-Displays get the time as an argument: what they say when is decided without a
-clock, so tests need none.
-"""
+"""Following a run until it has ended: a live table, plain lines, or JSON."""
 
 from __future__ import annotations
 
@@ -10,73 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import Protocol
 
 import typer
 
-from lipt.trainer.cli.display.output import print_json
-from lipt.trainer.cli.display.progress import change_lines, heartbeat_line
-from lipt.trainer.cli.display.waiting import SILENCE_SECONDS, Background, Quiet
+from lipt.trainer.cli.display.displays import Display, JsonDisplay, LineDisplay
+from lipt.trainer.cli.display.waiting import in_background
 from lipt.trainer.views import RunView
-
-
-class Display(Protocol):
-    """Where a run is shown; times are seconds of one clock that never goes back."""
-
-    def show(self, run: RunView, now: float) -> None:
-        """The run has changed."""
-        ...
-
-    def tick(self, now: float) -> None:
-        """Some time has passed."""
-        ...
-
-    def close(self) -> None:
-        """The run has ended, or is no longer followed."""
-        ...
-
-
-class LineDisplay:
-    """A line per state change and per learner, and one at least every ten seconds."""
-
-    def __init__(self, say: Callable[[str], None], now: float) -> None:
-        self._say = say
-        self._run: RunView | None = None
-        self._changed_at = now
-        self._said_at = now
-
-    def show(self, run: RunView, now: float) -> None:
-        """Say what changed; a learner's next step alone is not worth a line."""
-        lines = change_lines(self._run, run)
-        self._run = run
-        self._changed_at = now
-        for line in lines:
-            self._say(line)
-            self._said_at = now
-        self.tick(now)
-
-    def tick(self, now: float) -> None:
-        """Say that the run goes on, when nothing was said for too long."""
-        if now - self._said_at >= SILENCE_SECONDS:
-            self._say(heartbeat_line(self._run, now - self._changed_at))
-            self._said_at = now
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class JsonDisplay:
-    """One JSON object per change: the whole run, on one line."""
-
-    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - as the others
-        """Print the run."""
-        print_json(run)
-
-    def tick(self, now: float) -> None:
-        """A script needs no company."""
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def make_display(*, as_json: bool) -> Display:
@@ -106,9 +41,9 @@ def follow(
     """
     latest: RunView | None = None
     with closing(display):
-        for item in Background(changes):
+        for item in in_background(changes):
             now = time.monotonic()
-            if isinstance(item, Quiet):
+            if item is None:
                 display.tick(now)
             else:
                 latest = item

@@ -1,4 +1,4 @@
-"""A run on a terminal: one table that changes in place, a row per learner."""
+"""Live table of a run: it changes in place, a row per learner."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lipt.trainer.cli.display.displays import Display
 from lipt.trainer.cli.display.progress import LEARNER_COLUMNS, learner_cells, state_line
 from lipt.trainer.views import LearnerView, RunView
 
@@ -16,8 +17,8 @@ _NUMBERS = ("learner", "step", "loss", "validation", "density")
 _SPARE_LINES = 6
 
 
-class LiveDisplay:
-    """The run's state above a table of its learners."""
+class LiveDisplay(Display):
+    """A live table of a run's learners below a line with its state."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
@@ -30,9 +31,6 @@ class LiveDisplay:
         # What has ended is no longer drawn in place and may be of any length.
         learners = run.learners if run.ended else shown_learners(run.learners, height)
         self._live.update(render(run, learners), refresh=True)
-
-    def tick(self, now: float) -> None:
-        """The table stands there; it needs no further line."""
 
     def close(self) -> None:
         """Leave the last table on the screen and give the cursor back."""

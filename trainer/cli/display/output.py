@@ -1,14 +1,13 @@
-"""What commands print: JSON for scripts, tables for people."""
+"""Output of commands: JSON for scripts, lines for people."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import typer
 
-from lipt.trainer.writing.formatting import format_bytes, table_lines
 from lipt.trainer.writing.jsonable import to_jsonable
 
 
@@ -17,19 +16,10 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False))
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output."""
-    for line in table_lines(header, rows):
+def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """What a command has to show: the value for scripts, or the lines for people."""
+    if as_json:
+        print_json(value)
+        return
+    for line in lines:
         typer.echo(line)
-
-
-def counting_bytes(report: Callable[[str], None], activity: str) -> Callable[[int], None]:
-    """A function that is told of bytes as they move, and reports their sum."""
-    total = 0
-
-    def on_bytes(count: int) -> None:
-        nonlocal total
-        total += count
-        report(f"{activity}: {format_bytes(total)}")
-
-    return on_bytes

@@ -1,4 +1,4 @@
-"""What a run's changes look like in words; pure, so that no test needs a terminal."""
+"""Progress of a run in words: what has changed and what goes on; pure, so that tests are easy."""
 
 from __future__ import annotations
 
@@ -6,16 +6,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.trainer.views import LearnerView, RunView
 from lipt.trainer.writing.formatting import format_percent
 
-LEARNER_COLUMNS = (
-    "learner",
-    "worker",
-    "device",
-    "step",
-    "loss",
-    "validation",
-    "density",
-    "status",
-)
+LEARNER_COLUMNS = ("learner", "worker", "device", "step", "loss", "validation", "density", "status")
 
 # A line per this long, and news older than this is called old.
 STALE_SECONDS = 10.0
@@ -26,9 +17,7 @@ _FINISHED = (LearnerState.DONE, LearnerState.FAILED, LearnerState.DROPPED)
 def learner_status(learner: LearnerView) -> str:
     """What became of a learner, or what it is doing."""
     if learner.ingredient is not None:
-        return (
-            f"kept, alpha {learner.ingredient.alpha:g}" if learner.ingredient.kept else "discarded"
-        )
+        return str(learner.ingredient)
     word = "training" if learner.state is LearnerState.LEASED else learner.state.value
     return f"{word}: {learner.message}" if learner.message else word
 
@@ -55,9 +44,7 @@ def state_line(run: RunView) -> str:
         done = sum(learner.state is LearnerState.DONE for learner in run.learners)
         line += f", {done} of {len(run.learners)} learners done"
     elif run.progress is not None and run.progress.activity and not run.ended:
-        line += f", {run.progress.activity}"
-        if run.progress.total:
-            line += f" {run.progress.done}/{run.progress.total}"
+        line += f", {run.progress}"
     if run.state is RunState.READY and run.soup is not None:
         line += f"; {soup_line(run)}"
     elif run.message:
@@ -80,7 +67,7 @@ def soup_line(run: RunView) -> str:
 
 
 def learner_line(learner: LearnerView) -> str:
-    """A learner that has finished, been judged, or come back undone."""
+    """A learner that has finished, was tried in the soup, or waits for a worker again."""
     line = f"learner {learner.index}: {learner_status(learner)}"
     if learner.ingredient is not None:
         return (
@@ -128,7 +115,7 @@ def _moved_on(before: LearnerView | None, now: LearnerView) -> bool:
 
 
 def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
-    """What to say when there was nothing worth a line for some seconds.
+    """A sign of life, for when nothing was worth a line for some seconds.
 
     Args:
         run: the run as it was last heard of, None before the first answer.

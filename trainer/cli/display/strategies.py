@@ -1,4 +1,4 @@
-"""The strategies as a table on a terminal, and as lines of text elsewhere.
+"""Strategies as a table on a terminal, and as lines of text elsewhere.
 
 In the table, which is as wide as the terminal, a strategy's paper and options stand under
 its summary, where long lines wrap; the narrow columns are what one compares by.

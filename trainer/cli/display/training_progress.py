@@ -1,4 +1,4 @@
-"""Main training on a terminal: a bar with its measures; without one, a line now and then."""
+"""Progress of main training: a bar with its measures; without a terminal, a line now and then."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self
 
 import typer
 from rich.console import Console
@@ -55,12 +54,7 @@ class TrainingProgress:
             self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._progress is not None:
             self._progress.stop()
 
@@ -94,18 +88,11 @@ class TrainingProgress:
     def saying(self, *kinds: type[Warning]) -> Iterator[None]:
         """Print warnings of some kinds as lines, without the place in the code."""
 
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, kinds):
                 self.say(f"warning: {message}")
             else:
-                before(message, category, filename, lineno, file, line)
+                before(message, category, *place, **more)
 
         with warnings.catch_warnings():
             before = warnings.showwarning

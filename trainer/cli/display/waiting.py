@@ -1,4 +1,4 @@
-"""Waits for slow work without going silent: the work runs in a thread, the main thread talks.
+"""Waiting for slow work: it runs in a thread, so that the main thread can say how it goes.
 
 The main thread stays free for Ctrl-C, and a line appears at least every
 `SILENCE_SECONDS` whatever the coordinator does.
@@ -10,72 +10,59 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 import typer
+
+from lipt.trainer.writing.formatting import format_bytes
 
 SILENCE_SECONDS = 9.0
 TICK_SECONDS = 0.5
 
 ItemT = TypeVar("ItemT")
-
-
-@dataclass(frozen=True)
-class Quiet:
-    """Nothing came during one tick."""
-
-
-@dataclass(frozen=True)
-class _End:
-    error: BaseException | None
-
-
-class Background(Generic[ItemT]):
-    """Runs an iterable in a thread and yields its items, or `Quiet` while none comes.
-
-    Args:
-        items: consumed in the thread; its exception is raised in `__iter__`.
-        tick_seconds: the longest wait between two items of `__iter__`.
-    """
-
-    def __init__(self, items: Iterable[ItemT], *, tick_seconds: float = TICK_SECONDS) -> None:
-        self._items = items
-        self._tick_seconds = tick_seconds
-        self._queue: queue.SimpleQueue[ItemT | _End] = queue.SimpleQueue()
-
-    def __iter__(self) -> Iterator[ItemT | Quiet]:
-        # A daemon: Ctrl-C must not wait for a call that hangs.
-        threading.Thread(target=self._pump, name="lipt-background", daemon=True).start()
-        while True:
-            try:
-                item = self._queue.get(timeout=self._tick_seconds)
-            except queue.Empty:
-                yield Quiet()
-                continue
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            yield item
-
-    def _pump(self) -> None:
-        error: BaseException | None = None
-        try:
-            for item in self._items:
-                self._queue.put(item)
-        except BaseException as raised:  # noqa: BLE001 - raised again in the main thread
-            error = raised
-        self._queue.put(_End(error))
-
-
 ResultT = TypeVar("ResultT")
+
+Say = Callable[[str], None]
+
+
+def in_background(
+    items: Iterable[ItemT], *, tick_seconds: float = TICK_SECONDS
+) -> Iterator[ItemT | None]:
+    """Consume items in a thread and yield them, or None whenever none came for a tick.
+
+    What the items raise is raised here.
+    """
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    errors: list[BaseException] = []
+    end = object()
+
+    def pump() -> None:
+        try:
+            for item in items:
+                arrived.put(item)
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            errors.append(error)
+        arrived.put(end)
+
+    # A daemon: Ctrl-C must not wait for a call that hangs.
+    threading.Thread(target=pump, name="lipt-background", daemon=True).start()
+    while True:
+        try:
+            item = arrived.get(timeout=tick_seconds)
+        except queue.Empty:
+            yield None
+            continue
+        if item is end:
+            break
+        yield item
+    for error in errors:
+        raise error
 
 
 def run_talking(
-    work: Callable[[Callable[[str], None]], ResultT],
-    say: Callable[[str], None] = partial(typer.echo, err=True),
+    work: Callable[[Say], ResultT],
+    say: Say = partial(typer.echo, err=True),
     *,
     silence_seconds: float = SILENCE_SECONDS,
 ) -> ResultT:
@@ -98,7 +85,7 @@ def run_talking(
 
     latest, started, said = "working", time.monotonic(), time.monotonic()
     tick = min(TICK_SECONDS, silence_seconds)
-    for _ in Background(items(), tick_seconds=tick):
+    for _ in in_background(items(), tick_seconds=tick):
         while not reports.empty():
             latest = reports.get()
         now = time.monotonic()
@@ -106,3 +93,24 @@ def run_talking(
             say(f"{latest} ({now - started:.0f} s)")
             said = now
     return results[0]
+
+
+def run_counting(activity: str, move: Callable[[Callable[[int], None]], ResultT]) -> ResultT:
+    """As `run_talking`, for what moves bytes: says how many have moved.
+
+    Args:
+        activity: what is being moved, for the lines.
+        move: is given a function to tell of bytes as they move.
+    """
+
+    def work(report: Say) -> ResultT:
+        total = 0
+
+        def on_bytes(count: int) -> None:
+            nonlocal total
+            total += count
+            report(f"{activity}: {format_bytes(total)}")
+
+        return move(on_bytes)
+
+    return run_talking(work)

@@ -1,4 +1,4 @@
-"""The examination of `lipt doctor`: what is installed, what answers, and what to do about it.
+"""Doctor: what is installed, what answers, and what to do about it, for `lipt doctor`.
 
 Imported by that command alone. Finding facts and judging them are kept apart: `checks` is pure.
 """

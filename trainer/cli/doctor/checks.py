@@ -1,4 +1,4 @@
-"""What `lipt doctor` concludes from what it found; pure, a check per fact."""
+"""Checks of `lipt doctor`: what each fact means, and what to do about it; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds out what `lipt doctor` prints: here first, then on the way to the coordinator."""
+"""Examination by `lipt doctor`: what is installed here, then what the coordinator answers."""
 
 from __future__ import annotations
 

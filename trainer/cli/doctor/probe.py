@@ -1,4 +1,4 @@
-"""What stands at an address, asked with plain sockets: gRPC's own errors blur the causes.
+"""Network probe: what stands at an address, asked with plain sockets.
 
 "Nobody listens", "that name does not resolve", "it speaks TLS" and "its
 certificate is another host's" each have their own remedy.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from pathlib import Path
 
 from lipt.common.network.tls import TlsFiles
 from lipt.trainer.cli.doctor.checks import Check
@@ -82,28 +81,17 @@ def _handshake(connection: socket.socket, host: str, tls: TlsFiles) -> Check:
             "Start the coordinator with --tls-cert and --tls-key, or leave the --tls options out; "
             "check that certificate and key belong together.",
         )
-    days = _days_left(certificate.get("notAfter"))
-    detail = "the coordinator's certificate is trusted"
-    if days is None:
-        return Check("tls", True, detail)
+    # One that was verified says when it ends.
+    days = (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / 86_400
+    detail = f"the coordinator's certificate is trusted, for another {days:.0f} days"
     if days < _SOON_DAYS:
-        return Check("tls", None, f"{detail}, for another {days:.0f} days", "Renew it soon.")
-    return Check("tls", True, f"{detail}, for another {days:.0f} days")
+        return Check("tls", None, detail, "Renew it soon.")
+    return Check("tls", True, detail)
 
 
 def _context(tls: TlsFiles) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=_text(tls.ca))
+    context = ssl.create_default_context(cafile=tls.ca)
     if tls.cert is not None:
         context.load_cert_chain(tls.cert, tls.key)
     context.set_alpn_protocols(["h2"])
     return context
-
-
-def _text(path: Path | None) -> str | None:
-    return str(path) if path else None
-
-
-def _days_left(not_after: object) -> float | None:
-    if not isinstance(not_after, str):
-        return None
-    return (ssl.cert_time_to_seconds(not_after) - time.time()) / 86_400

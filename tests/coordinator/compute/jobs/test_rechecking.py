@@ -8,7 +8,7 @@ import torch
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset, sample_ids
@@ -31,7 +31,7 @@ def stored(context: Context) -> Callable[[float], BlobName]:
 
     def store(scale: float) -> BlobName:
         changed = weights | {head: weights[head] * scale}
-        return context.blobs.put_bytes(serialize_weights(changed))
+        return context.blobs.put_bytes(pack(changed))
 
     return store
 

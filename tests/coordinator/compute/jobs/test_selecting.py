@@ -9,10 +9,16 @@ import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import CorruptBlobError, FeaturesError, SignalsError, UnknownBlobError
+from lipt.common.errors import (
+    CorruptBlobError,
+    FeaturesError,
+    SignalsError,
+    UnknownBlobError,
+    WeightsError,
+)
 from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets.digest import subset_digest
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import selecting
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -56,7 +62,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
 @pytest.fixture(scope="module")
 def weights(context: Context) -> BlobName:
     state = context.new_model(CONFIG).state_dict()
-    return context.blobs.put_bytes(serialize_weights(state))
+    return context.blobs.put_bytes(pack(state))
 
 
 @pytest.fixture
@@ -80,7 +86,7 @@ def select(
 
 
 def put(context: Context, **tensors: torch.Tensor) -> BlobName:
-    return context.blobs.put_bytes(serialize_weights(tensors))
+    return context.blobs.put_bytes(pack(tensors))
 
 
 def test_a_subset_is_stored_as_its_digest_says(context: Context, select: Any) -> None:
@@ -179,6 +185,20 @@ def test_without_own_features_they_are_the_model_s(select: Any) -> None:
     assert torch.equal(probe.seen.features_ND, both.seen.features_ND)
     with pytest.raises(UnknownBlobError):
         select(Probe(FEATURES), weights=BlobName.of(b"never uploaded"))
+
+
+def test_uploaded_weights_that_are_not_finite_are_called_that(
+    context: Context, select: Any
+) -> None:
+    state = context.new_model(CONFIG).state_dict()
+    name, tensor = next(iter(state.items()))
+    diverged = put(context, **{**state, name: tensor * float("inf")})
+    with pytest.raises(WeightsError) as refused:
+        select(Probe(SIGNALS), weights=diverged)
+    sentence = str(refused.value)
+    assert f"weights {diverged.sha256[:12]} cannot be selected on: {name!r} has NaN or" in sentence
+    assert "Go back to a checkpoint from before it diverged" in sentence
+    assert "learner" not in sentence
 
 
 def test_pairs_that_were_not_given_are_asked_for(context: Context, select: Any) -> None:

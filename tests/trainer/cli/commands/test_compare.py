@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from lipt.trainer.cli import main
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.comparison.verdict import outcomes, verdict
-from lipt.trainer.main_training import evaluation, training
-from tests.end_to_end.cluster import Cluster
+from lipt.trainer.main_training import forward, training
+from tests.cluster import Cluster
 
 STRATEGIES = ("uniform", "uniform_per_class", "craig", "grand")
 CELLS = {
@@ -83,9 +83,8 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
     pytest.importorskip("sklearn")
     pytest.importorskip("scipy")
     folder = tmp_path_factory.mktemp("compare")
-    cluster = Cluster(folder)
-    try:
-        cluster.start_coordinator(data="digits-train")
+    with Cluster(folder) as cluster:
+        cluster.start_coordinator("--data", "digits-train")
         cluster.start_worker("one")
         file = folder / "comparison.jsonl"
         first = cluster.start(
@@ -100,12 +99,10 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
         first.stop(9)
         found = Comparison(cluster, file, read_trials(file)[1], None, [])
         with pytest.MonkeyPatch.context() as patch:
-            counted = noting(evaluation.accuracy, found.looked_at)
+            counted = noting(forward.accuracy, found.looked_at)
             patch.setattr(training, "accuracy", counted)
             found.again = found.run("--steps", "3", "--out", str(file))
         yield found
-    finally:
-        cluster.end()
 
 
 def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison) -> None:

@@ -14,7 +14,7 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import config_pb2, run_pb2, subset_pb2
 from tests.trainer.cli.conftest import log_of
-from tests.trainer.made_up import made_up_subset
+from tests.trainer.made_up import made_up_subset, subset_description, subset_examples
 
 ARGUMENTS = ("--strategy", "craig", "--budget", "40", "--epochs", "6", "--every", "2")
 
@@ -27,20 +27,14 @@ def run_of_resnet8(fake: Any) -> None:
 
 def script(start: int, fingerprint: str) -> list[Any]:
     subset = made_up_subset(range(start, start + 40), fingerprint=fingerprint)
-    described = subset_pb2.Subset(
+    described = subset_description(
+        subset.digest,
         strategy="craig",
         num_examples=40,
         fingerprint=fingerprint,
-        digest=subset.digest,
         manifest_json="{}",
     )
-    examples = subset_pb2.SubsetExamples(
-        indices=subset.indices.tolist(), weights=subset.weights.tolist()
-    )
-    return [
-        subset_pb2.GetSubsetResponse(subset=described),
-        subset_pb2.GetSubsetResponse(examples=examples),
-    ]
+    return [described, subset_examples(subset.indices.tolist(), subset.weights.tolist())]
 
 
 @pytest.mark.parametrize("prefetch", [False, True])

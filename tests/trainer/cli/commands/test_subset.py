@@ -12,25 +12,14 @@ import pytest
 
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2
+from tests.trainer.made_up import subset_description, subset_examples
 
 DIGEST = hashlib.sha256(struct.pack("<2q2f", 2, 5, 1.0, 0.5)).hexdigest()
 
 
 def subset_script() -> list[Any]:
-    return [
-        subset_pb2.GetSubsetResponse(
-            subset=subset_pb2.Subset(
-                strategy="grand",
-                num_examples=2,
-                fingerprint="f" * 64,
-                digest=DIGEST,
-                manifest_json='{"seed": 0}',
-            )
-        ),
-        subset_pb2.GetSubsetResponse(
-            examples=subset_pb2.SubsetExamples(indices=[2, 5], weights=[1.0, 0.5])
-        ),
-    ]
+    described = subset_description(DIGEST, num_examples=2, manifest_json='{"seed": 0}')
+    return [described, subset_examples([2, 5], [1.0, 0.5])]
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".json", ".parquet"])

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from lipt.common.data import Dataset
 from lipt.common.models import build_model
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import run_pb2
 from tests.trainer.cli.conftest import log_of
@@ -118,7 +118,7 @@ def test_training_begins_with_a_runs_weights(
     fake: Any, train: Any, subset_file: Path, tmp_path: Path, init: str, kind: Any
 ) -> None:
     model = build_model("resnet8", num_classes=10, image_shape=(1, 8, 8), seed=77)
-    fake.weights = {kind: serialize_weights(model.state_dict())}
+    fake.weights = {kind: pack(model.state_dict())}
     out = tmp_path / "w.safetensors"
     # A learning rate that no parameter notices: what comes out is what went in.
     still = ("--steps", "1", "--set", "learning_rate=1e-30", "--out", str(out))
@@ -133,7 +133,7 @@ def test_training_begins_with_a_runs_weights(
 
 def test_weights_of_another_model_are_refused(fake: Any, train: Any, subset_file: Path) -> None:
     other = build_model("resnet8", num_classes=3, image_shape=(1, 8, 8), seed=0)
-    fake.weights = {run_pb2.WEIGHTS_KIND_PRETRAINED: serialize_weights(other.state_dict())}
+    fake.weights = {run_pb2.WEIGHTS_KIND_PRETRAINED: pack(other.state_dict())}
     result = train("--subset", str(subset_file), "--init", "pretrained", "--steps", "1")
     assert result.exit_code == 1
     assert "lipt: the weights differ from the model's in 2 tensors: 'fc.weight'" in result.stderr

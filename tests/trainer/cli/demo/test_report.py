@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from lipt.trainer.cli.demo.pipeline import DemoResult
+from lipt.common.states import RunState
+from lipt.trainer.cli.demo.experiment import DemoResult, SubsetResult
 from lipt.trainer.cli.demo.report import report_lines, spread
-from lipt.trainer.cli.demo.trying import SubsetResult
-from lipt.trainer.client.conversion import view_of
-from lipt.trainer.comparison.verdict import Difference, Outcome
-from lipt.trainer.views import DatasetView, RunView
-from lipt.v1 import run_pb2
+from lipt.trainer.comparison.verdict import Difference
+from lipt.trainer.views import DatasetView, SoupView
+from tests.trainer.made_up import made_up_outcome, made_up_run
 
 
 @pytest.mark.parametrize(
@@ -22,28 +21,10 @@ def test_the_spread_of_classes(counts: list[int], text: str) -> None:
 
 
 def test_the_report_sets_accuracies_and_subsets_side_by_side_and_ends_with_the_verdict() -> None:
-    soup = run_pb2.SoupReport(
-        initial_accuracy=0.1,
-        mean_learner_accuracy=0.375,
-        best_learner_accuracy=0.5,
-        soup_accuracy=0.625,
-    )
-    run = view_of(
-        RunView, run_pb2.Run(run_id="r", name="demo", state=run_pb2.RUN_STATE_READY, soup=soup)
-    )
+    run = made_up_run(state=RunState.READY, soup=SoupView(0.1, 0.375, 0.5, 0.625, 1, 200))
     file = Path("lipt-demo/subset-grand.npy")
-    outcome = Outcome(
-        strategy="grand",
-        fraction=0.1,
-        num_seeds=3,
-        mean_accuracy=0.5,
-        std_accuracy=0.01,
-        difference=Difference(-0.4, -0.42, -0.38),
-        subset_accuracy=1.0,
-        levelled_off=True,
-        num_steps=150,
-        total_seconds=7.0,
-        bytes_sent=3_500_000,
+    outcome = made_up_outcome(
+        strategy="grand", difference=Difference(-0.4, -0.42, -0.38), bytes_sent=3_500_000
     )
     result = DemoResult(
         dataset=DatasetView("digits", 1797, ("0", "1"), (900, 897), "abc", (1, 8, 8)),

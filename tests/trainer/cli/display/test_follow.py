@@ -8,15 +8,17 @@ import pytest
 from rich.console import Console
 
 from lipt.common.states import LearnerState, RunState
-from lipt.trainer.cli.display.follow import LineDisplay, follow
+from lipt.trainer.cli.display.displays import Display, LineDisplay
+from lipt.trainer.cli.display.follow import follow
 from lipt.trainer.cli.display.live import LiveDisplay, render, shown_learners
-from lipt.trainer.cli.display.waiting import Background, Quiet, run_talking
+from lipt.trainer.cli.display.waiting import in_background, run_talking
+from tests.trainer.made_up import KEPT, made_up_learner, made_up_run
 
 
-def test_lines_come_at_changes_and_at_least_every_ten_seconds(make_run: Any) -> None:
+def test_lines_come_at_changes_and_at_least_every_ten_seconds() -> None:
     said: list[str] = []
     display = LineDisplay(said.append, now=0.0)
-    display.show(make_run(state=RunState.PENDING), now=1.0)
+    display.show(made_up_run(state=RunState.PENDING), now=1.0)
     assert said == ["run demo: pending"]
     for second in range(2, 10):
         display.tick(float(second))
@@ -27,18 +29,18 @@ def test_lines_come_at_changes_and_at_least_every_ten_seconds(make_run: Any) -> 
     assert said[2:] == ["run demo: pending; no news for 18 s"]
 
 
-def test_changes_that_say_nothing_do_not_keep_it_silent(make_run: Any, make_learner: Any) -> None:
+def test_changes_that_say_nothing_do_not_keep_it_silent() -> None:
     said: list[str] = []
     display = LineDisplay(said.append, now=0.0)
     for second in range(30):
-        learner = make_learner(0, state=LearnerState.LEASED, step=second)
-        display.show(make_run(learners=(learner,)), now=float(second))
+        learner = made_up_learner(0, state=LearnerState.LEASED, step=second)
+        display.show(made_up_run(learners=(learner,)), now=float(second))
     # One at first, then one every nine seconds: at 9, 18 and 27.
     assert len(said) == 4
     assert said[1] == "run demo: training, 0 of 1 learners done; learner 0 at step 9/5"
 
 
-class _Recorder:
+class _Recorder(Display):
     def __init__(self) -> None:
         self.shown: list[Any] = []
         self.ticks = 0
@@ -54,8 +56,8 @@ class _Recorder:
         self.closed = True
 
 
-def test_following_shows_every_change_and_returns_the_last(make_run: Any) -> None:
-    runs = [make_run(revision=number) for number in (1, 2, 3)]
+def test_following_shows_every_change_and_returns_the_last() -> None:
+    runs = [made_up_run(revision=number) for number in (1, 2, 3)]
     display = _Recorder()
     assert follow(iter(runs), display) is runs[-1]
     assert display.shown == runs
@@ -66,12 +68,12 @@ def test_following_nothing_returns_none() -> None:
     assert follow(iter(()), _Recorder()) is None
 
 
-def test_a_check_ends_the_following(make_run: Any) -> None:
+def test_a_check_ends_the_following() -> None:
     hold = threading.Event()
     display = _Recorder()
 
     def changes() -> Any:
-        yield make_run()
+        yield made_up_run()
         hold.wait()
 
     def check() -> None:
@@ -92,12 +94,12 @@ def test_quiet_comes_while_nothing_does() -> None:
         yield 2
 
     seen: list[Any] = []
-    for item in Background(items(), tick_seconds=0.001):
+    for item in in_background(items(), tick_seconds=0.001):
         seen.append(item)
-        if isinstance(item, Quiet):
+        if item is None:
             hold.set()
-    assert [item for item in seen if not isinstance(item, Quiet)] == [1, 2]
-    assert Quiet() in seen
+    assert [item for item in seen if item is not None] == [1, 2]
+    assert None in seen
 
 
 def test_an_error_of_the_work_is_raised_here() -> None:
@@ -125,13 +127,13 @@ def test_slow_work_is_talked_about() -> None:
     assert any(line.startswith("scoring 3/9 (") for line in said)
 
 
-def test_the_table_has_a_row_per_learner(make_run: Any, make_learner: Any, kept: Any) -> None:
+def test_the_table_has_a_row_per_learner() -> None:
     learners = (
-        make_learner(0, state=LearnerState.DONE, worker="[red]", ingredient=kept),
-        make_learner(1, state=LearnerState.LEASED, worker="w-2", step=3, loss=0.5),
+        made_up_learner(0, state=LearnerState.DONE, worker="[red]", ingredient=KEPT),
+        made_up_learner(1, state=LearnerState.LEASED, worker="w-2", step=3, loss=0.5),
     )
     console = Console(file=io.StringIO(), width=120, force_terminal=False)
-    console.print(render(make_run(learners=learners), learners))
+    console.print(render(made_up_run(learners=learners), learners))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "run demo: training, 1 of 2 learners done" in text
     assert "kept, alpha 0.3" in text
@@ -139,20 +141,20 @@ def test_the_table_has_a_row_per_learner(make_run: Any, make_learner: Any, kept:
     assert "3/5" in text
 
 
-def test_a_table_taller_than_the_terminal_shows_those_in_training(make_learner: Any) -> None:
+def test_a_table_taller_than_the_terminal_shows_those_in_training() -> None:
     learners = tuple(
-        make_learner(index, state=LearnerState.LEASED if index == 7 else LearnerState.QUEUED)
+        made_up_learner(index, state=LearnerState.LEASED if index == 7 else LearnerState.QUEUED)
         for index in range(10)
     )
     assert [item.index for item in shown_learners(learners, 3)] == [0, 1, 7]
     assert shown_learners(learners, 10) == learners
 
 
-def test_a_live_table_ends_with_its_last_state(make_run: Any) -> None:
+def test_a_live_table_ends_with_its_last_state() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True)
     display = LiveDisplay(console)
-    display.show(make_run(state=RunState.PENDING), 0.0)
+    display.show(made_up_run(state=RunState.PENDING), 0.0)
     display.tick(1.0)
-    display.show(make_run(state=RunState.CANCELLED), 2.0)
+    display.show(made_up_run(state=RunState.CANCELLED), 2.0)
     display.close()
     assert "run demo: cancelled" in console.file.getvalue()  # type: ignore[attr-defined]

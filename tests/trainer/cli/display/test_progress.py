@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.progress import (
@@ -10,13 +9,14 @@ from lipt.trainer.cli.display.progress import (
     learner_cells,
     state_line,
 )
-from lipt.trainer.views import ProgressView
+from lipt.trainer.views import ProgressView, SoupView
+from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_run
 
 
-def test_a_row_shows_what_is_known(make_learner: Any, kept: Any, discarded: Any) -> None:
-    queued = make_learner(3, density=0.0)
+def test_a_row_shows_what_is_known() -> None:
+    queued = made_up_learner(3, density=0.0)
     assert learner_cells(queued, 5) == ("3", "-", "-", "0/5", "-", "-", "-", "queued")
-    training = make_learner(
+    training = made_up_learner(
         0, state=LearnerState.LEASED, worker="w-1", device="cpu", step=2, loss=1.2345
     )
     assert learner_cells(training, 5) == (
@@ -29,27 +29,27 @@ def test_a_row_shows_what_is_known(make_learner: Any, kept: Any, discarded: Any)
         "0.900",
         "training",
     )
-    done = replace(training, state=LearnerState.DONE, step=5, ingredient=kept)
+    done = replace(training, state=LearnerState.DONE, step=5, ingredient=KEPT)
     assert learner_cells(done, 5)[5:] == ("50.0%", "0.900", "kept, alpha 0.3")
-    assert learner_cells(replace(done, ingredient=discarded), 5)[-1] == "discarded"
-    failed = make_learner(1, state=LearnerState.FAILED, message="the loss is not finite")
+    assert learner_cells(replace(done, ingredient=DISCARDED), 5)[-1] == "discarded"
+    failed = made_up_learner(1, state=LearnerState.FAILED, message="the loss is not finite")
     assert learner_cells(failed, 5)[-1] == "failed: the loss is not finite"
 
 
-def test_the_first_sight_of_a_run_is_one_line(make_run: Any, make_learner: Any) -> None:
-    run = make_run(learners=(make_learner(0), make_learner(1)))
+def test_the_first_sight_of_a_run_is_one_line() -> None:
+    run = made_up_run(learners=(made_up_learner(0), made_up_learner(1)))
     assert change_lines(None, run) == ["run demo: training, 0 of 2 learners done"]
 
 
-def test_a_step_alone_is_not_worth_a_line(make_run: Any, make_learner: Any) -> None:
-    before = make_run(learners=(make_learner(0, state=LearnerState.LEASED, step=1),))
-    after = make_run(learners=(make_learner(0, state=LearnerState.LEASED, step=2),))
+def test_a_step_alone_is_not_worth_a_line() -> None:
+    before = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED, step=1),))
+    after = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED, step=2),))
     assert change_lines(before, after) == []
 
 
-def test_a_finished_learner_is_a_line(make_run: Any, make_learner: Any) -> None:
-    before = make_run(learners=(make_learner(0, state=LearnerState.LEASED),))
-    done = make_learner(
+def test_a_finished_learner_is_a_line() -> None:
+    before = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED),))
+    done = made_up_learner(
         0,
         state=LearnerState.DONE,
         worker="w-1",
@@ -58,25 +58,24 @@ def test_a_finished_learner_is_a_line(make_run: Any, make_learner: Any) -> None:
         train_seconds=4.25,
         density=0.912,
     )
-    assert change_lines(before, make_run(learners=(done,))) == [
+    assert change_lines(before, made_up_run(learners=(done,))) == [
         "learner 0: done on w-1 (cpu) in 4.2 s, loss 1.500, density 0.912"
     ]
 
 
-def test_a_learner_that_came_back_undone_is_a_line(make_run: Any, make_learner: Any) -> None:
-    before = make_run(learners=(make_learner(0, state=LearnerState.LEASED),))
-    after = make_run(learners=(make_learner(0, message="worker w-1 was lost"),))
+def test_a_learner_that_came_back_undone_is_a_line() -> None:
+    before = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED),))
+    after = made_up_run(learners=(made_up_learner(0, message="worker w-1 was lost"),))
     assert change_lines(before, after) == ["learner 0: queued: worker w-1 was lost"]
 
 
-def test_the_soup_is_told_in_its_order(
-    make_run: Any, make_learner: Any, kept: Any, discarded: Any, soup: Any
-) -> None:
-    done = [make_learner(index, state=LearnerState.DONE) for index in (0, 1)]
-    before = make_run(state=RunState.MERGING, learners=tuple(done))
-    after = make_run(
+def test_the_soup_is_told_in_its_order() -> None:
+    soup = SoupView(0.1, 0.375, 0.5, 0.5, num_kept=1, num_validation_examples=200)
+    done = [made_up_learner(index, state=LearnerState.DONE) for index in (0, 1)]
+    before = made_up_run(state=RunState.MERGING, learners=tuple(done))
+    after = made_up_run(
         state=RunState.READY,
-        learners=(replace(done[0], ingredient=discarded), replace(done[1], ingredient=kept)),
+        learners=(replace(done[0], ingredient=DISCARDED), replace(done[1], ingredient=KEPT)),
         soup=soup,
     )
     assert change_lines(before, after) == [
@@ -89,29 +88,29 @@ def test_the_soup_is_told_in_its_order(
     ]
 
 
-def test_a_state_says_what_is_done_in_it(make_run: Any) -> None:
-    merging = make_run(state=RunState.MERGING, progress=ProgressView("greedy soup", 3, 10))
+def test_a_state_says_what_is_done_in_it() -> None:
+    merging = made_up_run(state=RunState.MERGING, progress=ProgressView("greedy soup", 3, 10))
     assert state_line(merging) == "run demo: merging, greedy soup 3/10"
-    unknown = make_run(state=RunState.INITIALIZING, progress=ProgressView("training", 0, 0))
+    unknown = made_up_run(state=RunState.INITIALIZING, progress=ProgressView("training", 0, 0))
     assert state_line(unknown) == "run demo: initializing, training"
-    failed = make_run(state=RunState.FAILED, message="no learner arrived.")
+    failed = made_up_run(state=RunState.FAILED, message="no learner arrived.")
     assert state_line(failed) == "run demo: failed: no learner arrived."
-    assert state_line(make_run(name="", state=RunState.PENDING)) == "run r-1: pending"
+    assert state_line(made_up_run(name="", state=RunState.PENDING)) == "run r-1: pending"
 
 
-def test_a_heartbeat_says_who_trains(make_run: Any, make_learner: Any) -> None:
+def test_a_heartbeat_says_who_trains() -> None:
     learners = tuple(
-        make_learner(index, state=LearnerState.LEASED, step=index) for index in range(6)
+        made_up_learner(index, state=LearnerState.LEASED, step=index) for index in range(6)
     )
-    assert heartbeat_line(make_run(learners=learners), 3.0) == (
+    assert heartbeat_line(made_up_run(learners=learners), 3.0) == (
         "run demo: training, 0 of 6 learners done; learner 0 at step 0/5, learner 1 at step 1/5, "
         "learner 2 at step 2/5, learner 3 at step 3/5, 2 more"
     )
 
 
-def test_a_heartbeat_says_what_is_wrong(make_run: Any, make_learner: Any) -> None:
+def test_a_heartbeat_says_what_is_wrong() -> None:
     assert heartbeat_line(None, 12.0) == "waiting for the coordinator's first answer for 12 s"
-    assert heartbeat_line(make_run(learners=(make_learner(0),)), 25.0) == (
+    assert heartbeat_line(made_up_run(learners=(made_up_learner(0),)), 25.0) == (
         "run demo: training, 0 of 1 learners done; no worker has an assignment: is a lipt-worker "
         "running?; no news for 25 s"
     )

@@ -8,21 +8,18 @@ import pytest
 from lipt.trainer.cli.display.training_progress import TrainingProgress, measures_text
 from lipt.trainer.main_training.records import EpochRecord
 from tests.clock import Clock
+from tests.trainer.made_up import made_up_record
 
 
 def record(epoch: int, **changes: Any) -> EpochRecord:
-    fields: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "step": 10 * epoch,
         "num_steps": 40,
-        "num_examples": 2560,
         "loss": 1.2345,
-        "accuracy": 0.5,
-        "learning_rate": 0.1,
         "images_per_second": 1234.5,
-        "seconds": 7.0,
         "seconds_left": 70.0,
     }
-    return EpochRecord(epoch=epoch, **(fields | changes))
+    return made_up_record(epoch, **(figures | changes))
 
 
 def test_measures_in_words() -> None:

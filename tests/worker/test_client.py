@@ -15,8 +15,9 @@ from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, Pr
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.coordinator import Coordinator, Report
+from lipt.worker.client import CoordinatorClient, Report
 
 TASK = LearnerTask(
     model="resnet8",
@@ -42,8 +43,19 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
             shard=blob_to_proto(BlobName.of(b"shard")),
             task=task_to_proto(TASK),
         )
+        self.registered: list[worker_pb2.RegisterRequest] = []
+        self.beats: list[worker_pb2.HeartbeatRequest] = []
+        self.stop = False
         self.released: list[worker_pb2.ReleaseAssignmentRequest] = []
         self.committed: list[worker_pb2.CommitResultRequest] = []
+
+    def Register(self, request: Any, context: Any) -> Any:
+        self.registered.append(request)
+        return worker_pb2.RegisterResponse(worker_id="w")
+
+    def Heartbeat(self, request: Any, context: Any) -> Any:
+        self.beats.append(request)
+        return worker_pb2.HeartbeatResponse(stop=self.stop)
 
     def AcquireAssignment(self, request: Any, context: Any) -> Any:
         return worker_pb2.AcquireAssignmentResponse(assignment=self.assignment)
@@ -58,18 +70,48 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Fake, Coordinator]]:
+def served() -> Iterator[tuple[Fake, CoordinatorClient]]:
     fake = Fake()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
     server = grpc.server(ThreadPoolExecutor(2))
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(fake, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with open_channel(f"127.0.0.1:{port}") as channel:
-        yield fake, Coordinator(channel)
+        yield fake, CoordinatorClient(channel)
     server.stop(None).wait()
 
 
-def test_assignment_arrives_as_it_was_given(served: tuple[Fake, Coordinator]) -> None:
+def test_worker_says_who_it_is_and_which_protocol_it_speaks(
+    served: tuple[Fake, CoordinatorClient],
+) -> None:
+    fake, client = served
+    worker_id = client.register(
+        "i", name="one", device="cpu", versions={"torch": "2"}, allowed_modules=("mine",)
+    )
+    assert worker_id == "w"
+    (request,) = fake.registered
+    assert (request.instance_id, request.name, request.device) == ("i", "one", "cpu")
+    assert (request.protocol.major, request.protocol.minor) == (PROTOCOL_MAJOR, PROTOCOL_MINOR)
+    assert dict(request.versions) == {"torch": "2"}
+    assert list(request.allowed_modules) == ["mine"]
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_heartbeat_brings_the_progress_and_the_answer_whether_to_stop(
+    served: tuple[Fake, CoordinatorClient], stop: bool
+) -> None:
+    fake, client = served
+    fake.stop = stop
+    assignment = client.acquire("w")
+    assert assignment is not None
+    progress = worker_pb2.LearnerProgress(step=3, num_steps=10)
+    assert client.heartbeat("w", assignment, progress) is stop
+    (beat,) = fake.beats
+    assert (beat.worker_id, beat.assignment_id, beat.epoch) == ("w", "r/0", 7)
+    assert beat.progress == progress
+
+
+def test_assignment_arrives_as_it_was_given(served: tuple[Fake, CoordinatorClient]) -> None:
     assignment = served[1].acquire("w")
     assert assignment is not None
     assert (assignment.assignment_id, assignment.epoch) == ("r/0", 7)
@@ -77,21 +119,21 @@ def test_assignment_arrives_as_it_was_given(served: tuple[Fake, Coordinator]) ->
 
 
 def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
-    served: tuple[Fake, Coordinator],
+    served: tuple[Fake, CoordinatorClient],
 ) -> None:
-    fake, coordinator = served
+    fake, client = served
     fake.assignment.task.pruning_method = 99  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="pruning_method = '99'"):
-        coordinator.acquire("w")
+        client.acquire("w")
     (released,) = fake.released
     assert (released.assignment_id, released.epoch) == ("r/0", 7)
     assert "pruning_method = '99'" in released.error
 
 
-def test_interrupted_worker_asks_no_more(served: tuple[Fake, Coordinator]) -> None:
-    coordinator = served[1]
-    coordinator.interrupt()
-    assert coordinator.acquire("w") is None
+def test_interrupted_worker_asks_no_more(served: tuple[Fake, CoordinatorClient]) -> None:
+    client = served[1]
+    client.interrupt()
+    assert client.acquire("w") is None
 
 
 class Poll:
@@ -109,24 +151,26 @@ class Poll:
 
 
 def test_signal_while_a_poll_is_being_made_ends_that_poll(
-    served: tuple[Fake, Coordinator], monkeypatch: pytest.MonkeyPatch
+    served: tuple[Fake, CoordinatorClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    coordinator = served[1]
+    client = served[1]
 
     def future(*_: Any, **__: Any) -> Poll:
-        coordinator.interrupt()  # what the handler of a signal does
+        client.interrupt()  # what the handler of a signal does
         return Poll()
 
-    monkeypatch.setattr(coordinator._stub.AcquireAssignment, "future", future)
-    assert coordinator.acquire("w") is None
+    monkeypatch.setattr(client._stub.AcquireAssignment, "future", future)
+    assert client.acquire("w") is None
 
 
-def test_result_goes_out_with_its_snapshots_in_order(served: tuple[Fake, Coordinator]) -> None:
-    fake, coordinator = served
-    assignment = coordinator.acquire("w")
+def test_result_goes_out_with_its_snapshots_in_order(
+    served: tuple[Fake, CoordinatorClient],
+) -> None:
+    fake, client = served
+    assignment = client.acquire("w")
     assert assignment is not None
     early, late, result = (BlobName.of(content) for content in (b"1", b"2", b"3"))
-    coordinator.commit("w", assignment, result, Report(1.0, 2.0, 3.0, 4), [early, late])
+    client.commit("w", assignment, result, Report(1.0, 2.0, 3.0, 4), [early, late])
     (committed,) = fake.committed
     assert blob_from_proto(committed.result) == result
     assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]

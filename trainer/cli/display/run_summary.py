@@ -1,4 +1,4 @@
-"""A whole run as lines of text."""
+"""Summary of a run: all that is known of it, as lines of text."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The pipeline's stages as jobs: what they refuse, and what a disk does to what they read."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -6,19 +8,59 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
-from lipt.common.errors import CorruptBlobError
+from lipt.common.errors import CorruptBlobError, DataError, LiptError, UnknownNameError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model
-from lipt.common.weights.files import serialize_weights
+from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, MakeSoup, SoupResult
+from lipt.coordinator.compute.jobs.pretraining import (
+    DamagedLearners,
+    DataDescription,
+    DescribeData,
+    MakeSoup,
+    SoupResult,
+)
 from tests.blob_files import flip_a_bit
-from tests.digits import digits_context
+from tests.digits import digits_context, digits_settings
+
+
+def describe(directory: Path, source: str) -> DataDescription:
+    settings = digits_settings(directory / "state", source)
+    return DescribeData().run(Context(settings, report=lambda *_: None))
+
+
+def test_data_set_is_described_by_its_classes_its_images_and_its_fingerprint(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("sklearn")
+    data = describe(tmp_path, "digits")
+    assert data.source == "digits"
+    assert data.class_names == tuple("0123456789")
+    assert data.num_examples == sum(data.class_counts) == 1797
+    assert data.image_shape == (1, 8, 8)
+    assert data.fingerprint == describe(tmp_path, "digits").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "words"),
+    [
+        ("digitz", UnknownNameError, r"'digitz'.*digits,.*cifar10:PATH.*package\.module:factory"),
+        ("imagefolder:{}/none", DataError, "{}/none"),
+        ("imagefolder:{}/empty", DataError, "{}/empty"),
+    ],
+)
+def test_data_that_is_not_there_is_refused(
+    tmp_path: Path, source: str, error: type[LiptError], words: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(error, match=words.format(tmp_path)):
+        describe(tmp_path, source.format(tmp_path))
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
+    """One for each test: they damage what is stored."""
     return digits_context(tmp_path)
 
 
@@ -31,7 +73,7 @@ def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
     weights = build_model(
         "resnet8", num_classes=10, image_shape=context.dataset.image_shape, seed=0
     ).state_dict()
-    initial = context.blobs.put_bytes(serialize_weights(weights))
+    initial = context.blobs.put_bytes(pack(weights))
     learner = context.blobs.put_bytes(
         encode_sparse({name: tensor * 2 for name, tensor in weights.items()})
     )

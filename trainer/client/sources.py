@@ -1,29 +1,39 @@
-"""The user's own features on their way to the coordinator: a safetensors file, or its tensors.
+"""Sources of an upload: a user's own weights or features, as safetensors.
 
-The coordinator checks shapes and values; this refuses what is no such file before it is sent.
+The coordinator checks shapes and values; a file of another format is refused before it is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lipt.common.errors import FeaturesError, WeightsError
 from lipt.common.weights.header import require_safetensors
-
-if TYPE_CHECKING:  # torch takes seconds, and a file needs none of it
-    from torch import Tensor
 
 _HOW = (
     "Give {'features': N x d} with one row per example, for strategies on pairs also "
     "'paired_features', or a file that safetensors.torch.save_file wrote of them."
 )
 
-Features = str | Path | bytes | Mapping[str, Any]
+Source = str | Path | bytes
+Features = Source | Mapping[str, Any]
 
 
-def features_content(features: Features) -> Path | bytes:
+def weights_source(weights: Source) -> Path | bytes:
+    """What to upload: a path, or the content of a safetensors file.
+
+    Raises:
+        WeightsError: it is not safetensors.
+        OSError: the file cannot be read.
+    """
+    source = Path(weights) if isinstance(weights, str) else weights
+    require_safetensors(source)
+    return source
+
+
+def features_source(features: Features) -> Path | bytes:
     """What to upload: a path, or the content of a safetensors file.
 
     Args:
@@ -36,26 +46,21 @@ def features_content(features: Features) -> Path | bytes:
     """
     if isinstance(features, Mapping):
         return _serialize(features)
-    source = Path(features) if isinstance(features, str) else features
     try:
-        require_safetensors(source)
+        return weights_source(features)
     except WeightsError as error:
         # What else it says is about a model's weights.
         raise FeaturesError(f"{error.problem}. {_HOW}") from error
-    return source
 
 
 def _serialize(features: Mapping[str, Any]) -> bytes:
-    from lipt.common.weights.files import serialize_weights  # noqa: PLC0415 - imports torch
+    import torch  # noqa: PLC0415 - slow, and a file needs none of it
+
+    from lipt.common.weights.container import pack  # noqa: PLC0415 - imports torch
 
     try:
-        tensors = {str(name): _tensor(values) for name, values in features.items()}
-        return serialize_weights(tensors)
+        return pack(
+            {str(name): torch.as_tensor(values).detach() for name, values in features.items()}
+        )
     except (TypeError, ValueError, RuntimeError, WeightsError) as error:
         raise FeaturesError(f"the features are no tensors ({error}). {_HOW}") from error
-
-
-def _tensor(values: Any) -> Tensor:
-    import torch  # noqa: PLC0415 - slow, and not always needed
-
-    return torch.as_tensor(values).detach()

@@ -1,4 +1,8 @@
-"""The coordinator as a worker sees it: plain calls that raise `LiptError`."""
+"""Coordinator client: a worker's calls as plain functions that take and give frozen values.
+
+Stubs and messages end here; what goes wrong is raised as the `LiptError` that the
+coordinator raised.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ class Report:
     bytes_received: int
 
 
-class Coordinator:
+class CoordinatorClient:
     """One worker's calls; safe to use from several threads."""
 
     def __init__(self, channel: grpc.Channel) -> None:

@@ -1,0 +1,235 @@
+"""A coordinator and workers as real processes, which end with the test whatever it does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+
+from lipt.common.rpc.channel import open_channel
+from lipt.trainer import Client
+from tests.played_worker import PlayedWorker
+
+COORDINATOR = ("-m", "lipt.coordinator")
+WORKER = ("-m", "lipt.worker")
+# Small enough for two busy cores, large enough to be the whole pipeline.
+SMALL_RUN: Mapping[str, object] = {
+    "model": "resnet8",
+    "learners": {"num_learners": 4, "num_steps": 2, "batch_size": 32},
+    "soup": {"num_alphas": 3, "batch_norm_examples": 64},
+}
+_PATIENCE_SECONDS = 120.0
+
+
+class LoggedProcess:
+    """A process whose output is kept, and can be waited for line by line."""
+
+    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=dict(environment),
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as output, self.log.open("w") as log:
+            for line in output:
+                log.write(line)
+                log.flush()
+                with self._news:
+                    self._lines.append(line)
+                    self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """The first line that matches; an error when the process ends without one."""
+        seen = 0
+        with self._news:
+            while True:
+                for line in self._lines[seen:]:
+                    if match := re.search(pattern, line):
+                        return match
+                seen = len(self._lines)
+                if self._ended or not self._news.wait(_PATIENCE_SECONDS):
+                    text = "".join(self._lines)
+                    raise AssertionError(f"no line like {pattern!r} in:\n{text}")
+
+    def text(self) -> str:
+        """All output so far."""
+        with self._news:
+            return "".join(self._lines)
+
+    def children(self) -> list[int]:
+        """The processes that it has started and that are there now."""
+        pid = self.process.pid
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+
+    def kill_computing(self) -> int:
+        """End the process that runs a coordinator's jobs, if there is one; how many there were."""
+        computing = [child for child in self.children() if b"spawn_main" in _command(child)]
+        for child in computing:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        return len(computing)
+
+    def send(self, number: int) -> None:
+        """Send a signal, and do not wait for what it does."""
+        self.process.send_signal(number)
+
+    def refused(self) -> str:
+        """All output of a process that ends by itself, with status 1 and no traceback."""
+        status, text = self.wait(), self.text()
+        assert status == 1, text
+        assert "Traceback" not in text
+        return text
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait; the exit status."""
+        if self.process.poll() is None:
+            self.send(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end; the exit status."""
+        status = self.process.wait(_PATIENCE_SECONDS)
+        self._reader.join(_PATIENCE_SECONDS)
+        return status
+
+
+class Cluster:
+    """The processes of one test; leaving the block ends them all.
+
+    Attributes:
+        directory: where their files are.
+        state: the coordinator's state directory, where no flag says otherwise.
+        address: where the coordinator that was started last listens.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.state = directory / "state"
+        self.address = ""
+        self._processes: list[LoggedProcess] = []
+        self._channels = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channels.close()
+        for process in reversed(self._processes):
+            process.stop(signal.SIGKILL)
+
+    def start(
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> LoggedProcess:
+        """Start `python ARGUMENTS`."""
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("LIPT_")}
+        process = LoggedProcess(
+            arguments,
+            self.directory / f"{name}-{len(self._processes)}.log",
+            clean | dict(environment or {}),
+        )
+        self._processes.append(process)
+        return process
+
+    def launch_coordinator(
+        self,
+        *flags: str,
+        program: Sequence[str] = COORDINATOR,
+        environment: Mapping[str, str] | None = None,
+    ) -> LoggedProcess:
+        """Start a coordinator of the digits, and do not wait for it.
+
+        Args:
+            flags: take the place of the test's own, or add to them.
+            program: what to run in place of `-m lipt.coordinator`.
+            environment: on top of this process's.
+        """
+        own = {
+            "--data": "digits",
+            "--model": "resnet8",
+            "--listen": "127.0.0.1:0",
+            "--state-dir": str(self.state),
+        }
+        missing = [word for flag in own.items() if flag[0] not in flags for word in flag]
+        return self.start("coordinator", [*program, *missing, *flags], environment)
+
+    def start_coordinator(
+        self,
+        *flags: str,
+        program: Sequence[str] = COORDINATOR,
+        environment: Mapping[str, str] | None = None,
+    ) -> LoggedProcess:
+        """`launch_coordinator`, and wait until it serves."""
+        process = self.launch_coordinator(*flags, program=program, environment=environment)
+        self.address = process.wait_for(r"lipt-coordinator on (\S+)")[1]
+        return process
+
+    def config(self, text: str) -> list[str]:
+        """The flags of a coordinator with this configuration file."""
+        file = self.directory / "config.toml"
+        file.write_text(text)
+        return ["--config", str(file)]
+
+    def leases_of(self, seconds: float) -> list[str]:
+        """The flags of a coordinator whose leases last so long."""
+        return self.config(f"[lease]\nduration_seconds = {seconds}\n")
+
+    def start_worker(
+        self,
+        name: str,
+        *flags: str,
+        program: Sequence[str] = WORKER,
+        environment: Mapping[str, str] | None = None,
+    ) -> LoggedProcess:
+        """Start a worker; it joins by itself."""
+        own = ["--coordinator", self.address, "--device", "cpu", "--name", name]
+        own += ["--cache-dir", str(self.directory / f"cache-{name}")]
+        return self.start(name, [*program, *own, *flags], environment)
+
+    def play_worker(self, name: str) -> PlayedWorker:
+        """A worker that the test plays, on a connection of its own."""
+        channel = self._channels.enter_context(open_channel(self.address))
+        return PlayedWorker(self.directory, channel, name)
+
+    def client(self) -> Client:
+        """A trainer's client."""
+        return Client(self.address)
+
+    def lipt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`lipt ARGUMENTS` for this coordinator, run to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "lipt.trainer.cli", *arguments, "--coordinator", self.address],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,186 @@
+"""A coordinator's parts around a compute process that a test plays: jobs are answered at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from inspect import isawaitable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.config.settings import load_settings
+from lipt.common.images.formats import ImageFormat
+from lipt.common.weights.container import pack
+from lipt.common.weights.specs import Weights
+from lipt.coordinator.app import App, open_app
+from lipt.coordinator.compute.jobs.pretraining import (
+    CutShards,
+    DataDescription,
+    DescribeData,
+    InitializeWeights,
+    InitialWeights,
+    MakeSoup,
+    SoupResult,
+)
+from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
+from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, SoupRecord
+
+DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, (1, 8, 8), "f" * 64)
+IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+# What `tests.tiny:linear` has.
+THETA: Weights = {"1.weight": torch.arange(640.0).reshape(10, 64) + 1, "1.bias": torch.ones(10)}
+
+
+class FakeCompute:
+    """Answers each kind of job as it is told, and keeps the jobs.
+
+    Attributes:
+        answers: by a job's class: its result, an error to raise, or a function of the job.
+        jobs: what was asked for, in order.
+        stopped: whether it was ended.
+    """
+
+    def __init__(self, answers: Mapping[type, object] | None = None) -> None:
+        self.answers: dict[type, object] = dict(answers or {})
+        self.jobs: list[Any] = []
+        self.stopped = False
+
+    @property
+    def process(self) -> ComputeProcess:
+        """Itself, as those see it who have jobs."""
+        return cast("ComputeProcess", cast("Any", self))
+
+    @property
+    def kinds(self) -> list[str]:
+        """The names of the jobs' classes."""
+        return [type(job).__name__ for job in self.jobs]
+
+    async def run(self, job: Any, on_progress: Callable[..., object] = lambda *_: None) -> Any:
+        self.jobs.append(job)
+        on_progress("computing", 1, 2)
+        answer = self.answers[type(job)]
+        if callable(answer):
+            answer = answer(job)
+        if isinstance(answer, Exception):
+            raise answer
+        return await answer if isawaitable(answer) else answer
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Hanging:
+    """A job that is never done."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.given_up = False
+
+    async def __call__(self, job: object) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.given_up = True
+
+
+def pretraining(state_dir: Path) -> FakeCompute:
+    """One that describes `DATA` and carries runs of `tests.tiny:linear` to soup and subsets."""
+    blobs = BlobStore(state_dir, max_blob_bytes=2**20)
+
+    def cut(job: CutShards) -> tuple[LearnerRecord, ...]:
+        return tuple(
+            LearnerRecord(index=index, density=1.0, shard=blobs.put_bytes(b"shard %d" % index))
+            for index in range(job.config.learners.num_learners)
+        )
+
+    def merge(job: MakeSoup) -> SoupResult:
+        parts = {
+            n: IngredientRecord(position=n, accuracy=0.5, alpha=0.5, kept=True, soup_accuracy=0.5)
+            for n in range(len(job.learners))
+        }
+        record = SoupRecord(
+            initial_accuracy=0.1,
+            mean_learner_accuracy=0.5,
+            best_learner_accuracy=0.5,
+            soup_accuracy=0.5,
+            num_kept=len(parts),
+            num_validation_examples=10,
+        )
+        theta_p = blobs.put_bytes(b"the soup of %d" % len(parts))
+        return SoupResult(theta_p, record, parts)
+
+    def select(job: SelectSubset) -> Selected:
+        content = np.arange(job.budget, dtype="<i8").tobytes()
+        content += np.ones(job.budget, "<f4").tobytes()
+        return Selected(blobs.put_bytes(content), "cpu", job.budget, stopped_early="")
+
+    return FakeCompute(
+        {
+            DescribeData: DATA,
+            InitializeWeights: lambda _: InitialWeights(blobs.put_bytes(pack(THETA)), IMAGE),
+            CutShards: cut,
+            MakeSoup: merge,
+            SelectSubset: select,
+        }
+    )
+
+
+def make_settings(directory: Path, **flags: Any) -> CoordinatorSettings:
+    """Those of a coordinator of this fake's data and model, with its state in `directory`/state."""
+    given = {
+        "listen": "127.0.0.1:0",
+        "state_dir": directory / "state",
+        "dataset": {"source": "fake"},
+        "run": {
+            "model": "tests.tiny:linear",
+            "learners": {"num_learners": 2, "batch_size": 16},
+            "pruning": {"method": "none"},
+        },
+    }
+    return with_own_modules(
+        load_settings(CoordinatorSettings, config=None, flags={**given, **flags})
+    )
+
+
+@asynccontextmanager
+async def opened(
+    settings: CoordinatorSettings, compute: FakeCompute | None = None
+) -> AsyncIterator[App]:
+    """A coordinator's parts around a compute process that the test plays."""
+    played = compute or pretraining(settings.state_dir)
+    async with open_app(settings, make_compute=lambda *_: played.process) as app:
+        yield app
+
+
+class FakeWorker:
+    """Takes learners of an app, and hands in results that nobody reads."""
+
+    RESULT = LearnerResult(BlobName.of(b"learner"), 1.0, 1.0, bytes_received=0)
+
+    def __init__(self, app: App, name: str = "one") -> None:
+        self._dispatcher = app.dispatcher
+        self.worker_id = app.dispatcher.workers.register(
+            name, name=name, device="cpu", versions={}, allowed_modules=("tests.tiny",)
+        ).worker_id
+
+    async def take(self) -> tuple[AssignmentKey, int]:
+        """The next learner and its epoch, however long that takes."""
+        while True:
+            granted = await self._dispatcher.acquire(self.worker_id, wait_seconds=60.0)
+            if granted is not None:
+                run, learner = granted
+                return AssignmentKey(run.run_id, learner.index), learner.epoch
+
+    async def hand_in(self, taken: tuple[AssignmentKey, int]) -> None:
+        await self._dispatcher.commit(self.worker_id, *taken, self.RESULT)

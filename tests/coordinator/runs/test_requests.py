@@ -1,0 +1,263 @@
+"""Requests about runs, with a driver that only takes note of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from lipt.common.blobs.store import BlobStore
+from lipt.common.config.messages import run_config_to_proto
+from lipt.common.config.run_config import LearnersConfig, RunConfig
+from lipt.common.errors import (
+    ConfigError,
+    FactoryNotAllowedError,
+    LiptError,
+    RunNotReadyError,
+    UnknownBlobError,
+    UnknownNameError,
+    UnknownRunError,
+    WeightsError,
+)
+from lipt.common.states import LearnerState, RunState
+from lipt.common.weights.container import pack
+from lipt.coordinator.runs.driver import RunDriver
+from lipt.coordinator.runs.requests import RunRequests, how_far, require_ready
+from lipt.coordinator.runs.store import Activity, RunStore
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import RunRecord
+from lipt.v1 import config_pb2
+from tests.coordinator.fakes import DATA, THETA
+
+MakeRun = Callable[..., RunRecord]
+DEFAULTS = RunConfig(
+    model="tests.tiny:linear", learners=LearnersConfig(num_learners=4, batch_size=16)
+)
+NOTHING = config_pb2.RunConfig()
+
+
+@dataclass
+class FakeDriver:
+    """Takes note of the runs that it is given."""
+
+    started: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+
+    def start(self, run_id: str) -> None:
+        self.started.append(run_id)
+
+    async def cancel(self, run_id: str) -> str:
+        self.cancelled.append(run_id)
+        return run_id
+
+
+class World:
+    """The runs of a coordinator with 500 examples of 10 classes."""
+
+    def __init__(self, directory: Path, database: Database) -> None:
+        self.database = database
+        self.store = RunStore(self.database)
+        self.blobs = BlobStore(directory, max_blob_bytes=2**20)
+        self.driver = FakeDriver()
+        self.requests = RunRequests(
+            self.store,
+            cast("RunDriver", cast("Any", self.driver)),
+            self.blobs,
+            DATA,
+            defaults=DEFAULTS,
+            allowed_modules=("tests.tiny",),
+            wall_clock=lambda: 1234.5,
+        )
+
+    async def create(
+        self,
+        name: str = "",
+        *,
+        request_id: str = "",
+        model: str = "",
+        **learners: Any,
+    ) -> RunRecord:
+        overrides = config_pb2.RunConfig(learners=config_pb2.LearnersConfig(**learners))
+        if model:
+            overrides.model = model
+        return await self.requests.create(request_id, name, overrides)
+
+    async def start_from(self, content: bytes) -> RunRecord:
+        given = self.blobs.put_bytes(content)
+        initialization = config_pb2.InitializationConfig(weights_sha256=given.sha256)
+        return await self.requests.create(
+            "", "", config_pb2.RunConfig(initialization=initialization)
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return [run.name for run in self.store.runs()]
+
+
+@pytest.fixture
+def world(tmp_path: Path, database: Database) -> World:
+    return World(tmp_path, database)
+
+
+async def test_run_takes_what_is_asked_for_and_else_the_coordinator_s_defaults(
+    world: World,
+) -> None:
+    run = await world.create("mine", request_id="q", num_learners=2)
+    assert run.config == DEFAULTS.model_copy(
+        update={"learners": DEFAULTS.learners.model_copy(update={"num_learners": 2})}
+    )
+    assert (run.name, run.request_id, run.created_at) == ("mine", "q", 1234.5)
+    assert (run.fingerprint, run.num_classes) == (DATA.fingerprint, 10)
+    assert run.state is RunState.PENDING
+    assert world.driver.started == [run.run_id]
+    assert await world.database.load_runs() == (run,)
+
+
+async def test_whole_configuration_can_be_sent_back(world: World) -> None:
+    first = await world.create()
+    second = await world.requests.create("", "", run_config_to_proto(first.config))
+    assert second.config == first.config
+
+
+async def test_request_that_is_repeated_starts_no_other_run(world: World) -> None:
+    first = await world.create("mine", request_id="q")
+    # Whatever else it says: its first answer may have been lost on the way.
+    again = await world.create("mine", request_id="q", num_learners=10_000)
+    assert again == first
+    assert world.driver.started == [first.run_id]
+
+
+async def test_request_that_comes_several_times_at_once_starts_one_run(world: World) -> None:
+    runs = await asyncio.gather(*(world.create("mine", request_id="q") for _ in range(5)))
+    assert len({run.run_id for run in runs}) == 1
+    assert world.driver.started == [runs[0].run_id]
+
+
+async def test_requests_without_an_id_start_a_run_each(world: World) -> None:
+    runs = await asyncio.gather(*(world.create() for _ in range(3)))
+    assert len({run.run_id for run in runs}) == 3
+    assert sorted(world.names) == ["run-1", "run-2", "run-3"]
+
+
+async def test_run_without_a_name_gets_the_next_that_is_free(world: World) -> None:
+    await world.create("run-2")
+    assert [(await world.create()).name for _ in range(2)] == ["run-3", "run-4"]
+
+
+@pytest.mark.parametrize("name", ["x" * 80, "with spaces", "été", "a.b:c"])
+async def test_names_that_are_taken_as_they_are(world: World, name: str) -> None:
+    assert (await world.create(name)).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x" * 81, "longer than 80 characters"),
+        ("a/b", "has '/' or unprintable ones"),
+        ("two\nlines", "has '/' or unprintable ones"),
+        ("latest", "'latest' already"),
+        ("taken", "'taken' already. Choose another --name"),
+    ],
+)
+async def test_names_that_are_refused(world: World, name: str, words: str) -> None:
+    await world.create("taken")
+    with pytest.raises(ConfigError, match=words):
+        await world.create(name)
+    assert world.names == ["taken"]
+    assert len(world.driver.started) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "words"),
+    [
+        ({"model": "resnet9"}, UnknownNameError, "resnet9"),
+        ({"model": "os:system"}, FactoryNotAllowedError, "--allow-module"),
+        ({"num_learners": 100}, ConfigError, r"100 learners x 1 .* 1600"),
+    ],
+)
+async def test_run_that_cannot_be_is_refused_before_it_is_stored(
+    world: World, wanted: dict[str, Any], error: type[LiptError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        await world.create(**wanted)
+    assert world.names == []
+    assert world.driver.started == []
+
+
+async def test_run_starts_from_weights_of_its_own_model(world: World) -> None:
+    run = await world.start_from(pack(THETA))
+    assert world.driver.started == [run.run_id]
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "words"),
+    [
+        (pack({"w": torch.zeros(3)}), WeightsError, "missing, the model has"),
+        (b"no safetensors file", WeightsError, "safetensors"),
+    ],
+)
+async def test_weights_to_start_from_that_are_not_the_model_s_are_refused(
+    world: World, content: bytes, error: type[LiptError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        await world.start_from(content)
+    assert world.names == []
+
+
+async def test_a_user_s_own_weights_that_are_not_finite_are_called_that(world: World) -> None:
+    with pytest.raises(WeightsError) as refused:
+        await world.start_from(pack(THETA | {"1.bias": torch.full((10,), float("nan"))}))
+    sentence = str(refused.value)
+    assert "weights that the run is to start from" in sentence
+    assert "'1.bias' has NaN or infinite values (10 of 10)" in sentence
+    assert "Give weights from before they diverged" in sentence
+    assert "learner" not in sentence
+    assert world.names == []
+
+
+async def test_weights_to_start_from_have_to_be_uploaded_first(world: World) -> None:
+    initialization = config_pb2.InitializationConfig(weights_sha256="a" * 64)
+    with pytest.raises(UnknownBlobError, match="Upload it first"):
+        await world.requests.create("", "", config_pb2.RunConfig(initialization=initialization))
+
+
+async def test_run_is_cancelled_by_its_name_its_id_or_as_the_latest(world: World) -> None:
+    first, second = await world.create("first"), await world.create("second")
+    for key in ("first", first.run_id, "latest"):
+        await world.requests.cancel(key)
+    assert world.driver.cancelled == [first.run_id, first.run_id, second.run_id]
+    with pytest.raises(UnknownRunError, match="'nobody'"):
+        await world.requests.cancel("nobody")
+
+
+def test_run_that_is_ready_is_let_through(make_run: MakeRun) -> None:
+    require_ready(make_run(state=RunState.READY), Activity())
+
+
+def test_run_under_way_says_how_far_it_is_and_how_to_follow_it(make_run: MakeRun) -> None:
+    run = make_run()
+    run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
+    with pytest.raises(RunNotReadyError) as raised:
+        require_ready(run, Activity())
+    assert str(raised.value) == (
+        "run name-r is training (1 of 3 learners are in). Follow it with: lipt run watch name-r"
+    )
+    merging = make_run(state=RunState.MERGING)
+    assert how_far(merging, Activity("merging learners", 2, 3)) == (
+        "run name-r is merging (merging learners, 2 of 3). Follow it with: lipt run watch name-r"
+    )
+    pending = make_run(state=RunState.PENDING)
+    assert "run name-r is pending. " in how_far(pending, Activity())
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
+def test_run_that_will_never_be_ready_says_why(make_run: MakeRun, state: RunState) -> None:
+    run = make_run(state=state).changed(message="its workers went home.")
+    assert how_far(run, Activity("merging", 1, 2)) == (
+        f"run name-r has {state}: its workers went home. Start another: lipt run start"
+    )

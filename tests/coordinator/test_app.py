@@ -1,0 +1,247 @@
+"""The coordinator's parts, put together around a compute process that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipt.common.errors import (
+    ConfigError,
+    DataError,
+    LiptError,
+    StateError,
+    UnknownNameError,
+    UnknownWorkerError,
+)
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.app import App
+from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
+from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.subsets.service import SubsetQuery
+from lipt.v1 import config_pb2
+from tests.coordinator.fakes import (
+    DATA,
+    FakeCompute,
+    FakeWorker,
+    Hanging,
+    make_settings,
+    opened,
+    pretraining,
+)
+
+NOTHING = config_pb2.RunConfig()
+
+
+async def until(app: App, run_id: str, reached: Callable[[RunRecord], bool]) -> RunRecord:
+    """The run, once it has got so far."""
+    while not reached(run := app.store.find(run_id)):
+        revision = app.store.revision(run_id)
+        await app.store.wait_for_change(run_id, revision, timeout_seconds=60.0)
+    return run
+
+
+def is_training(run: RunRecord) -> bool:
+    return run.state is RunState.TRAINING
+
+
+def has_ended(run: RunRecord) -> bool:
+    return run.state.ended
+
+
+async def complete(app: App) -> None:
+    """A run "mine", until it is ready."""
+    run = await app.requests.create("q", "mine", NOTHING)
+    worker = FakeWorker(app)
+    for _ in range(2):
+        await worker.hand_in(await worker.take())
+    final = await until(app, run.run_id, has_ended)
+    assert final.state is RunState.READY, final.message
+
+
+async def test_app_of_a_new_state_directory_has_the_data_and_no_runs(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    async with opened(settings) as app:
+        assert app.data == DATA
+        assert app.settings == settings
+        assert app.store.runs() == ()
+        assert app.dispatcher.alive() == ()
+
+
+async def test_run_goes_from_its_request_to_its_soup(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        await complete(app)
+        final = app.store.find("mine")
+    assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
+    kinds = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
+    assert compute.kinds == kinds
+
+
+async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    async with opened(settings) as app:
+        run = await app.requests.create("q", "mine", NOTHING)
+        worker = FakeWorker(app)
+        await worker.hand_in(await worker.take())
+        second = await worker.take()
+        before = app.store.find("mine")
+
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        assert app.store.find("mine") == before
+        assert await app.requests.create("q", "mine", NOTHING) == before
+        # Its worker does not know of the restart, and keeps its lease all the same.
+        assert app.dispatcher.leases.held_by(worker.worker_id) == second[0]
+        with pytest.raises(UnknownWorkerError):
+            await app.dispatcher.acquire(worker.worker_id, wait_seconds=0.0)
+        await app.dispatcher.commit(worker.worker_id, *second, FakeWorker.RESULT)
+        final = await until(app, run.run_id, has_ended)
+    assert final.state is RunState.READY, final.message
+    assert [learner.epoch for learner in final.learners] == [1, 1]
+    # theta* and shards were made before.
+    assert compute.kinds == ["DescribeData", "MakeSoup"]
+
+
+async def test_stage_that_was_under_way_is_left_as_it_is_and_begun_again(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    compute.answers[InitializeWeights] = hanging = Hanging()
+    async with opened(settings, compute) as app:
+        run = await app.requests.create("q", "mine", NOTHING)
+        await hanging.begun.wait()
+    assert hanging.given_up
+    assert compute.stopped
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        await until(app, run.run_id, is_training)
+    assert compute.kinds == ["DescribeData", "InitializeWeights", "CutShards"]
+
+
+QUERY = SubsetQuery(
+    run="mine",
+    strategy="grand",
+    fraction=0.1,
+    budget=None,
+    balanced=None,
+    options={},
+    weights=None,
+)
+
+
+async def ask(app: App) -> str:
+    """The digest of the run's subset."""
+    return (await app.subsets.get(QUERY, lambda *_: None)).subset.digest
+
+
+async def test_subset_that_is_being_computed_is_given_up_when_the_app_is_left(
+    tmp_path: Path,
+) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    compute.answers[SelectSubset] = hanging = Hanging()
+    async with opened(settings, compute) as app:
+        await complete(app)
+        asking = asyncio.create_task(ask(app))
+        await hanging.begun.wait()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert hanging.given_up
+
+
+async def test_subsets_of_a_run_are_refused_by_a_coordinator_of_other_data_and_kept_for_its_own(
+    tmp_path: Path,
+) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        await complete(app)
+        before = await ask(app)
+    assert compute.kinds[-1] == "SelectSubset"
+
+    compute = pretraining(settings.state_dir)
+    compute.answers[DescribeData] = replace(DATA, fingerprint="0" * 64)
+    async with opened(settings, compute) as app:
+        with pytest.raises(DataError, match="run's own data"):
+            await ask(app)
+
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        assert await ask(app) == before
+    assert compute.kinds == ["DescribeData"]
+
+
+@pytest.mark.parametrize("end", ["ready", "cancelled"])
+async def test_run_that_has_ended_is_not_begun_again(tmp_path: Path, end: str) -> None:
+    settings = make_settings(tmp_path)
+    async with opened(settings) as app:
+        run = await app.requests.create("q", "mine", NOTHING)
+        worker = FakeWorker(app)
+        first = await worker.take()
+        if end == "cancelled":
+            await app.requests.cancel("mine")
+        else:
+            await worker.hand_in(first)
+            await worker.hand_in(await worker.take())
+        final = await until(app, run.run_id, has_ended)
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        assert app.store.find("mine") == final
+        assert len(app.dispatcher.leases) == 0
+    assert final.state.value == end
+    assert compute.kinds == ["DescribeData"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "answer", "error", "words"),
+    [
+        ({"run": {"model": "resnet9"}}, DATA, UnknownNameError, "resnet9.*resnet8"),
+        ({"run": {"model": "os.path:join"}}, DATA, ConfigError, "os.path:join"),
+        ({}, DataError("there are no images."), DataError, "no images"),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next(
+    tmp_path: Path, flags: dict[str, Any], answer: object, error: type[LiptError], words: str
+) -> None:
+    compute = FakeCompute({DescribeData: answer})
+    with pytest.raises(error, match=words):
+        async with opened(make_settings(tmp_path, **flags), compute):
+            pytest.fail("it was opened")
+    assert compute.stopped
+    async with opened(make_settings(tmp_path)) as app:
+        assert app.store.runs() == ()
+
+
+async def test_state_directory_serves_one_coordinator_at_a_time(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    async with opened(settings) as first:
+        for _ in range(2):
+            with pytest.raises(StateError, match=r"in use by process \d+ starting"):
+                async with opened(settings):
+                    pytest.fail("it was opened")
+        await first.requests.create("q", "mine", NOTHING)
+    async with opened(settings) as second:
+        assert [run.name for run in second.store.runs()] == ["mine"]
+
+
+async def test_state_directory_that_is_a_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("no directory")
+    with pytest.raises(StateError, match=r"cannot be used: .*--state-dir"):
+        async with opened(make_settings(tmp_path), FakeCompute()):
+            pytest.fail("it was opened")
+
+
+async def test_lease_of_a_silent_worker_ends(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, lease={"duration_seconds": 0.05})
+    async with opened(settings) as app:
+        run = await app.requests.create("q", "mine", NOTHING)
+        key, epoch = await FakeWorker(app, "silent").take()
+        assert epoch == 1
+        # Nobody sends a heartbeat: the learner comes back by itself.
+        await until(app, run.run_id, lambda it: it.learners[key[1]].state is LearnerState.QUEUED)

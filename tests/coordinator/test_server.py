@@ -1,0 +1,240 @@
+"""The contract on a real port of this process; jobs are answered by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+
+from lipt.common.blobs.messages import blob_to_proto, fill_chunk
+from lipt.common.blobs.name import BlobName
+from lipt.common.errors import ConfigError, DataError, IncompatibleProtocolError, StateError
+from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.status import from_rpc_error
+from lipt.coordinator.app import App
+from lipt.coordinator.compute.jobs.pretraining import DescribeData
+from lipt.coordinator.server import serve, serving
+from lipt.v1 import (
+    blob_pb2,
+    blob_pb2_grpc,
+    info_pb2,
+    info_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from tests.coordinator.fakes import FakeCompute, Hanging, make_settings, opened
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Served:
+    """A coordinator that serves until it is left, and a connection to it."""
+
+    def __init__(self, app: App, address: str, channel: grpc.aio.Channel) -> None:
+        self.app = app
+        self.address = address
+        self.workers: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+        self.blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
+        self.runs: Any = run_pb2_grpc.RunServiceStub(channel)
+        self.info: Any = info_pb2_grpc.InfoServiceStub(channel)
+        self.health: Any = health_pb2_grpc.HealthStub(channel)
+
+
+async def connected(app: App, address: str, stack: AsyncExitStack) -> Served:
+    channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
+    return Served(app, address, channel)
+
+
+@asynccontextmanager
+async def served(directory: Path, **flags: Any) -> AsyncIterator[Served]:
+    async with (
+        opened(make_settings(directory, **flags)) as app,
+        serving(app) as address,
+        AsyncExitStack() as stack,
+    ):
+        yield await connected(app, address, stack)
+
+
+async def register(coordinator: Served, major: int = 1) -> str:
+    request = worker_pb2.RegisterRequest(
+        instance_id="i", name="one", protocol=worker_pb2.ProtocolVersion(major=major)
+    )
+    return str((await coordinator.workers.Register(request)).worker_id)
+
+
+async def test_all_services_of_the_contract_are_served_and_listed(tmp_path: Path) -> None:
+    async with served(tmp_path) as coordinator:
+        with open_channel(coordinator.address) as channel:
+            listed = await asyncio.to_thread(
+                lambda: ProtoReflectionDescriptorDatabase(channel).get_services()
+            )
+        info = await coordinator.info.GetInfo(info_pb2.GetInfoRequest())
+        runs = await coordinator.runs.ListRuns(run_pb2.ListRunsRequest())
+    names = ("Blob", "Info", "Run", "Subset", "Worker")
+    assert {f"lipt.v1.{name}Service" for name in names} < set(listed)
+    assert "grpc.health.v1.Health" in listed
+    assert (info.dataset.num_examples, info.default_run.model) == (500, "tests.tiny:linear")
+    assert list(runs.runs) == []
+
+
+async def test_refusal_travels_as_its_own_class(tmp_path: Path) -> None:
+    async with served(tmp_path) as coordinator:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await register(coordinator, major=2)
+        error = from_rpc_error(caught.value)
+        assert isinstance(error, IncompatibleProtocolError)
+        assert "2.0" in str(error)
+        assert "same lipt" in str(error)
+        assert coordinator.app.dispatcher.alive() == ()
+
+
+async def test_address_is_written_down_once_it_is_served(tmp_path: Path) -> None:
+    file = tmp_path / "address"
+    async with served(tmp_path, address_file=file) as coordinator:
+        assert file.read_text() == f"{coordinator.address}\n"
+        lock = tmp_path / "state" / "coordinator.lock"
+        assert lock.read_text().endswith(f"serving {coordinator.address}\n")
+
+
+async def test_address_that_is_in_use_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    async with served(tmp_path) as coordinator:
+        with pytest.raises(ConfigError, match=rf"--listen {coordinator.address}: .* in use"):
+            async with served(tmp_path / "other", listen=coordinator.address):
+                pytest.fail("it was served")
+
+
+async def test_state_that_is_served_is_refused_to_a_second_coordinator_with_the_address(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as coordinator:
+        with pytest.raises(StateError, match=rf"in use by .* serving {coordinator.address}"):
+            async with served(tmp_path):
+                pytest.fail("it was served")
+
+
+async def test_end_sends_polls_away_and_waits_for_uploads_under_way(
+    tmp_path: Path,
+) -> None:
+    data = bytes(range(256)) * 100
+    blob, half = blob_to_proto(BlobName.of(data)), len(data) // 2
+    go_on = asyncio.Event()
+
+    def part(begin: int, end: int) -> blob_pb2.WriteBlobRequest:
+        request = blob_pb2.WriteBlobRequest(blob=None if begin else blob)
+        fill_chunk(request.chunk, begin, data[begin:end])
+        return request
+
+    async def parts() -> AsyncIterator[blob_pb2.WriteBlobRequest]:
+        yield part(0, half)
+        await go_on.wait()
+        yield part(half, len(data))
+
+    async with opened(make_settings(tmp_path)) as app, AsyncExitStack() as stack:
+        server = serving(app)
+        coordinator = await connected(app, await server.__aenter__(), stack)
+        health = coordinator.health.Watch(health_pb2.HealthCheckRequest())
+        assert (await health.read()).status == SERVING
+        polling = coordinator.workers.AcquireAssignment(
+            worker_pb2.AcquireAssignmentRequest(
+                worker_id=await register(coordinator), wait_seconds=60.0
+            )
+        )
+        while not app.dispatcher._waiting.worker_ids():
+            await coordinator.info.GetInfo(info_pb2.GetInfoRequest())
+        uploading = coordinator.blobs.WriteBlob(parts())
+        asking = blob_pb2.GetUploadStatusRequest(blob=blob)
+        while not (await coordinator.blobs.GetUploadStatus(asking)).committed_offset_bytes:
+            pass
+        leaving = asyncio.create_task(server.__aexit__(None, None, None))
+        # At once: while the upload is still being waited for.
+        assert (await health.read()).status == NOT_SERVING
+        health.cancel()
+        assert not (await polling).HasField("assignment")
+        assert not leaving.done()
+        go_on.set()
+        assert (await uploading).blob == blob
+        await leaving
+        assert app.blobs.read_bytes(BlobName.of(data)) == data
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"listen": "0.0.0.0:0"}, "0.0.0.0:0 .*--insecure"),
+        (
+            {"metrics_listen": "0.0.0.0:0"},
+            "--metrics-listen 0.0.0.0:0 is reachable from other machines",
+        ),
+        ({"tls_cert": Path("none.pem"), "tls_key": Path("none.pem")}, "none.pem is not a file"),
+    ],
+)
+async def test_exposure_that_nobody_asked_for_is_refused_before_anything_is_opened(
+    tmp_path: Path, flags: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        await serve(
+            make_settings(tmp_path, **flags),
+            asked=asyncio.Event(),
+            opening=lambda _: pytest.fail("it was opened"),
+        )
+
+
+async def test_what_cannot_be_opened_is_said_as_it_is(tmp_path: Path) -> None:
+    compute = FakeCompute({DescribeData: DataError("there are no images.")})
+    with pytest.raises(DataError, match="no images"):
+        await serve(
+            make_settings(tmp_path),
+            asked=asyncio.Event(),
+            opening=lambda settings: opened(settings, compute),
+        )
+    assert compute.stopped
+
+
+async def test_end_that_is_asked_for_while_the_data_is_opened_does_not_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    settings = make_settings(tmp_path, address_file=tmp_path / "address")
+    hanging, asked = Hanging(), asyncio.Event()
+    compute = FakeCompute({DescribeData: hanging})
+    process = asyncio.create_task(
+        serve(settings, asked=asked, opening=lambda settings: opened(settings, compute))
+    )
+    await hanging.begun.wait()
+    asked.set()
+    await process
+    assert hanging.given_up
+    assert compute.stopped
+    assert not (tmp_path / "address").exists()
+
+
+async def test_process_serves_until_it_is_asked_to_end_and_then_frees_its_state(
+    tmp_path: Path,
+) -> None:
+    file, asked = tmp_path / "address", asyncio.Event()
+    settings = make_settings(tmp_path, address_file=file)
+    process = asyncio.create_task(serve(settings, asked=asked, opening=opened))
+    while not file.exists():
+        assert not process.done()
+        await asyncio.sleep(0)
+    async with AsyncExitStack() as stack:
+        channel = grpc.aio.insecure_channel(file.read_text().strip())
+        info: Any = info_pb2_grpc.InfoServiceStub(await stack.enter_async_context(channel))
+        assert (await info.GetInfo(info_pb2.GetInfoRequest())).dataset.source == "fake"
+    asked.set()
+    await process
+    async with opened(settings) as app:
+        assert app.store.runs() == ()

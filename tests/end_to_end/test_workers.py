@@ -1,0 +1,38 @@
+"""Workers that are there before their coordinator, or leave in the middle of a learner."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from lipt.common.states import RunState
+from tests.cluster import Cluster
+
+
+def test_worker_gives_its_learner_back_when_it_is_told_to_stop(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    cluster.start_coordinator()
+    # So long that only giving it back can end it.
+    learners = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
+    with cluster.client() as client:
+        client.start_run({**small_run, "learners": learners})
+        leaving = cluster.start_worker("leaving")
+        leaving.wait_for("density")
+        heir = cluster.play_worker("heir")
+        assert leaving.stop() == 0
+        heir.submit(heir.take())
+        final = client.wait()
+    assert final.state is RunState.READY, final.message
+    assert final.learners[0].attempts == 2
+    assert "gave" in leaving.text()
+
+
+def test_worker_that_was_first_joins_when_the_coordinator_comes_up(cluster: Cluster) -> None:
+    with socket.socket() as taken:  # nobody else gets the port meanwhile, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        cluster.address = "{}:{}".format(*taken.getsockname())
+        worker = cluster.start_worker("early")
+        worker.wait_for("Trying again until")
+    cluster.start_coordinator("--listen", cluster.address).wait_for("worker early .* joined")
+    assert worker.stop() == 0

@@ -1,0 +1,63 @@
+"""A worker that a test plays itself, over real gRPC: it prunes theta* and calls it a learner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.transfer import Transfers
+from lipt.common.weights.files import read_specs, read_weights
+from lipt.common.weights.sparse import encode_sparse
+from lipt.common.weights.specs import Weights
+from lipt.worker.client import Assignment, CoordinatorClient, Report
+from lipt.worker.pruning.masks import masks_of_largest
+
+REPORT = Report(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0)
+
+
+class PlayedWorker:
+    """Takes learners and hands them in when the test says so; sends no heartbeat unasked."""
+
+    def __init__(self, directory: Path, channel: grpc.Channel, name: str) -> None:
+        self.client = CoordinatorClient(channel)
+        self.worker_id = self.client.register(
+            name, name=name, device="cpu", versions={}, allowed_modules=()
+        )
+        self._store = BlobStore(directory / f"cache-{name}", max_blob_bytes=2**30)
+
+    def take(self) -> Assignment:
+        """The next learner, however long that takes."""
+        while (assignment := self.client.acquire(self.worker_id)) is None:
+            pass
+        return assignment
+
+    def learner(self, assignment: Assignment, factor: float = 1.0) -> Weights:
+        """A learner that is as good as any: theta*, pruned as its task says and scaled."""
+        path = Transfers(self.client.blobs).download(assignment.initial_weights, self._store)
+        weights = read_weights(path, like=read_specs(path), max_bytes=2**30)
+        return pruned(weights, assignment.task.density, factor)
+
+    def upload(self, weights: Weights) -> BlobName:
+        """Send a result, without handing it in."""
+        return Transfers(self.client.blobs).upload(encode_sparse(weights))
+
+    def commit(self, assignment: Assignment, result: BlobName, report: Report = REPORT) -> None:
+        """Hand in what is uploaded."""
+        self.client.commit(self.worker_id, assignment, result, report)
+
+    def submit(
+        self, assignment: Assignment, weights: Weights | None = None, report: Report = REPORT
+    ) -> None:
+        """Upload and hand in these weights, or a learner as good as any."""
+        learner = self.learner(assignment) if weights is None else weights
+        self.commit(assignment, self.upload(learner), report)
+
+
+def pruned(weights: Weights, density: float, factor: float = 1.0) -> Weights:
+    """A learner as good as any, by its names, shapes and density."""
+    scores = {name: tensor.abs() for name, tensor in weights.items() if tensor.ndim >= 2}
+    masks = masks_of_largest(scores, density)
+    return weights | {name: weights[name] * mask * factor for name, mask in masks.items()}

@@ -1,0 +1,178 @@
+"""A coordinator that a test plays, in place of `CoordinatorClient`: there is no network."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, cast
+
+from lipt.common.blobs.messages import blob_from_proto, blob_to_proto, chunk_data, fill_chunk
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import (
+    AugmentationConfig,
+    AugmentationMethod,
+    LearnersConfig,
+    PruningMethod,
+)
+from lipt.common.images.formats import ImageFormat
+from lipt.v1 import blob_pb2, worker_pb2
+from lipt.worker.client import Assignment, CoordinatorClient, Report
+
+TASK = LearnerTask(
+    model="tests.tiny:linear",
+    num_classes=10,
+    image=ImageFormat(1, 8, 8, mean=(0.5,), std=(0.5,)),
+    learners=LearnersConfig(num_minibatches=1, num_steps=2, batch_size=8),
+    augmentation=AugmentationConfig(method=AugmentationMethod.NONE),
+    pruning_method=PruningMethod.NONE,
+    density=1.0,
+    seed=3,
+)
+
+
+def make_assignment(index: int = 0, *, heartbeat_seconds: float = 3600.0) -> Assignment:
+    """A learner of run r, whose blobs nobody has; heartbeats only when there is news."""
+    return Assignment(
+        assignment_id=f"r/{index}",
+        run_id="r",
+        learner_index=index,
+        epoch=1,
+        heartbeat_seconds=heartbeat_seconds,
+        initial_weights=BlobName.of(b"theta*"),
+        shard=BlobName.of(b"shard"),
+        task=TASK,
+    )
+
+
+class _Call:
+    """A call that has been answered already."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Any:
+        return iter(self._answer)
+
+    def result(self) -> Any:
+        return self._answer
+
+    def cancel(self) -> None:
+        """Nothing is left to cancel."""
+
+
+class FakeBlobs:
+    """The stub of a blob service whose store is in this process; for blobs of one chunk.
+
+    Attributes:
+        reads: what was read, in order.
+        failures: raised by the next reads and writes, one each.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.store = BlobStore(directory, max_blob_bytes=2**24)
+        self.reads: list[BlobName] = []
+        self.failures: list[Exception] = []
+        self.WriteBlob = self
+
+    def ReadBlob(self, request: blob_pb2.ReadBlobRequest) -> _Call:
+        name = blob_from_proto(request.blob)
+        self.reads.append(name)
+        self._fail()
+        response = blob_pb2.ReadBlobResponse()
+        fill_chunk(response.chunk, 0, self.store.read_bytes(name))
+        return _Call([response])
+
+    def GetUploadStatus(self, request: blob_pb2.GetUploadStatusRequest, *, timeout: float) -> Any:
+        name = blob_from_proto(request.blob)
+        return blob_pb2.GetUploadStatusResponse(complete=self.store.has(name))
+
+    def future(self, requests: Any) -> _Call:
+        self._fail()
+        (request,) = requests
+        name = blob_from_proto(request.blob)
+        stored = self.store.put_bytes(chunk_data(request.chunk, blob=name, offset_bytes=0))
+        return _Call(blob_pb2.WriteBlobResponse(blob=blob_to_proto(stored)))
+
+    def _fail(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+class FakeClient:
+    """Answers from lists that a test fills, and keeps what it was told.
+
+    Attributes:
+        assignments: what `acquire` gives next; an error is raised.
+        when_idle: called when there is nothing to give any more.
+        refusals: by the name of a call: the errors that its next calls raise.
+        stop_learner: what heartbeats are answered with.
+        registered, released, committed: what was said, in order.
+        beats: the progress that each heartbeat brought.
+        given_back: set once a learner was.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.blobs = FakeBlobs(directory)
+        self.assignments: list[Assignment | Exception | None] = []
+        self.when_idle: Callable[[], object] = lambda: None
+        self.refusals: dict[str, list[Exception]] = {}
+        self.stop_learner = False
+        self.registered: list[tuple[str, str]] = []
+        self.released: list[tuple[str, str, str]] = []
+        self.committed: list[tuple[str, BlobName, Report, tuple[BlobName, ...]]] = []
+        self.beats: SimpleQueue[worker_pb2.LearnerProgress] = SimpleQueue()
+        self.given_back = threading.Event()
+        self.num_interrupts = 0
+
+    @property
+    def client(self) -> CoordinatorClient:
+        """Itself, as those see it who call it."""
+        return cast("CoordinatorClient", self)
+
+    def register(self, instance_id: str, *, name: str, **_: Any) -> str:
+        self._answer("register")
+        self.registered.append((instance_id, name))
+        return f"worker-{len(self.registered)}"
+
+    def acquire(self, worker_id: str) -> Assignment | None:
+        if not self.assignments:
+            self.when_idle()
+            return None
+        found = self.assignments.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def interrupt(self) -> None:
+        self.num_interrupts += 1
+
+    def heartbeat(
+        self, worker_id: str, assignment: Assignment, progress: worker_pb2.LearnerProgress
+    ) -> bool:
+        self.beats.put(progress)
+        self._answer("heartbeat")
+        return self.stop_learner
+
+    def commit(
+        self,
+        worker_id: str,
+        assignment: Assignment,
+        result: BlobName,
+        report: Report,
+        snapshots: Sequence[BlobName] = (),
+    ) -> None:
+        self._answer("commit")
+        self.committed.append((worker_id, result, report, tuple(snapshots)))
+
+    def release(self, worker_id: str, assignment: Assignment, error: str = "") -> None:
+        self.released.append((worker_id, assignment.assignment_id, error))
+        self.given_back.set()
+        self._answer("release")
+
+    def _answer(self, call: str) -> None:
+        if refusals := self.refusals.get(call):
+            raise refusals.pop(0)

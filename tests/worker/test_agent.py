@@ -1,0 +1,273 @@
+"""A worker's life against a coordinator that the test plays; its learners cost nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from lipt.common.config.settings import load_settings
+from lipt.common.errors import (
+    ConfigError,
+    DataError,
+    IncompatibleProtocolError,
+    LearnerRejectedError,
+    LearnerStoppedError,
+    LiptError,
+    StaleLeaseError,
+    UnknownRunError,
+    UnknownWorkerError,
+    UnreachableError,
+)
+from lipt.common.observability.events import EventKind, Events
+from lipt.v1 import worker_pb2
+from lipt.worker.agent import Agent
+from lipt.worker.client import Assignment
+from lipt.worker.lease import LeaseKeeper
+from lipt.worker.settings import WorkerSettings
+from tests.worker.fake_client import FakeClient, make_assignment
+
+PATIENCE_SECONDS = 60.0
+Work = Callable[[LeaseKeeper, Callable[[], bool]], None]
+
+
+def succeed(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
+    """A learner that is in at once."""
+
+
+def fail(error: Exception) -> Work:
+    def work(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
+        raise error
+
+    return work
+
+
+@dataclass
+class World:
+    """An agent that ends when its coordinator has nothing to do any more.
+
+    Attributes:
+        work: what becomes of the learners, in turn; the last goes for all others.
+        done: the assignments that were begun, and under which worker id.
+        pauses: how long it wanted to wait before it tried again.
+        when_paused: called while it waits.
+    """
+
+    fake: FakeClient
+    events: Events = field(default_factory=Events)
+    work: list[Work] = field(default_factory=lambda: [succeed])
+    done: list[tuple[str, str]] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
+    when_paused: Callable[[], object] = lambda: None
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.when_paused()
+
+    def agent(self, max_learners: int | None = None) -> Agent:
+        flags = {"name": "one", "max_learners": max_learners}
+        settings = load_settings(WorkerSettings, config=None, flags=flags)
+        agent = Agent(
+            settings,
+            self.fake.client,
+            lambda lease, should_stop: _Runner(self, lease, should_stop),
+            torch.device("cpu"),
+            self.events,
+            pause=self.pause,
+        )
+        self.fake.when_idle = agent.stop
+        return agent
+
+    def live(self, *assignments: Assignment | Exception | None) -> None:
+        self.fake.assignments = list(assignments)
+        self.agent().run()
+
+
+@dataclass
+class _Runner:
+    world: World
+    lease: LeaseKeeper
+    should_stop: Callable[[], bool]
+
+    def run(self, worker_id: str, assignment: Assignment) -> None:
+        self.world.done.append((worker_id, assignment.assignment_id))
+        work = self.world.work
+        (work.pop(0) if len(work) > 1 else work[0])(self.lease, self.should_stop)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(FakeClient(tmp_path))
+
+
+def test_worker_joins_once_and_takes_one_learner_after_the_other(world: World) -> None:
+    world.live(make_assignment(0), None, make_assignment(1))
+    assert [name for _, name in world.fake.registered] == ["one"]
+    assert world.done == [("worker-1", "r/0"), ("worker-1", "r/1")]
+    assert world.fake.released == []
+    assert world.pauses == []
+
+
+def test_worker_ends_after_so_many_learners_and_failed_ones_do_not_count(world: World) -> None:
+    world.fake.assignments = [make_assignment(index) for index in range(4)]
+    world.work = [fail(DataError("bad.")), succeed]
+    world.agent(max_learners=2).run()
+    assert [name for _, name in world.done] == ["r/0", "r/1", "r/2"]
+    assert len(world.fake.assignments) == 1
+
+
+def test_restarted_coordinator_is_joined_again_as_the_same_instance(world: World) -> None:
+    world.live(make_assignment(0), UnknownWorkerError("who?"), make_assignment(1))
+    first, second = world.fake.registered
+    assert first == second
+    assert world.done == [("worker-1", "r/0"), ("worker-2", "r/1")]
+    # It is there: nothing has to be waited for.
+    assert world.pauses == []
+
+
+def test_worker_whose_commit_meets_a_restarted_coordinator_joins_again(world: World) -> None:
+    world.work = [fail(UnknownWorkerError("who?")), succeed]
+    world.live(make_assignment(0), UnknownWorkerError("who?"), make_assignment(1))
+    assert world.done == [("worker-1", "r/0"), ("worker-2", "r/1")]
+    assert world.fake.released == []
+
+
+def test_coordinator_that_is_away_is_tried_again_until_it_answers_and_complained_of_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.fake.refusals["register"] = [UnreachableError("nobody answers.") for _ in range(3)]
+    with caplog.at_level(logging.WARNING):
+        world.live(make_assignment(0))
+    assert world.done == [("worker-1", "r/0")]
+    assert len(world.pauses) == 3
+    assert all(seconds > 0 for seconds in world.pauses)
+    assert world.events.count(EventKind.RETRIED, "joining") == 3
+    assert caplog.text.count("Trying again until 127.0.0.1:50051 answers") == 1
+
+
+def test_each_absence_is_complained_of_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    away = UnreachableError("nobody answers.")
+    with caplog.at_level(logging.WARNING):
+        world.live(away, away, make_assignment(0), away)
+    # It joined between them.
+    assert caplog.text.count("Trying again until") == 3
+    assert len(world.fake.registered) == 4
+
+
+def test_stop_while_the_coordinator_is_away_ends_the_worker(world: World) -> None:
+    world.fake.refusals["register"] = [UnreachableError("nobody answers.")] * 100
+    agent = world.agent()
+    world.when_paused = agent.stop
+    agent.run()
+    assert world.events.count(EventKind.RETRIED, "joining") == 1
+    assert world.fake.num_interrupts == 1
+
+
+def test_coordinator_of_another_major_version_ends_the_worker(world: World) -> None:
+    world.fake.refusals["register"] = [IncompatibleProtocolError("Install the same lipt.")]
+    with pytest.raises(IncompatibleProtocolError, match="the same lipt"):
+        world.live()
+    assert world.pauses == []
+
+
+def test_assignment_that_this_version_does_not_know_does_not_end_the_worker(world: World) -> None:
+    world.live(ConfigError("pruning method '99'."), make_assignment(1))
+    assert world.done == [("worker-2", "r/1")]
+    assert len(world.pauses) == 1
+
+
+def test_learner_that_cannot_be_trained_here_is_given_back_with_the_reason(world: World) -> None:
+    world.work = [fail(DataError("the shard has 3 images.")), succeed]
+    world.live(make_assignment(0), make_assignment(1))
+    assert world.fake.released == [("worker-1", "r/0", "DataError: the shard has 3 images.")]
+    assert world.done[1] == ("worker-1", "r/1")
+    # Not at once: it could be offered the very same again.
+    assert len(world.pauses) == 1
+
+
+def test_unforeseen_error_is_logged_with_its_traceback_and_given_back(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.work = [fail(ZeroDivisionError("by zero"))]
+    world.live(make_assignment(0))
+    assert world.fake.released == [("worker-1", "r/0", "ZeroDivisionError: by zero")]
+    assert "Traceback" in caplog.text
+
+
+def test_refused_learner_is_not_given_back_for_its_attempt_is_counted_already(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.work = [fail(LearnerRejectedError("it is not finite.")), succeed]
+    world.live(make_assignment(0), make_assignment(1))
+    assert world.fake.released == []
+    assert world.pauses == []
+    assert "learner r/0 was refused: it is not finite." in caplog.text
+
+
+@pytest.mark.parametrize("error", [StaleLeaseError("too late."), UnknownRunError("gone.")])
+def test_learner_that_is_somebody_else_s_is_left_to_them(world: World, error: LiptError) -> None:
+    world.work = [fail(error), succeed]
+    world.live(make_assignment(0), make_assignment(1))
+    assert world.fake.released == []
+    assert world.pauses == []
+    assert len(world.done) == 2
+
+
+def test_lease_that_is_lost_in_mid_training_stops_the_learner_and_the_next_one_is_taken(
+    world: World,
+) -> None:
+    lost: list[bool] = []
+
+    def train(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
+        lost.append(should_stop())
+        world.fake.refusals["heartbeat"] = [StaleLeaseError("somebody else's.")]
+        lease.report(worker_pb2.LEARNER_PHASE_TRAINING, 1)
+        assert lease.lost.wait(PATIENCE_SECONDS)
+        lost.append(should_stop())
+        raise LearnerStoppedError("stopped.")
+
+    world.work = [train, succeed]
+    world.live(make_assignment(0), make_assignment(1))
+    assert lost == [False, True]
+    assert world.fake.released == []
+    assert world.done == [("worker-1", "r/0"), ("worker-1", "r/1")]
+
+
+def test_stop_while_training_gives_the_learner_back_without_waiting_for_its_end(
+    world: World,
+) -> None:
+    agent = world.agent()
+    stopped: list[bool] = []
+
+    def train(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
+        agent.stop()
+        assert world.fake.given_back.wait(PATIENCE_SECONDS)
+        stopped.append(should_stop())
+        raise LearnerStoppedError("stopped.")
+
+    world.work = [train]
+    world.fake.assignments = [make_assignment(0), make_assignment(1)]
+    agent.run()
+    assert world.fake.released == [("worker-1", "r/0", "")]
+    assert stopped == [True]
+    assert len(world.fake.assignments) == 1
+
+
+def test_worker_that_stops_ends_though_nobody_takes_its_learner_back(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = world.agent()
+
+    def train(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
+        agent.stop()
+        assert world.fake.given_back.wait(PATIENCE_SECONDS)
+
+    world.work = [train]
+    world.fake.assignments = [make_assignment(0)]
+    world.fake.refusals["release"] = [UnreachableError("nobody answers.")]
+    agent.run()
+    assert "giving r/0 back: nobody answers." in caplog.text

@@ -1,0 +1,330 @@
+"""One learner's way through the worker; coordinator and training are the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.data import Shard
+from lipt.common.errors import (
+    DataError,
+    FactoryNotAllowedError,
+    LearnerRejectedError,
+    LearnerStoppedError,
+    StaleLeaseError,
+    StateError,
+    UnknownBlobError,
+    UnreachableError,
+    WeightsError,
+)
+from lipt.common.models import build_model
+from lipt.common.observability.events import EventKind, Events
+from lipt.common.weights.container import pack
+from lipt.common.weights.encodings import open_weights
+from lipt.common.weights.specs import Weights, specs_of
+from lipt.v1 import worker_pb2
+from lipt.worker.assignment import AssignmentRunner
+from lipt.worker.client import Assignment
+from lipt.worker.learner import LearnerResult
+from lipt.worker.lease import LeaseKeeper
+from tests.blob_files import flip_a_bit
+from tests.clock import Clock
+from tests.worker.fake_client import TASK, FakeClient, make_assignment
+
+AWAY = UnreachableError("nobody answers.")
+FULL = StateError("/state cannot be used: No space left on device.")
+
+
+ALLOWED = ("tests.tiny",)
+
+
+def weights_of(seed: int) -> Weights:
+    model = build_model(
+        TASK.model,
+        num_classes=TASK.num_classes,
+        image_shape=TASK.image.shape,
+        seed=seed,
+        allowed_modules=ALLOWED,
+    )
+    return dict(model.state_dict())
+
+
+THETA = weights_of(1)
+LEARNER = LearnerResult(weights_of(2), loss=0.5, train_seconds=3.0)
+
+
+@dataclass
+class FakeTraining:
+    """Stands for `train_learner`: answers with `result`, and keeps what it was given."""
+
+    clock: Clock
+    result: LearnerResult | Exception = LEARNER
+    after: Callable[[], object] = lambda: None
+    initial: list[Weights] = field(default_factory=list)
+    shards: list[Shard] = field(default_factory=list)
+
+    def __call__(
+        self,
+        task: object,
+        initial: Weights,
+        shard: Shard,
+        *,
+        on_step: Callable[[int, float], None],
+        **_: Any,
+    ) -> LearnerResult:
+        self.initial.append(initial)
+        self.shards.append(shard)
+        self.clock.now += 3.0
+        on_step(1, 0.75)
+        self.after()
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+class NotedLease(LeaseKeeper):
+    """Writes down what it is told."""
+
+    def __init__(self, said: list[tuple[int, int, float]], *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._said = said
+
+    def report(self, phase: worker_pb2.LearnerPhase, step: int = 0, loss: float = 0.0) -> None:
+        self._said.append((phase, step, loss))
+        super().report(phase, step, loss)
+
+
+class World:
+    """A worker, and the coordinator that the test plays; `assignment` can be fetched."""
+
+    def __init__(self, directory: Path, shard: bytes) -> None:
+        self.fake = FakeClient(directory / "coordinator")
+        self.cache = BlobStore(directory / "cache", max_blob_bytes=2**24)
+        self.clock = Clock()
+        self.training = FakeTraining(self.clock)
+        self.events = Events()
+        self.said: list[tuple[int, int, float]] = []
+        self.pauses: list[float] = []
+        self.stopping = self.stops_while_it_waits = False
+        store = self.fake.blobs.store
+        self.assignment = replace(
+            make_assignment(),
+            initial_weights=store.put_bytes(pack(THETA)),
+            shard=store.put_bytes(shard),
+        )
+
+    def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.stopping = self.stops_while_it_waits
+
+    def run(self, assignment: Assignment | None = None, *, cache_bytes: int = 2**24) -> None:
+        assignment = assignment or self.assignment
+        with NotedLease(self.said, self.fake.client, "w", assignment, self.events) as lease:
+            AssignmentRunner(
+                self.fake.client,
+                self.cache,
+                lease,
+                lambda: self.stopping,
+                cache_bytes=cache_bytes,
+                device=torch.device("cpu"),
+                events=self.events,
+                allowed_modules=ALLOWED,
+                train=self.training,
+                clock=self.clock,
+                pause=self._pause,
+            ).run("w", assignment)
+
+    def decoded(self, name: BlobName) -> Weights:
+        return dict(open_weights(self.fake.blobs.store.read_bytes(name), like=specs_of(THETA)))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    from lipt.common.data import open_dataset, pack_shard
+
+    pytest.importorskip("sklearn")
+    return World(tmp_path, pack_shard(open_dataset("digits"), torch.arange(8)))
+
+
+def same(first: Weights, second: Weights) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def test_learner_is_trained_from_what_was_fetched_and_handed_in_with_its_report(
+    world: World,
+) -> None:
+    world.run()
+    (initial,), (shard,) = world.training.initial, world.training.shards
+    assert same(initial, THETA)
+    assert shard.images.shape == (8, 1, 8, 8)
+    ((worker_id, result, report, snapshots),) = world.fake.committed
+    assert (worker_id, snapshots) == ("w", ())
+    assert same(world.decoded(result), LEARNER.weights)
+    assert (report.loss, report.train_seconds, report.total_seconds) == (0.5, 3.0, 3.0)
+    fetched = (world.assignment.initial_weights, world.assignment.shard)
+    assert report.bytes_received == sum(name.size_bytes for name in fetched)
+    assert world.pauses == []
+
+
+def test_snapshots_are_handed_in_with_the_result_in_the_order_of_training(world: World) -> None:
+    early, late = weights_of(3), weights_of(4)
+    world.training.result = replace(LEARNER, snapshots=(early, late))
+    world.run()
+    ((_, result, _, snapshots),) = world.fake.committed
+    for name, weights in zip((*snapshots, result), (early, late, LEARNER.weights), strict=True):
+        assert same(world.decoded(name), weights)
+
+
+def test_lease_is_told_of_each_step_and_of_the_handing_in(world: World) -> None:
+    world.run()
+    assert world.said == [
+        (worker_pb2.LEARNER_PHASE_TRAINING, 0, 0.0),
+        (worker_pb2.LEARNER_PHASE_TRAINING, 1, 0.75),
+        (worker_pb2.LEARNER_PHASE_SUBMITTING, 2, 0.5),
+    ]
+
+
+def test_next_learner_of_the_run_does_not_fetch_theta_star_again(world: World) -> None:
+    world.run()
+    world.run()
+    theta, shard = world.assignment.initial_weights, world.assignment.shard
+    assert world.fake.blobs.reads == [theta, shard, shard]
+    assert world.fake.committed[1][2].bytes_received == shard.size_bytes
+    assert same(*world.training.initial)
+
+
+def test_theta_star_that_the_cache_s_disk_has_changed_is_fetched_again(world: World) -> None:
+    world.run()
+    theta = world.assignment.initial_weights
+    flip_a_bit(world.cache.path(theta), -1)
+    world.run()
+    assert world.fake.blobs.reads.count(theta) == 2
+    assert same(*world.training.initial)
+
+
+def test_cache_that_is_too_small_keeps_the_theta_star_in_use(world: World) -> None:
+    old = world.cache.put_bytes(b"of an earlier run")
+    world.run(cache_bytes=0)
+    assert not world.cache.has(old)
+    assert world.cache.has(world.assignment.initial_weights)
+
+
+def test_full_disk_under_the_cache_is_done_without(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise FULL
+
+    monkeypatch.setattr(world.cache, "open_upload", full)
+    world.run()
+    assert same(world.training.initial[0], THETA)
+    assert len(world.fake.committed) == 1
+    assert world.events.count(EventKind.RETRIED, "caching") == 1
+
+
+def test_model_that_this_worker_does_not_allow_is_refused_before_any_training(
+    world: World,
+) -> None:
+    task = replace(TASK, model="os:system")
+    with pytest.raises(FactoryNotAllowedError, match="--allow-module"):
+        world.run(replace(world.assignment, task=task))
+    assert world.training.shards == []
+    assert world.fake.committed == []
+
+
+def test_weights_of_another_model_are_refused_before_any_training(world: World) -> None:
+    other = world.fake.blobs.store.put_bytes(pack({"w": torch.zeros(2)}))
+    with pytest.raises(WeightsError, match="missing, the model has"):
+        world.run(replace(world.assignment, initial_weights=other))
+    assert world.training.shards == []
+
+
+def test_blob_that_the_coordinator_does_not_have_fails_the_learner(world: World) -> None:
+    missing = BlobName.of(b"never made")
+    for lost in ({"initial_weights": missing}, {"shard": missing}):
+        with pytest.raises(UnknownBlobError):
+            world.run(replace(world.assignment, **lost))  # type: ignore[arg-type]
+    assert world.training.shards == []
+
+
+@pytest.mark.parametrize("error", [DataError("bad."), ZeroDivisionError("by zero")])
+def test_training_that_fails_hands_nothing_in(world: World, error: Exception) -> None:
+    world.training.result = error
+    with pytest.raises(type(error)):
+        world.run()
+    assert world.fake.committed == []
+    assert world.pauses == []
+
+
+@pytest.mark.parametrize("trouble", [AWAY, FULL])
+def test_trained_learner_waits_for_a_coordinator_in_trouble_and_is_handed_in_once(
+    world: World, trouble: Exception
+) -> None:
+    world.fake.refusals["commit"] = [trouble] * 3
+    world.run()
+    assert len(world.training.shards) == 1
+    assert len(world.fake.committed) == 1
+    assert len(world.pauses) == 3
+    assert all(seconds > 0 for seconds in world.pauses)
+    assert world.events.count(EventKind.RETRIED, "handing over") == 3
+
+
+@pytest.mark.parametrize("handing_over", [False, True])
+def test_blobs_wait_for_a_coordinator_that_is_away_longer_than_a_transfer_is_tried_again(
+    world: World, handing_over: bool
+) -> None:
+    def go_away() -> None:
+        world.fake.blobs.failures = [AWAY] * 25
+
+    if handing_over:
+        world.training.after = go_away
+    else:
+        go_away()
+    world.run()
+    assert len(world.fake.committed) == 1
+    assert len(world.pauses) == 25
+
+
+def test_worker_that_stops_waits_no_longer_for_a_coordinator_that_is_away(world: World) -> None:
+    world.fake.refusals["commit"] = [AWAY] * 100
+
+    world.stops_while_it_waits = True
+    with pytest.raises(LearnerStoppedError, match="before the learner was handed in"):
+        world.run()
+    assert len(world.fake.refusals["commit"]) == 99
+    assert world.fake.committed == []
+
+
+@pytest.mark.parametrize(
+    "refusal", [StaleLeaseError("too late."), LearnerRejectedError("not finite.")]
+)
+def test_refused_learner_is_not_handed_in_again(world: World, refusal: Exception) -> None:
+    world.fake.refusals["commit"] = [refusal]
+    with pytest.raises(type(refusal)):
+        world.run()
+    assert world.fake.committed == []
+    assert world.pauses == []
+
+
+def test_result_that_the_coordinator_s_disk_has_changed_is_sent_again_and_not_trained_again(
+    world: World,
+) -> None:
+    world.fake.refusals["commit"] = [UnknownBlobError("it is not whole any more.")]
+    world.run()
+    assert len(world.training.shards) == 1
+    assert len(world.fake.committed) == 1
+    assert world.events.count(EventKind.RETRIED, "handing over") == 1
+
+
+def test_result_that_is_damaged_time_and_again_fails_the_learner(world: World) -> None:
+    world.fake.refusals["commit"] = [UnknownBlobError("it is not whole any more.")] * 2
+    with pytest.raises(UnknownBlobError):
+        world.run()
+    assert world.fake.committed == []
