@@ -16,6 +16,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import WeightsError
+from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
@@ -24,6 +25,7 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import Split, split_validation
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.signals.batches import Batches
 
 Report = Callable[[str, int, int], None]
 
@@ -88,6 +90,18 @@ class Context:
         """Images per forward pass."""
         _, height, width = self.dataset.image_shape
         return batch_size_for(height, width, self.device)
+
+    def batches(
+        self,
+        image: ImageFormat,
+        activity: str,
+        *,
+        size: int | None = None,
+        some: Tensor | None = None,
+    ) -> Batches:
+        """The examples (all where `some` is None) for a model, with progress under one name."""
+        progress = self.progress(activity)
+        return Batches(self.dataset, image, self.device, size or self.batch_size, progress, some)
 
     def new_model(self, config: RunConfig) -> torch.nn.Module:
         """The run's model with the random weights of its seed, on the device."""

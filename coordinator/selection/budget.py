@@ -1,4 +1,4 @@
-"""From what a user asks for to how many examples that is, refused before anything is computed."""
+"""Budget: how many examples a request stands for, refused before anything is computed."""
 
 from __future__ import annotations
 

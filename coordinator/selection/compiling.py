@@ -1,4 +1,4 @@
-"""Loops compiled with numba, where it is installed.
+"""Compiling: loops in machine code, by numba where it is installed.
 
 Modules that use `compiled` import numba with it, so they are imported inside functions
 and only after `can_compile`: everything works without numba, in torch, with the same answer.
@@ -21,29 +21,17 @@ def can_compile(device: torch.device) -> bool:
     return device.type == "cpu" and _numba_is_installed()
 
 
-def compiled(function: Function) -> Function:
-    """The function in machine code: sequential, without reordered sums, kept on disk.
+def compiled(function: Function, *, fastmath: bool | set[str] = False) -> Function:
+    """The function in machine code: sequential, kept on disk where that can be written.
 
-    Where nothing can be written the code is made again in each process.
+    Sums keep their order, but for what `fastmath` allows.
     """
-    return _compiled(function)
-
-
-def compiled_with_reordered_sums(function: Function) -> Function:
-    """As `compiled`, with sums in any order, so that many terms are added at a time.
-
-    For float64 sums that are compared in float32, where the order cannot be seen.
-    """
-    return _compiled(function, fastmath={"reassoc", "contract", "nsz"})
-
-
-def _compiled(function: Function, **options: Any) -> Function:
     import numba  # noqa: PLC0415 - an extra
 
     try:
-        return cast("Function", numba.njit(cache=True, nogil=True, **options)(function))
+        return cast("Function", numba.njit(cache=True, nogil=True, fastmath=fastmath)(function))
     except RuntimeError:
-        return cast("Function", numba.njit(nogil=True, **options)(function))
+        return cast("Function", numba.njit(nogil=True, fastmath=fastmath)(function))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""How many examples each class may give: equal shares, as far as the classes reach.
+"""Quotas: how many examples each class gives, in equal shares as far as the classes reach.
 
 Shapes: C classes.
 """

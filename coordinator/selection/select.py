@@ -13,15 +13,13 @@ from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
-from lipt.coordinator.selection.budget import require_budget, resolve_budget
+from lipt.coordinator.selection.budget import require_budget
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Need, Strategy
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.finite import require_finite_rows
 from lipt.coordinator.signals.signals import Signals
-
-__all__ = ["resolve_budget", "select"]
 
 
 def select(
@@ -140,6 +138,7 @@ _REMEDIES = {
 
 def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
     """What a need stands for, by the words of a message."""
+    held, dynamics = signals.validation, signals.dynamics
     match need:
         case Need.SIGNALS:
             return {"errors": signals.errors_NC, "features": signals.features_ND}
@@ -147,24 +146,20 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
             return {"features": signals.features_ND}
         case Need.GRADIENT_NORMS:
             return {"gradient norms": signals.gradient_norms_N}
+        case Need.PAIRED_FEATURES:
+            pairs_NP = signals.paired_features_NP
+            return {"features of pairs": signals.features_ND, "paired features": pairs_NP}
+        case Need.VALIDATION if held is not None:
+            values = _values(held, Need.SIGNALS)
+            return {f"{name} of validation examples": values[name] for name in values}
         case Need.VALIDATION:
-            if signals.validation is None:
-                return {"a validation split": None}
+            return {"a validation split": None}
+        case Need.DYNAMICS if dynamics is not None:
             return {
-                "errors of validation examples": signals.validation.errors_NC,
-                "features of validation examples": signals.validation.features_ND,
+                "the learners' probabilities": dynamics.probabilities_NLT,
+                "the learners' margins": dynamics.margins_NLT,
+                "the learners' error norms": dynamics.error_norms_NL,
+                "the learners' disagreement": dynamics.disagreement_N,
             }
         case Need.DYNAMICS:
-            if signals.dynamics is None:
-                return {"the learners' view of the examples": None}
-            return {
-                "the learners' probabilities": signals.dynamics.probabilities_NLT,
-                "the learners' margins": signals.dynamics.margins_NLT,
-                "the learners' error norms": signals.dynamics.error_norms_NL,
-                "the learners' disagreement": signals.dynamics.disagreement_N,
-            }
-        case Need.PAIRED_FEATURES:
-            return {
-                "features of pairs": signals.features_ND,
-                "paired features": signals.paired_features_NP,
-            }
+            return {"the learners' view of the examples": None}

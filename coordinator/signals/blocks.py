@@ -1,4 +1,4 @@
-"""Rows in blocks of bounded size: what keeps memory flat, whatever N is."""
+"""Blocks: rows in parts of bounded size, so that memory stays flat whatever N is."""
 
 from __future__ import annotations
 

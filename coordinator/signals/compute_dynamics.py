@@ -18,9 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data import Dataset
 from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.images.formats import ImageFormat
 from lipt.common.images.model_input import to_model_input
 from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.weights.specs import Weights
@@ -30,8 +28,8 @@ from lipt.coordinator.pretraining.batch_norm import (
     reestimate_batch_norm,
 )
 from lipt.coordinator.pretraining.evaluation import batch_norm_inputs
+from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.blocks import row_blocks
-from lipt.coordinator.signals.compute import OnProgress
 from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.signals.finite import require_finite_rows
 
@@ -65,34 +63,25 @@ class States:
 def compute_dynamics(
     model: nn.Module,
     states: States,
-    dataset: Dataset,
-    image: ImageFormat,
+    batches: Batches,
     *,
-    device: torch.device,
     batch_norm_images_MCHW: Tensor | None,
-    batch_size: int,
-    on_progress: OnProgress,
-    block_bytes: int = _BLOCK_BYTES,
 ) -> Dynamics:
-    """One forward pass over all examples for every state, in evaluation mode.
+    """One forward pass over the examples for every state, in evaluation mode.
 
     Args:
-        model: on `device`; takes on each state's weights, its training flags are restored.
+        model: on the batches' device; takes on each state's weights, its training flags are
+            restored.
         states: theta*, the snapshots and the learners.
-        dataset: where images and labels come from.
-        image: how its images are normalized.
-        device: where the model is.
+        batches: of N examples; what its progress counts is the N (1 + L (T - 1)) views of an
+            example by a model.
         batch_norm_images_MCHW: uint8 images to estimate every state's batch-norm statistics
             on; None takes those that the weights came with.
-        batch_size: images per forward pass.
-        on_progress: told after every batch how many of the N (1 + L (T - 1)) views of an
-            example by a model are done.
-        block_bytes: about what a block may take; it changes no result.
 
     Raises:
         SignalsError: a state's outputs are not finite; names it and the first ids.
     """
-    num_examples, num_learners = len(dataset), len(states.learners)
+    num_examples, num_learners = len(batches), len(states.learners)
     shape_NLT = (num_examples, num_learners, states.num_moments)
     dynamics = Dynamics(
         probabilities_NLT=torch.empty(shape_NLT),
@@ -100,23 +89,15 @@ def compute_dynamics(
         error_norms_NL=torch.empty(num_examples, num_learners),
         disagreement_N=torch.empty(num_examples),
     )
-    total = num_examples * len(states)
-    viewer = _Viewer(
-        model=model,
-        image=image,
-        device=device,
-        batch_norm_images_MCHW=batch_norm_images_MCHW,
-        batch_size=batch_size,
-        report=lambda num_viewed: on_progress(num_viewed, total),
-    )
+    viewer = _Viewer(model, batches, batch_norm_images_MCHW, num_views=num_examples * len(states))
     # An image, and two numbers in float64 per class: the mean, and what is added to it.
+    dataset = batches.dataset
     row_bytes = math.prod(dataset.image_shape) + 16 * len(dataset.class_names)
-    num_batches = -(-num_examples // batch_size)
     with evaluation_mode(model), pinned_kernels():
         # Whole batches, so that a block's size changes no batch.
-        for batches in row_blocks(num_batches, row_bytes * batch_size, block_bytes):
-            rows = slice(batches.start * batch_size, min(batches.stop * batch_size, num_examples))
-            _fill_in(dynamics, viewer, states, _Block(dataset, rows, batch_size, device))
+        starts = range(0, num_examples, batches.size)
+        for block in row_blocks(len(starts), row_bytes * batches.size, _BLOCK_BYTES):
+            _fill_in(dynamics, viewer, states, _Block(batches, starts[block]))
     return dynamics
 
 
@@ -143,24 +124,23 @@ def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: _Block)
     spread = _Spread()
     for place in _places(states):
         viewer.take_on(place)
-        committed = place.moment == states.num_moments - 1
-        if committed:
-            spread.begin_next()
-        for rows, images_BCHW, labels_B in block.batches():
+        for rows, images_BCHW, labels_B in block:
             logits_BC = viewer.logits(images_BCHW)
-            ids_B = torch.arange(rows.start, rows.stop)
+            ids_B = viewer.batches.ids_N[rows]
             require_finite_rows(logits_BC.isfinite().all(dim=-1), ids_B, place.words)
             chances_BC = logits_BC.softmax(dim=-1)
             own_B = chances_BC.gather(1, labels_B[:, None]).squeeze(1)
-            dynamics.probabilities_NLT[rows, place.learners, place.moment] = _column(own_B)
-            margins_B = margins_of(logits_BC, labels_B)
-            dynamics.margins_NLT[rows, place.learners, place.moment] = _column(margins_B)
-            if committed:
+            at = (rows, place.learners, place.moment)
+            dynamics.probabilities_NLT[at] = _column(own_B)
+            dynamics.margins_NLT[at] = _column(margins_of(logits_BC, labels_B))
+            if place.moment == states.num_moments - 1:
                 errors_BC = chances_BC - functional.one_hot(labels_B, logits_BC.shape[-1])
                 norms_B = torch.linalg.vector_norm(errors_BC, dim=-1)
                 dynamics.error_norms_NL[rows, place.learners] = _column(norms_B)
-                spread.add(chances_BC)
-    dynamics.disagreement_N[block.rows] = spread.variance_R().float().cpu()
+                spread.add(rows.start, chances_BC, num_models=place.learners.stop)
+    for start, squares_B in spread.squares.items():
+        variances_B = squares_B / len(states.learners)
+        dynamics.disagreement_N[start : start + len(squares_B)] = variances_B.float().cpu()
 
 
 def _column(values_B: Tensor) -> Tensor:
@@ -182,22 +162,20 @@ def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 @dataclass
 class _Block:
-    """Some consecutive examples; their images are read once, while the first model looks."""
+    """Some consecutive batches; their images are read once, while the first model looks."""
 
-    dataset: Dataset
-    rows: slice
-    batch_size: int
-    device: torch.device
-    images: list[Tensor] = field(default_factory=list)
+    batches: Batches
+    starts: range
+    images: dict[int, Tensor] = field(default_factory=dict)
 
-    def batches(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Rows, uint8 images and labels (on the device) of each batch."""
-        starts = range(self.rows.start, self.rows.stop, self.batch_size)
-        for number, start in enumerate(starts):
-            rows = slice(start, min(start + self.batch_size, self.rows.stop))
-            if number == len(self.images):
-                self.images.append(self.dataset.images(torch.arange(rows.start, rows.stop)))
-            yield rows, self.images[number], self.dataset.labels_N[rows].to(self.device)
+        ids_N, dataset = self.batches.ids_N, self.batches.dataset
+        for start in self.starts:
+            rows = slice(start, min(start + self.batches.size, len(ids_N)))
+            if start not in self.images:
+                self.images[start] = dataset.images(ids_N[rows])
+            yield rows, self.images[start], dataset.labels_N[ids_N[rows]].to(self.batches.device)
 
 
 @dataclass
@@ -205,11 +183,9 @@ class _Viewer:
     """A model that takes on one state after the other, and how much it has seen."""
 
     model: nn.Module
-    image: ImageFormat
-    device: torch.device
+    batches: Batches
     batch_norm_images_MCHW: Tensor | None
-    batch_size: int
-    report: Callable[[int], None]
+    num_views: int
     num_viewed: int = 0
     # By words of a place: a state that comes back for the next block keeps its own.
     statistics: dict[str, Weights] = field(default_factory=dict)
@@ -224,47 +200,37 @@ class _Viewer:
             self.statistics[place.words] = batch_norm_statistics(self.model)
 
     def _batch_norm_inputs(self, images_MCHW: Tensor) -> Iterator[Tensor]:
-        for inputs_BCHW in batch_norm_inputs(
-            images_MCHW, self.image, self.device, batch_size=self.batch_size
-        ):
-            self.report(self.num_viewed)
+        image, device, size = self.batches.image, self.batches.device, self.batches.size
+        for inputs_BCHW in batch_norm_inputs(images_MCHW, image, device, batch_size=size):
+            self.batches.on_progress(self.num_viewed, self.num_views)
             yield inputs_BCHW
 
     @torch.inference_mode()
     def logits(self, images_BCHW: Tensor) -> Tensor:
         """What the present state makes of uint8 images, in float64."""
-        logits_BC: Tensor = self.model(to_model_input(images_BCHW, self.image, self.device))
+        inputs_BCHW = to_model_input(images_BCHW, self.batches.image, self.batches.device)
+        logits_BC: Tensor = self.model(inputs_BCHW)
         self.num_viewed += len(images_BCHW)
-        self.report(self.num_viewed)
+        self.batches.on_progress(self.num_viewed, self.num_views)
         return logits_BC.double()
 
 
 @dataclass
 class _Spread:
-    """The variance among models of a block's probabilities, as the models come (Welford)."""
+    """The squared deviations among models of each batch's probabilities, summed over classes.
 
-    means: list[Tensor] = field(default_factory=list)
-    squares: list[Tensor] = field(default_factory=list)
-    num_models: int = 0
-    batch: int = 0
+    As the models come (Welford); by where a batch starts.
+    """
 
-    def begin_next(self) -> None:
-        """Another model begins with the first batch."""
-        self.num_models += 1
-        self.batch = 0
+    means: dict[int, Tensor] = field(default_factory=dict)
+    squares: dict[int, Tensor] = field(default_factory=dict)
 
-    def add(self, chances_BC: Tensor) -> None:
-        """The next batch by the present model."""
-        if self.num_models == 1:
-            self.means.append(chances_BC)
-            self.squares.append(torch.zeros_like(chances_BC[:, 0]))
-        else:
-            mean_BC = self.means[self.batch]
-            change_BC = chances_BC - mean_BC
-            mean_BC = self.means[self.batch] = mean_BC + change_BC / self.num_models
-            self.squares[self.batch] += (change_BC * (chances_BC - mean_BC)).sum(dim=-1)
-        self.batch += 1
-
-    def variance_R(self) -> Tensor:
-        """Of the population of models, summed over the classes."""
-        return torch.cat(self.squares) / self.num_models
+    def add(self, start: int, chances_BC: Tensor, *, num_models: int) -> None:
+        """A batch by the next model, the `num_models`-th of all."""
+        if num_models == 1:
+            self.means[start] = chances_BC
+            self.squares[start] = torch.zeros_like(chances_BC[:, 0])
+            return
+        change_BC = chances_BC - self.means[start]
+        self.means[start] = self.means[start] + change_BC / num_models
+        self.squares[start] += (change_BC * (chances_BC - self.means[start])).sum(dim=-1)

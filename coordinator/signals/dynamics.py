@@ -79,12 +79,7 @@ def mean_over_moments(values_NLT: Tensor) -> Tensor:
 
 
 def deviation_over_moments(values_NLT: Tensor, means_N: Tensor) -> Tensor:
-    """The population standard deviation over the same states; N, float64.
-
-    Args:
-        values_NLT: any values.
-        means_N: their `mean_over_moments`.
-    """
+    """The population standard deviation around their `mean_over_moments`; N, float64."""
     return _mean((values_N - means_N).square() for values_N in moments(values_NLT)).sqrt()
 
 

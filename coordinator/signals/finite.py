@@ -1,4 +1,4 @@
-"""Finite values: what a diverged model says of its examples is refused, with their ids.
+"""Finite values: examples whose values are not finite are refused, with their ids.
 
 Shapes: B examples of a batch.
 """

@@ -1,4 +1,4 @@
-"""CREST's quadratic model of the loss: how far the weights may move until a subset is stale.
+"""Quadratic model of the loss (CREST's): how far the weights may move until a subset is stale.
 
 Around the weights that a subset was selected on, the loss at a distance delta is about
 F(delta) = L + g . delta + 1/2 delta . (h * delta), with the gradient g and the Hessian's
@@ -18,19 +18,14 @@ Learning" (arXiv:2306.01244), section 4.2.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn import functional
+from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
-
-Parameters = dict[str, Tensor]
-# The SUM of the losses of a part of the examples, of the parameters.
-LossSum = Callable[[Parameters], Tensor]
+from lipt.coordinator.signals.losses import LossSum, Parameters
 
 # The paper's tau.
 THRESHOLD = 0.1
@@ -118,24 +113,6 @@ def fit_quadratic_model(
             for name, total in zip(names, diagonals, strict=True)
         },
     )
-
-
-def cross_entropy_sum(model: nn.Module, inputs_BCHW: Tensor, labels_B: Tensor) -> LossSum:
-    """The summed cross-entropy of a batch, of a model in evaluation mode."""
-
-    def loss(parameters: Parameters) -> Tensor:
-        # What is not among the parameters, functional_call takes from the model.
-        logits_BC = functional_call(model, parameters, (inputs_BCHW,))
-        return functional.cross_entropy(logits_BC.float(), labels_B, reduction="sum")
-
-    return loss
-
-
-def trainable(model: nn.Module) -> Parameters:
-    """The parameters that training changes, by name."""
-    return {
-        name: tensor.detach() for name, tensor in model.named_parameters() if tensor.requires_grad
-    }
 
 
 def _probe(parameters: Parameters, seed: int, index: int) -> list[Tensor]:

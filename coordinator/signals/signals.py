@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class Signals:
     paired_features_NP: the other half of each example (a caption's features, say), float32,
         for strategies on pairs.
     validation: what is known of the run's validation examples, for strategies that look
-        at the loss there. Not one of the rows' own values: it stays whole in `take`.
+        at the loss there. It stays whole in `take`.
     """
 
     errors_NC: Tensor
@@ -55,19 +55,16 @@ class Signals:
     def __len__(self) -> int:
         return len(self.labels_N)
 
-    def take(self, positions_K: Tensor) -> Signals:
-        """The signals of some of the examples, in the order given, in float32."""
-        norms_N, pairs_NP = self.gradient_norms_N, self.paired_features_NP
-        return Signals(
-            errors_NC=self.errors_NC[positions_K].float(),
-            features_ND=self.features_ND[positions_K].float(),
-            labels_N=self.labels_N[positions_K],
-            gradient_norms_N=None if norms_N is None else norms_N[positions_K],
-            has_bias=self.has_bias,
-            dynamics=None if self.dynamics is None else self.dynamics.take(positions_K),
-            paired_features_NP=None if pairs_NP is None else pairs_NP[positions_K],
-            validation=self.validation,
-        )
+    def take(self, positions_K: Tensor) -> Self:
+        """The signals of some of the examples, in the order given; halves become float32."""
+        taken = dict(vars(self))
+        for name, value in taken.items():
+            if isinstance(value, Tensor):
+                rows = value[positions_K]
+                taken[name] = rows.float() if rows.dtype == torch.float16 else rows
+        if self.dynamics is not None:
+            taken["dynamics"] = self.dynamics.take(positions_K)
+        return type(self)(**taken)
 
     def learners(self) -> Dynamics:
         """How the learners came to see the examples.
@@ -77,7 +74,7 @@ class Signals:
         """
         return given(self.dynamics, "dynamics of the learners")
 
-    def of_class(self, label: int) -> Signals:
+    def of_class(self, label: int) -> Self:
         """The signals of one class, validated on its own validation examples.
 
         A class that has none keeps those of all classes.
@@ -105,6 +102,18 @@ class Signals:
             return cls(**tensors, has_bias=metadata["has_bias"] == "True")
 
         return load_tensors(path, "signals", build)
+
+
+def probabilities_of(errors: Tensor, labels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The softmax, as far as its errors have its digits: error + onehot, of any examples.
+
+    Args:
+        errors: along a last axis of classes, any floating type. Not modified.
+        labels: int64, one per example.
+        dtype: what is computed in.
+    """
+    own = labels[..., None]
+    return errors.to(dtype, copy=True).scatter_add_(-1, own, torch.ones_like(own, dtype=dtype))
 
 
 def given(values: ValueT | None, what: str) -> ValueT:

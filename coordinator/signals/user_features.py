@@ -1,4 +1,4 @@
-"""Features that the user supplies in place of the model's: of text, of CLIP, of anything.
+"""User features: of text, of CLIP, of anything, in place of the model's.
 
 They come as a safetensors file with the tensor `features` (N x d), and for strategies on
 pairs `paired_features` (N x p); row i is example i of the data set. Nothing is allocated
@@ -66,14 +66,8 @@ def read_user_features(
         raise FeaturesError(f"the file of features holds {names}. {_HOW}")
     for name, spec in container.specs.items():
         _require_shape(name, spec, num_examples)
-    return UserFeatures(
-        features_ND=_read(container, FEATURES, limits),
-        paired_features_NP=(
-            _read(container, PAIRED_FEATURES, limits)
-            if PAIRED_FEATURES in container.specs
-            else None
-        ),
-    )
+    read = {name: _read(container, name, limits) for name in container.specs}
+    return UserFeatures(read[FEATURES], read.get(PAIRED_FEATURES))
 
 
 def _require_shape(name: str, spec: TensorSpec, num_examples: int) -> None:

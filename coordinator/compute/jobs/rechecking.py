@@ -17,15 +17,9 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.signals.quadratic_model import (
-    LossSum,
-    cross_entropy_sum,
-    fit_quadratic_model,
-    must_reselect,
-    trainable,
-)
+from lipt.coordinator.signals.losses import LossSum, cross_entropy_sum, trainable
+from lipt.coordinator.signals.quadratic_model import fit_quadratic_model, must_reselect
 
 # A hundredth of the data, as CREST's random sets, but enough for a stable mean.
 _SHARE = 0.01
@@ -75,13 +69,9 @@ class RecheckSubset:
             return Recheck(fitted.predict(parameters), actual_loss)
 
     def _parts(self, context: Context, model: nn.Module, ids: Tensor) -> Iterator[LossSum]:
-        report = context.progress("checking the previous subset")
-        for start in range(0, len(ids), context.batch_size):
-            ids_B = ids[start : start + context.batch_size]
-            inputs_BCHW = to_model_input(context.dataset.images(ids_B), self.image, context.device)
-            labels_B = context.dataset.labels_N[ids_B].to(context.device)
+        batches = context.batches(self.image, "checking the previous subset", some=ids)
+        for _, inputs_BCHW, labels_B in batches:
             yield cross_entropy_sum(model, inputs_BCHW, labels_B)
-            report(start + len(ids_B), len(ids))
 
 
 def sample_ids(num_examples: int, seed: int) -> Tensor:

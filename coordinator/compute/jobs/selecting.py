@@ -22,7 +22,7 @@ from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.signals.compute import compute_signals
 from lipt.coordinator.signals.device import place
-from lipt.coordinator.signals.gradient_norms import full_gradient_norms
+from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
 from lipt.coordinator.signals.signals import Signals, labels_only
 from lipt.coordinator.signals.user_features import UserFeatures, read_user_features
 
@@ -140,21 +140,15 @@ class SelectSubset:
         with pinned_kernels(self.config.evaluation_threads):
             return compute_signals(
                 context.loaded_model(self.config, self.weights),
-                context.dataset,
-                self.image,
-                device=context.device,
-                on_progress=context.progress("computing signals"),
-                batch_size=context.batch_size,
+                context.batches(self.image, "computing signals"),
             )
 
     def _compute_norms(self, context: Context) -> Signals:
-        labels = labels_only(context.dataset.labels_N)
-        norms_N = full_gradient_norms(
-            context.loaded_model(self.config, self.weights),
-            context.dataset,
+        model = context.loaded_model(self.config, self.weights)
+        chunks = context.batches(
             self.image,
-            device=context.device,
-            on_progress=context.progress("computing per-example gradients"),
-            cpu_threads=self.config.evaluation_threads,
+            "computing per-example gradients",
+            size=default_chunk_size(model, context.device),
         )
-        return replace(labels, gradient_norms_N=norms_N)
+        norms_N = full_gradient_norms(model, chunks, cpu_threads=self.config.evaluation_threads)
+        return replace(labels_only(context.dataset.labels_N), gradient_norms_N=norms_N)

@@ -61,12 +61,8 @@ def dynamics_of(
             return compute_dynamics(
                 model,
                 states,
-                context.dataset,
-                image,
-                device=context.device,
+                context.batches(image, "asking the learners"),
                 batch_norm_images_MCHW=context.batch_norm_images(config),
-                batch_size=context.batch_size,
-                on_progress=context.progress("asking the learners"),
             )
 
     return cached(context.signals_dir, "dynamics", depends_on, load=Dynamics.load, compute=compute)

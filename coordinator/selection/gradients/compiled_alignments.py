@@ -1,4 +1,4 @@
-"""Products of factored gradients with one gradient, in machine code.
+"""Alignments in machine code: products of factored gradients with one gradient.
 
 A matrix product with few columns is what BLAS is worst at: with 10 classes it reaches a
 sixth of what this loop does, and wants the features in double precision besides.
@@ -8,27 +8,24 @@ Shapes: N examples, C classes, D features.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
-from lipt.coordinator.selection.compiling import compiled_with_reordered_sums
+from lipt.coordinator.selection.compiling import compiled
 
 
-@compiled_with_reordered_sums
+# Sums in any order, so that many terms are added at a time: they are float64 and compared in
+# float32, where the order cannot be seen.
+@partial(compiled, fastmath={"reassoc", "contract", "nsz"})
 def alignments_compiled(
     errors_NC: NDArray[np.float32],
     features_ND: NDArray[np.float32],
     weight_CD: NDArray[np.float64],
     bias_C: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """sum_c e_c (w_c . h + b_c) of every example, summed in float64; N.
-
-    Args:
-        errors_NC: float32 or float64, as the features.
-        features_ND: each converted where it is used.
-        weight_CD: the gradient by the weights.
-        bias_C: the gradient by the biases.
-    """
+    """sum_c e_c (w_c . h + b_c) of every example, summed in float64; N."""
     num_examples, num_features = features_ND.shape
     aligned_N = np.empty(num_examples, np.float64)
     for example in range(num_examples):

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.gradients.vectors import with_bias
 from lipt.coordinator.signals.blocks import row_blocks
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, probabilities_of
 
 BATCH_SIZE = 256
 
@@ -38,10 +37,10 @@ def averaged_diagonal(
     its start at zero, so its weights sum to 1 and it is unbiased.
 
     Args:
-        signals: errors and features.
+        signals: of all examples.
         decay: in [0, 1), how much of the average stays at the next batch.
         seed: of order and probes.
-        batch_size: examples per probe; of all batches but the last one.
+        batch_size: examples per probe.
     """
     generator = derive_generator(seed, "hessian-diagonal")
     device = signals.features_ND.device
@@ -55,7 +54,7 @@ def averaged_diagonal(
         signs_CF = signs_CF.mul_(2).sub_(1).float().to(device)
         batch = signals.take(order_N[rows].to(device))
         product_CF = hessian_product(
-            batch.errors_NC + functional.one_hot(batch.labels_N, num_classes),
+            probabilities_of(batch.errors_NC, batch.labels_N),
             with_bias(batch.features_ND, float(signals.has_bias)),
             signs_CF,
         )

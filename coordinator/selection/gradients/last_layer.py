@@ -1,4 +1,4 @@
-"""Last layer: where it is after a gradient step, and the validation loss there.
+"""Last layer: where it is after a gradient step, and the validation gradient there.
 
 A step of size eta on examples S moves the last layer by -eta sum_S e_i (x) [h_i, 1]. The
 validation logits follow without the layer itself: z_v -= eta sum_S e_i (h_i . h_v + 1),
@@ -30,7 +30,7 @@ from lipt.coordinator.selection.gradients.vectors import (
 )
 from lipt.coordinator.selection.gradients.vectors import alignments as plain_alignments
 from lipt.coordinator.signals.blocks import row_blocks
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, probabilities_of
 
 # Up to this many columns a compiled loop is faster than a matrix product.
 _FEW_CLASSES = 64
@@ -65,7 +65,7 @@ def last_layer_at(validation: Signals) -> LastLayer:
         dtype=torch.float64,
         device=is_label_VC.device,
     )
-    probabilities_VC = validation.errors_NC.double() + is_label_VC
+    probabilities_VC = probabilities_of(validation.errors_NC, validation.labels_N, torch.float64)
     return LastLayer(
         features_VD=validation.features_ND.double(),
         logits_VC=probabilities_VC.maximum(least_C[is_label_VC]).log(),
@@ -84,13 +84,8 @@ def step(layer: LastLayer, chosen: Vectors, learning_rate: float) -> LastLayer:
     return replace(layer, logits_VC=layer.logits_VC - learning_rate * moved_VC)
 
 
-def validation_loss(layer: LastLayer) -> float:
-    """The mean cross-entropy over the validation examples."""
-    return float(functional.cross_entropy(layer.logits_VC, layer.labels_V))
-
-
 def validation_gradient(layer: LastLayer) -> LayerGradient:
-    """The gradient of `validation_loss` by the layer: the mean of e_v (x) [h_v, 1]."""
+    """The gradient of the mean validation loss by the layer: the mean of e_v (x) [h_v, 1]."""
     errors_VC = layer.logits_VC.softmax(dim=-1)
     # p - 1 of the label as minus all the others: of a confident example nothing else is left.
     errors_VC.scatter_(1, layer.labels_V[:, None], 0.0)
@@ -100,12 +95,10 @@ def validation_gradient(layer: LastLayer) -> LayerGradient:
     return LayerGradient(errors_VC.T @ layer.features_VD, bias_C)
 
 
-def alignments(
-    gradients: Vectors, gradient: LayerGradient, *, block_bytes: int = CACHED_BYTES
-) -> Tensor:
+def alignments(gradients: Vectors, gradient: LayerGradient) -> Tensor:
     """<g_i, gradient> of every example, compiled where that is faster; N float64."""
     if not aligns_compiled(gradients):
-        return plain_alignments(gradients, gradient, block_bytes=block_bytes)
+        return plain_alignments(gradients, gradient, block_bytes=CACHED_BYTES)
     from lipt.coordinator.selection.gradients.compiled_alignments import (  # noqa: PLC0415 - an extra
         alignments_compiled,
     )

@@ -19,11 +19,13 @@ from lipt.coordinator.selection.gradients.vectors import (
     squared_norms,
     weighted_sum,
 )
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.blocks import row_blocks
 
 # Relative to a squared norm: more than the rounding of a squared distance, and less than
 # float32 features that differ can make of it.
 _RESOLUTION = 1e-12
+# What a block of factors may take on the way to a sum.
+_SUM_BYTES = 32 * 1024**2
 # Factors up to this size in float64 are converted once instead of block by block.
 _HELD_BYTES = 256 * 1024**2
 
@@ -35,15 +37,8 @@ class Rows:
         squares_N: |v_i|^2, float64.
     """
 
-    def __init__(self, vectors: Vectors, *, block_bytes: int = BLOCK_BYTES) -> None:
-        """Take the vectors.
-
-        Args:
-            vectors: of N examples.
-            block_bytes: what a block of rows may take in float64.
-        """
+    def __init__(self, vectors: Vectors) -> None:
         self._vectors = vectors.map(_double_if_small)
-        self._block_bytes = block_bytes
         self.squares_N = squared_norms(self._vectors)
 
     def __len__(self) -> int:
@@ -55,19 +50,14 @@ class Rows:
         row_bytes = 8 * self._vectors.width + 16 * len(positions_B)
         parts = [
             products(some, self._vectors[rows].to(torch.float64))
-            for rows in row_blocks(len(self), row_bytes, self._block_bytes)
+            for rows in row_blocks(len(self), row_bytes)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def products_with_sum(self, weights_N: Tensor) -> Tensor:
-        """<v_i, sum_j w_j v_j>, without an N x N matrix: the sum is one vector; N float64.
-
-        Args:
-            weights_N: how much each example counts in the sum, float64.
-        """
-        block_bytes = self._block_bytes // 2
-        total = weighted_sum(self._vectors, weights_N, block_bytes=block_bytes)
-        return alignments(self._vectors, total, block_bytes=block_bytes)
+        """<v_i, sum_j w_j v_j>, without an N x N matrix: the sum is one vector; N float64."""
+        total = weighted_sum(self._vectors, weights_N, block_bytes=_SUM_BYTES)
+        return alignments(self._vectors, total, block_bytes=_SUM_BYTES)
 
     def squared_distances(self, positions_B: Tensor) -> Tensor:
         """The squared distances of some examples from all, 0 from equal ones; B x N float64."""

@@ -71,15 +71,11 @@ class Vectors:
         errors_NC = None if self.errors_NC is None else change(self.errors_NC)
         return Vectors(change(self.features_ND), errors_NC, self.bias)
 
-    def flat(self) -> Vectors:
-        """Groups of vectors as one sequence."""
-        return self.map(lambda factor: factor.flatten(0, 1))
-
-    def put(self, position: int, vectors: Vectors) -> None:
-        """Overwrite a vector, or a group of them, by others of the same kind."""
-        self.features_ND[position] = vectors.features_ND
+    def put(self, rows: slice, vectors: Vectors) -> None:
+        """Overwrite some of the vectors by others of the same kind."""
+        self.features_ND[rows] = vectors.features_ND
         if self.errors_NC is not None and vectors.errors_NC is not None:
-            self.errors_NC[position] = vectors.errors_NC
+            self.errors_NC[rows] = vectors.errors_NC
 
     def to(self, dtype: torch.dtype) -> Vectors:
         """The vectors in some precision; not copied where it is theirs already."""
@@ -160,15 +156,9 @@ def squared_norms(vectors: Vectors) -> Tensor:
 
 
 def weighted_sum(
-    vectors: Vectors, weights_N: Tensor | None = None, *, block_bytes: int = BLOCK_BYTES
+    vectors: Vectors, weights_N: Tensor | None = None, *, block_bytes: int
 ) -> LayerGradient:
-    """sum_i w_i v_i in float64, of any number of vectors.
-
-    Args:
-        vectors: in any precision.
-        weights_N: float64; ones where None.
-        block_bytes: what a block's factors may take.
-    """
+    """sum_i w_i v_i in float64, of vectors in any precision; weights are ones where None."""
     num_classes, num_features = vectors[:0].outer_NC.shape[1], vectors.features_ND.shape[1]
     zeros = partial(torch.zeros, dtype=torch.float64, device=vectors.device)
     weight_CD, bias_C = zeros(num_classes, num_features), zeros(num_classes)
@@ -181,16 +171,8 @@ def weighted_sum(
     return LayerGradient(weight_CD, bias_C * vectors.bias)
 
 
-def alignments(
-    vectors: Vectors, gradient: LayerGradient, *, block_bytes: int = CACHED_BYTES
-) -> Tensor:
-    """<v_i, gradient> of vectors in any precision; N, in the gradient's precision.
-
-    Args:
-        vectors: of N examples.
-        gradient: one vector of the same space.
-        block_bytes: what a block's factors may take in that precision.
-    """
+def alignments(vectors: Vectors, gradient: LayerGradient, *, block_bytes: int) -> Tensor:
+    """<v_i, gradient> of vectors in any precision; N, in the gradient's precision."""
     dtype = gradient.weight_CD.dtype
     aligned_N = gradient.bias_C.new_empty(len(vectors))
     for rows, block in _blocks(vectors, dtype.itemsize, block_bytes):

@@ -1,4 +1,4 @@
-"""Who is represented by whom: the clusters around chosen examples.
+"""Clusters: how many examples each chosen one represents.
 
 Shapes: N examples, K chosen, B of them at a time.
 """
@@ -9,27 +9,22 @@ import torch
 from torch import Tensor
 
 from lipt.coordinator.selection.solvers.levels import LevelRows
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.blocks import row_blocks
 
 
-def cluster_sizes(levels: LevelRows, chosen_K: Tensor, *, block_bytes: int = BLOCK_BYTES) -> Tensor:
+def cluster_sizes(levels: LevelRows, chosen_K: Tensor) -> Tensor:
     """How many examples each chosen one represents; they sum to N.
 
     Every example counts once, with the chosen one that it is most similar to. Ties go to
     the lowest id, but a chosen example always represents itself.
 
-    Args:
-        levels: of N examples.
-        chosen_K: distinct ids.
-        block_bytes: what the rows that are looked at together may take.
-
     Returns:
-        K int64, in the order of `chosen_K`, none below 1.
+        K int64, in the order of `chosen_K`, whose ids are distinct; none below 1.
     """
     ids_K, order_K = chosen_K.sort()
     best_N = torch.full((len(levels),), -1, dtype=torch.int32, device=chosen_K.device)
     owners_N = torch.zeros(len(levels), dtype=torch.int64, device=chosen_K.device)
-    for rows in row_blocks(len(ids_K), 16 * len(levels), block_bytes):
+    for rows in row_blocks(len(ids_K), 16 * len(levels)):
         highest_N, places_N = levels.rows(ids_K[rows]).max(dim=0)
         # Strictly: an equal level of a higher id does not count.
         better_N = highest_N > best_N

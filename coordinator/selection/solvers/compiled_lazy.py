@@ -1,4 +1,4 @@
-"""Lazy greedy facility location in machine code. Import it only where numba is installed.
+"""Lazy greedy in machine code. Import it only where numba is installed.
 
 Shapes: N examples to choose from, T to be represented, K budget.
 """
@@ -48,12 +48,9 @@ def _sum_of_highest(row_T: NDArray[np.int32], best_T: NDArray[np.int32]) -> int:
 def lazy_greedy_compiled(
     matrix_NT: NDArray[np.int32], gains_N: NDArray[np.int64], budget: int
 ) -> NDArray[np.int64]:
-    """Ids in the order of choice.
+    """Ids in the order of choice, by levels of any integer type.
 
-    Args:
-        matrix_NT: levels, of any integer type.
-        gains_N: what each example gains as the first; overwritten.
-        budget: K.
+    `gains_N` is what each example gains as the first; overwritten.
     """
     num_examples = len(matrix_NT)
     size = num_examples

@@ -1,4 +1,4 @@
-"""Exact greedy facility location, lazily: few gains are computed again after each pick.
+"""Lazy greedy: exact facility location that computes few gains again after each pick.
 
 What an example adds can only shrink as others are chosen (submodularity), so an old gain
 bounds the new one. Whoever is ahead of all bounds with a gain that is up to date is the
@@ -29,9 +29,14 @@ def lazy_greedy(levels: StoredLevels, budget: int) -> Tensor:
         The ids in the order of choice; K int64. Once nothing adds anything they are the
         lowest that are left.
     """
-    if can_compile(levels.matrix_NT.device):
-        return _compiled(levels, budget)
-    return lazy_greedy_torch(levels, budget)
+    if not can_compile(levels.matrix_NT.device):
+        return lazy_greedy_torch(levels, budget)
+    from lipt.coordinator.selection.solvers.compiled_lazy import (  # noqa: PLC0415 - numba
+        lazy_greedy_compiled,
+    )
+
+    gains_N = levels.sums_N.clone().numpy()
+    return torch.from_numpy(lazy_greedy_compiled(levels.matrix_NT.numpy(), gains_N, budget))
 
 
 def lazy_greedy_torch(levels: StoredLevels, budget: int) -> Tensor:
@@ -63,12 +68,3 @@ def gains_over(rows_BT: Tensor, best_T: Tensor) -> Tensor:
     """What each row has above the best level so far, summed; B int64."""
     sums_B = torch.maximum(rows_BT, best_T).sum(dim=1, dtype=torch.int64)
     return sums_B - best_T.sum(dtype=torch.int64)
-
-
-def _compiled(levels: StoredLevels, budget: int) -> Tensor:
-    from lipt.coordinator.selection.solvers.compiled_lazy import (  # noqa: PLC0415 - numba
-        lazy_greedy_compiled,
-    )
-
-    chosen_K = lazy_greedy_compiled(levels.matrix_NT.numpy(), levels.sums_N.clone().numpy(), budget)
-    return torch.from_numpy(chosen_K)

@@ -1,4 +1,4 @@
-"""Similarities as whole numbers, so that sums of them are exact.
+"""Levels: similarities as whole numbers, so that sums of them are exact.
 
 A similarity becomes one of 2^b evenly spaced levels. With b = 24 that is all that float32
 resolves; with fewer the matrix of all pairs takes half or a quarter of the memory, and of
@@ -11,6 +11,7 @@ the partition greedy).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol
@@ -24,22 +25,36 @@ from lipt.coordinator.signals.blocks import row_blocks
 
 Precision = Literal["24-bit", "16-bit", "8-bit"]
 
-# Signed where torch has no arithmetic on unsigned ones: of 16 bits 15 are used.
-_DTYPES: dict[Precision, torch.dtype] = {
-    "24-bit": torch.int32,
-    "16-bit": torch.int16,
-    "8-bit": torch.uint8,
+# Each one's type, and its highest level; finest first. Signed where torch has no arithmetic on
+# unsigned ones: of 16 bits 15 are used.
+_TYPES: dict[Precision, tuple[torch.dtype, int]] = {
+    "24-bit": (torch.int32, 2**24 - 1),
+    "16-bit": (torch.int16, 2**15 - 1),
+    "8-bit": (torch.uint8, 2**8 - 1),
 }
-_HIGHEST: dict[Precision, int] = {"24-bit": 2**24 - 1, "16-bit": 2**15 - 1, "8-bit": 2**8 - 1}
-# What one level takes, finest first.
-LEVEL_BYTES: dict[Precision, int] = {
-    precision: dtype.itemsize for precision, dtype in _DTYPES.items()
-}
+# 52,440 examples with 8-bit levels.
+MATRIX_BYTES = 2_750_000_000
+# Beyond these a coarser matrix is as good and faster, as reading it is what takes time.
+_FINE_BYTES: dict[Precision, int] = {"24-bit": 2**28, "16-bit": 2**30}
 # How many examples' similarities with each other show the range.
 _NUM_OBSERVED = 1024
 # A tile of products and what is made of it stay in a CPU's cache; a GPU wants more at a time.
 _CPU_TILE = 512
 _GPU_TILE = 4096
+
+
+def affordable_precision(num_rows: int, num_columns: int, matrix_bytes: int) -> Precision | None:
+    """The finest levels whose matrix may be held; None where not even the coarsest may."""
+    for precision, (dtype, _) in _TYPES.items():
+        limit = min(matrix_bytes, _FINE_BYTES.get(precision, matrix_bytes))
+        if num_rows * num_columns * dtype.itemsize <= limit:
+            return precision
+    return None
+
+
+def most_examples(matrix_bytes: int) -> int:
+    """How many examples can all be compared with each other, by levels of one byte."""
+    return max(1, math.isqrt(matrix_bytes))
 
 
 class LevelRows(Protocol):
@@ -62,12 +77,12 @@ class Scale:
 
     def levels(self, similarities_nm: Tensor) -> Tensor:
         """The nearest level of each similarity; the argument is overwritten."""
-        top = _HIGHEST[self.precision]
+        dtype, top = _TYPES[self.precision]
         reach = self.highest - self.lowest
         # All similarities are the same where there is no range: any level will do.
         factor = top / reach if reach > 0 else 0.0
         similarities_nm.sub_(self.lowest).mul_(factor).round_().clamp_(0, top)
-        return similarities_nm.to(_DTYPES[self.precision])
+        return similarities_nm.to(dtype)
 
 
 @dataclass(frozen=True)
@@ -129,20 +144,12 @@ def fit_scale(similarity: PairwiseSimilarity, precision: Precision) -> Scale:
     return Scale(min(lowest, similarity.highest), similarity.highest, precision)
 
 
-def store_levels(
-    similarity: PairwiseSimilarity, scale: Scale, *, tile_size: int | None = None
-) -> StoredLevels:
-    """The levels of all pairs; each pair of examples is compared once.
-
-    Args:
-        similarity: of N examples.
-        scale: its levels.
-        tile_size: about how many rows and columns are computed at a time.
-    """
+def store_levels(similarity: PairwiseSimilarity, scale: Scale) -> StoredLevels:
+    """The levels of all pairs; each pair of examples is compared once."""
     num_examples, device = len(similarity), similarity.device
     matrix_NN = _room((num_examples, num_examples), scale.precision, device)
     sums_N = torch.zeros(num_examples, dtype=torch.int64, device=device)
-    tiles = _even_tiles(num_examples, tile_size or _tile_size(device))
+    tiles = _even_tiles(num_examples, device)
     for number, rows in enumerate(tiles):
         for columns in tiles[number:]:
             levels_nm = scale.levels(similarity.block(rows, columns))
@@ -161,20 +168,13 @@ def store_levels(
 def store_levels_between(
     similarity: PairwiseSimilarity, scale: Scale, candidates_N: Tensor, targets_T: Tensor
 ) -> StoredLevels:
-    """The levels of some examples with others; row i is that of candidates_N[i].
-
-    Args:
-        similarity: of all examples.
-        scale: its levels.
-        candidates_N: ids of those to choose from.
-        targets_T: ids of those to be represented.
-    """
+    """The levels of the candidates with the targets, by ids; row i is that of candidates_N[i]."""
     device = similarity.device
     shape = (len(candidates_N), len(targets_T))
     matrix_NT = _room(shape, scale.precision, device)
     sums_N = torch.zeros(len(candidates_N), dtype=torch.int64, device=device)
-    for rows in _even_tiles(len(candidates_N), _tile_size(device)):
-        for columns in _even_tiles(len(targets_T), _tile_size(device)):
+    for rows in _even_tiles(len(candidates_N), device):
+        for columns in _even_tiles(len(targets_T), device):
             levels_nm = scale.levels(similarity.block(candidates_N[rows], targets_T[columns]))
             matrix_NT[rows, columns] = levels_nm
             sums_N[rows] += levels_nm.sum(dim=1, dtype=torch.int64)
@@ -183,18 +183,14 @@ def store_levels_between(
 
 def _room(shape: tuple[int, int], precision: Precision, device: torch.device) -> Tensor:
     """An uninitialized matrix; on a CPU numpy's, which asks for huge pages where there are any."""
-    dtype = _DTYPES[precision]
+    dtype, _ = _TYPES[precision]
     if device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
     return torch.from_numpy(np.empty(shape, np.dtype(str(dtype).removeprefix("torch."))))
 
 
-def _tile_size(device: torch.device) -> int:
-    return _CPU_TILE if device.type == "cpu" else _GPU_TILE
-
-
-def _even_tiles(num_rows: int, tile_size: int) -> list[slice]:
+def _even_tiles(num_rows: int, device: torch.device) -> list[slice]:
     """Consecutive slices of nearly equal length: products of a few rows round differently."""
-    count = -(-num_rows // tile_size)
+    count = -(-num_rows // (_CPU_TILE if device.type == "cpu" else _GPU_TILE))
     edges = [num_rows * number // count for number in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(edges)]

@@ -1,4 +1,4 @@
-"""Greedy maximization of a cut whose similarities are inner products.
+"""Linear cut: greedy maximization of a cut whose similarities are inner products.
 
     F(S) = sum_{i in S} own_i + scale * sum_{i in S, j not in S} z_i . m(z_j)
 
@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.blocks import row_blocks
 
 POOL_SIZE = 256
 # Above what rounding can hide: in a gain relative to its size, and in a squared length
@@ -46,19 +46,13 @@ _SQUARE_SLACK = 1e-12
 Map = Callable[[Tensor], Tensor]
 
 
-def identity(rows_BP: Tensor) -> Tensor:
-    """The map of similarities z_i . z_j."""
-    return rows_BP
-
-
 def cut_picks(
     rows_NP: Tensor,
     own_N: Tensor,
     *,
     scale: float,
-    map_rows: Map = identity,
+    map_rows: Map = lambda rows_BP: rows_BP,
     pool_size: int = POOL_SIZE,
-    block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[tuple[float, int]]:
     """Every example once, in the order of greedy choice, each with its gain at its turn.
 
@@ -71,9 +65,8 @@ def cut_picks(
         scale: of the cut, positive.
         map_rows: m, of one row or several in float64.
         pool_size: how many gains are kept up to date from pick to pick.
-        block_bytes: what a block of rows may take in float64.
     """
-    blocks = list(row_blocks(len(rows_NP), rows_NP.shape[1] * 8, block_bytes))
+    blocks = list(row_blocks(len(rows_NP), rows_NP.shape[1] * 8))
     cut_N, falls = _first_pass(rows_NP, map_rows, blocks)
     left_N = torch.ones(len(rows_NP), dtype=torch.bool, device=rows_NP.device)
     while bool(left_N.any()):

@@ -1,4 +1,4 @@
-"""Non-negative least squares on a set of vectors that grows one by one and may shrink.
+"""Non-negative fit: least squares on a set of vectors that grows one by one and may shrink.
 
 Minimizes |sum w_i a_i - b|^2 + ridge |w|^2 over w >= 0 from inner products alone. The Gram
 matrix G of the vectors in use is kept as a root of its inverse, T with T' T = G^-1: a new

@@ -1,4 +1,4 @@
-"""Greedy choice where each pick needs one row of a kernel, which is computed ahead.
+"""Choice one by one: each pick needs one row of a kernel, which is computed ahead.
 
 A product of one row with all examples waits for memory; one of 64 rows takes little
 longer. The examples that promise most now are mostly the next ones to be picked, so
@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.signals.blocks import BLOCK_BYTES
 
 ROWS_AHEAD = 64
@@ -27,7 +28,7 @@ def choose_one_by_one(
     rows_of: Callable[[Tensor], Tensor],
     update: Callable[[Tensor, Tensor, int], None],
     rows_ahead: int = ROWS_AHEAD,
-) -> Tensor:
+) -> Selection:
     """Pick the largest gain `budget` times, with an update after each pick.
 
     Gains are compared in float32, so that those of equal examples tie whatever their
@@ -42,7 +43,7 @@ def choose_one_by_one(
         rows_ahead: B, less where B rows would be large.
 
     Returns:
-        K distinct positions, in the order of choice.
+        K distinct positions, in the order of choice, each with weight 1.
     """
     rows_ahead = max(1, min(rows_ahead, BLOCK_BYTES // (8 * len(gains_N))))
     slots: dict[int, int] = {}
@@ -58,7 +59,7 @@ def choose_one_by_one(
         if num_left > 1:
             update(gains_N, rows_BN[slots[position]], position)
         gains_N[position] = -torch.inf
-    return torch.tensor(picks, device=gains_N.device)
+    return unweighted(torch.tensor(picks, device=gains_N.device))
 
 
 def _most_promising(gains_N: Tensor, position: int, count: int) -> Tensor:

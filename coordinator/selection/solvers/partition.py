@@ -1,4 +1,4 @@
-"""Two-round partition greedy (GreeDi): facility location where all pairs do not fit.
+"""Partition greedy (GreeDi): facility location in two rounds, where all pairs do not fit.
 
 First each of P random parts chooses among itself what represents it; then the choice is
 made among what the parts have chosen. The union is P times the budget, which pays off
@@ -20,15 +20,13 @@ from torch import Tensor
 from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import (
+    MATRIX_BYTES,
     Precision,
+    affordable_precision,
     fit_scale,
+    most_examples,
     store_levels,
     store_levels_between,
-)
-from lipt.coordinator.selection.solvers.memory import (
-    MATRIX_BYTES,
-    affordable_precision,
-    most_examples,
 )
 
 

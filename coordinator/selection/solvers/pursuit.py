@@ -1,4 +1,4 @@
-"""Orthogonal matching pursuit with non-negative weights, on inner products alone.
+"""Matching pursuit: orthogonal, with non-negative weights, on inner products alone.
 
 Each round takes the atom that goes along best with what is still missing, then fits all
 weights anew. Weights that would turn negative leave DURING the pursuit, so the residual

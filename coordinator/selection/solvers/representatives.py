@@ -18,13 +18,14 @@ from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import (
+    MATRIX_BYTES,
     ComputedLevels,
     LevelRows,
     Precision,
+    affordable_precision,
     fit_scale,
     store_levels,
 )
-from lipt.coordinator.selection.solvers.memory import MATRIX_BYTES, affordable_precision
 from lipt.coordinator.selection.solvers.partition import partition_greedy
 from lipt.coordinator.selection.solvers.stochastic import stochastic_facility_location
 

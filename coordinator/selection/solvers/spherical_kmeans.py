@@ -15,18 +15,12 @@ import torch
 from torch import Tensor
 
 from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.blocks import row_blocks
 
 _MOST_ROUNDS = 50
 
 
-def spherical_kmeans(
-    rows_ND: Tensor,
-    num_clusters: int,
-    *,
-    generator: torch.Generator,
-    block_bytes: int = BLOCK_BYTES,
-) -> Tensor:
+def spherical_kmeans(rows_ND: Tensor, num_clusters: int, *, generator: torch.Generator) -> Tensor:
     """The cluster of every row; N, int64, in 0..num_clusters - 1.
 
     Fewer clusters are made where there are fewer different directions; one may end empty.
@@ -34,29 +28,26 @@ def spherical_kmeans(
     Args:
         rows_ND: features, any floating type.
         num_clusters: at most how many.
-        generator: a CPU generator, for the rows that clusters start from.
-        block_bytes: what a block of rows may take in float64.
+        generator: draws the rows that clusters start from; on the CPU.
     """
     bits = exact_bits(len(rows_ND))
     unit_ND = unit_rows(rows_ND, bits)
-    centres_GD = _far_rows(unit_ND, num_clusters, generator, block_bytes)
-    clusters_N = _nearest(unit_ND, centres_GD, block_bytes)
+    centres_GD = _far_rows(unit_ND, num_clusters, generator)
+    clusters_N = _nearest(unit_ND, centres_GD)
     for _ in range(_MOST_ROUNDS):
         sums_GD = torch.zeros_like(centres_GD)
-        for rows in row_blocks(len(unit_ND), unit_ND.shape[1] * 8, block_bytes):
+        for rows in row_blocks(len(unit_ND), unit_ND.shape[1] * 8):
             sums_GD.index_add_(0, clusters_N[rows], unit_ND[rows].double())
         # A cluster without rows, or whose rows cancel out, stays where it is.
         moved_G1 = sums_GD.any(dim=-1, keepdim=True)
         centres_GD = torch.where(moved_G1, unit_rows(sums_GD, bits).double(), centres_GD)
-        previous_N, clusters_N = clusters_N, _nearest(unit_ND, centres_GD, block_bytes)
+        previous_N, clusters_N = clusters_N, _nearest(unit_ND, centres_GD)
         if torch.equal(previous_N, clusters_N):
             break
     return clusters_N
 
 
-def _far_rows(
-    unit_ND: Tensor, num_rows: int, generator: torch.Generator, block_bytes: int
-) -> Tensor:
+def _far_rows(unit_ND: Tensor, num_rows: int, generator: torch.Generator) -> Tensor:
     """Rows drawn one by one, each by its distance from the nearest one so far; float64.
 
     Half the squared Euclidean distance of unit rows is 1 - cosine.
@@ -71,25 +62,25 @@ def _far_rows(
         position = int(torch.searchsorted(ends_N, share * ends_N[-1], right=True))
         centre_D = unit_ND[min(position, len(unit_ND) - 1)].double()
         centres.append(centre_D)
-        cosines_N = _cosines(unit_ND, centre_D[None], block_bytes)[:, 0].cpu()
+        cosines_N = _cosines(unit_ND, centre_D[None])[:, 0].cpu()
         # The grid leaves equal rows a cosine that is not quite 1.
         rounding = float(1 - (centre_D @ centre_D).cpu())
         distances_N = torch.minimum(distances_N, (1 - rounding - cosines_N).clamp_(min=0))
     return torch.stack(centres)
 
 
-def _nearest(unit_ND: Tensor, centres_GD: Tensor, block_bytes: int) -> Tensor:
-    cosines_NG = _cosines(unit_ND, centres_GD, block_bytes)
+def _nearest(unit_ND: Tensor, centres_GD: Tensor) -> Tensor:
+    cosines_NG = _cosines(unit_ND, centres_GD)
     # Ties go to the first cluster, which argmax does not promise.
     best_NG = cosines_NG == cosines_NG.amax(dim=-1, keepdim=True)
     places_G = torch.arange(len(centres_GD), device=unit_ND.device)
     return torch.where(best_NG, places_G, len(centres_GD)).amin(dim=-1)
 
 
-def _cosines(unit_ND: Tensor, centres_GD: Tensor, block_bytes: int) -> Tensor:
+def _cosines(unit_ND: Tensor, centres_GD: Tensor) -> Tensor:
     return torch.cat(
         [
             unit_ND[rows].double() @ centres_GD.T
-            for rows in row_blocks(len(unit_ND), unit_ND.shape[1] * 8, block_bytes)
+            for rows in row_blocks(len(unit_ND), unit_ND.shape[1] * 8)
         ]
     )

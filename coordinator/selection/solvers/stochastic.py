@@ -5,14 +5,13 @@ A sample of ceil(N / K ln(1 / epsilon)) holds one of the K best with probability
 altogether. An epsilon near 1 is no greedy at all: 0.9 samples a single candidate at
 K / N = 10%, which is a random subset.
 
-Shapes: N candidates, K budget, B of a sample.
+Shapes: N examples, K budget, B of a sample.
 Source: Mirzasoleiman et al. 2015, "Lazier Than Lazy Greedy" (arXiv:1409.7938).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -28,21 +27,13 @@ def sample_size(num_candidates: int, budget: int, epsilon: float) -> int:
     return math.ceil(num_candidates / budget * math.log(1 / epsilon))
 
 
-def stochastic_greedy(
-    gains: Callable[[Tensor], Tensor],
-    choose: Callable[[int], None],
-    *,
-    num_candidates: int,
-    budget: int,
-    epsilon: float,
-    generator: torch.Generator,
+def stochastic_facility_location(
+    levels: LevelRows, budget: int, *, epsilon: float, generator: torch.Generator
 ) -> Tensor:
-    """Choose `budget` of the candidates for any monotone submodular function.
+    """Choose the examples that represent all; rows may be stored, or computed when looked at.
 
     Args:
-        gains: what each of B candidates, ids ascending, would add now; B.
-        choose: told which candidate is chosen.
-        num_candidates: N.
+        levels: of N examples.
         budget: K.
         epsilon: in (0, 1), how much of the guarantee may be given up.
         generator: where samples are drawn; on the CPU.
@@ -50,8 +41,9 @@ def stochastic_greedy(
     Returns:
         The ids in the order of choice; K int64 on the CPU. Ties go to the lowest id.
     """
-    size = sample_size(num_candidates, budget, epsilon)
-    left = list(range(num_candidates))
+    size = sample_size(len(levels), budget, epsilon)
+    best_N = torch.zeros_like(levels.rows(torch.tensor([0]))[0])
+    left = list(range(len(levels)))
     chosen = []
     for _ in range(budget):
         count = min(size, len(left))
@@ -61,35 +53,9 @@ def stochastic_greedy(
             left[step], left[other] = left[other], left[step]
         sample = sorted((candidate, place) for place, candidate in enumerate(left[:count]))
         ids_B = torch.tensor([candidate for candidate, _ in sample])
-        candidate, place = sample[int(gains(ids_B).argmax())]
-        choose(candidate)
+        candidate, place = sample[int(gains_over(levels.rows(ids_B), best_N).argmax())]
+        torch.maximum(best_N, levels.rows(torch.tensor([candidate]))[0], out=best_N)
         chosen.append(candidate)
         left[place] = left[-1]
         left.pop()
     return torch.tensor(chosen)
-
-
-def stochastic_facility_location(
-    levels: LevelRows, budget: int, *, epsilon: float, generator: torch.Generator
-) -> Tensor:
-    """Facility location by stochastic greedy; rows may be stored, or computed when looked at.
-
-    Returns:
-        The ids in the order of choice; K int64 on the CPU.
-    """
-    best_N = torch.zeros_like(levels.rows(torch.tensor([0]))[0])
-
-    def gains(ids_B: Tensor) -> Tensor:
-        return gains_over(levels.rows(ids_B), best_N)
-
-    def choose(candidate: int) -> None:
-        torch.maximum(best_N, levels.rows(torch.tensor([candidate]))[0], out=best_N)
-
-    return stochastic_greedy(
-        gains,
-        choose,
-        num_candidates=len(levels),
-        budget=budget,
-        epsilon=epsilon,
-        generator=generator,
-    )

@@ -1,4 +1,4 @@
-"""Unit rows on a grid that is coarse enough for sums of their products to be exact.
+"""Unit rows: on a grid that is coarse enough for sums of their products to be exact.
 
 A greedy choice among nearly equal gains depends on the last bits of its sums, and those
 depend on block sizes, thread counts, the device and the order of the data. Rounding every
@@ -37,10 +37,6 @@ def unit_rows(rows_ND: Tensor, bits: int) -> Tensor:
     """Each row divided by its length and rounded to multiples of 2**-bits; float32.
 
     A row of zeros stays one: it is similar to nothing.
-
-    Args:
-        rows_ND: any floating type. Not modified.
-        bits: from `exact_bits`.
     """
     unit_ND = torch.empty(rows_ND.shape, device=rows_ND.device)
     for rows in row_blocks(len(rows_ND), rows_ND.shape[1] * 16):

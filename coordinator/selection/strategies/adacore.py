@@ -67,12 +67,7 @@ def precondition(
     class_factors_C, feature_factors_F = factored(
         averaged_diagonal(signals, decay=decay, seed=seed)
     )
-    features_NF = torch.empty(
-        len(signals),
-        len(feature_factors_F),
-        dtype=signals.features_ND.dtype,
-        device=signals.features_ND.device,
-    )
+    features_NF = signals.features_ND.new_empty(len(signals), len(feature_factors_F))
     errors_NC = torch.empty_like(signals.errors_NC)
     for rows in row_blocks(len(signals), 8 * (len(class_factors_C) + len(feature_factors_F))):
         errors_NC[rows] = signals.errors_NC[rows] / (class_factors_C + damping)

@@ -18,14 +18,13 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from lipt.coordinator.selection.gradients.rows import Rows
 from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.selection import Selection, keep_largest
 from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.blocks import row_blocks
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, probabilities_of
 
 # Probabilities are read off float32 errors, which resolve the label's to about 1e-7.
 # Smaller ones count as this: no single class decides a divergence.
@@ -45,21 +44,18 @@ def cal(signals: Signals, budget: int, *, num_neighbors: NumNeighbors = 10) -> S
     return keep_largest(contrast(signals, num_neighbors), budget)
 
 
-def contrast(signals: Signals, num_neighbors: int, block_bytes: int = _BLOCK_BYTES) -> Tensor:
+def contrast(signals: Signals, num_neighbors: int) -> Tensor:
     """The mean symmetric divergence from the nearest neighbors; N float32.
 
-    Args:
-        signals: errors and features.
-        num_neighbors: M; all others where there are fewer. 0 for an example without any.
-        block_bytes: what a block of rows may take.
+    From all others where there are fewer, and 0 for an example without any.
     """
     num_examples, num_classes = signals.errors_NC.shape
     num_neighbors = min(num_neighbors, num_examples - 1)
     scores_N = torch.zeros(num_examples, device=signals.errors_NC.device)
     if num_neighbors == 0:
         return scores_N
-    neighbors_NM = nearest_neighbors(signals, num_neighbors, block_bytes)
-    for rows in row_blocks(num_examples, 32 * num_neighbors * num_classes, block_bytes):
+    neighbors_NM = nearest_neighbors(signals, num_neighbors)
+    for rows in row_blocks(num_examples, 32 * num_neighbors * num_classes, _BLOCK_BYTES):
         ids_R = torch.arange(rows.start, rows.stop, device=scores_N.device)
         own_R1C = _probabilities(signals, ids_R[:, None])
         others_RMC = _probabilities(signals, neighbors_NM[rows])
@@ -69,11 +65,11 @@ def contrast(signals: Signals, num_neighbors: int, block_bytes: int = _BLOCK_BYT
     return scores_N
 
 
-def nearest_neighbors(signals: Signals, count: int, block_bytes: int = _BLOCK_BYTES) -> Tensor:
+def nearest_neighbors(signals: Signals, count: int) -> Tensor:
     """The examples with the nearest features to each, not itself; N x count, at most N - 1."""
     vectors = Rows(Vectors(signals.features_ND))
     parts = []
-    for rows in row_blocks(len(vectors), 16 * len(vectors), block_bytes):
+    for rows in row_blocks(len(vectors), 16 * len(vectors), _BLOCK_BYTES):
         ids_R = torch.arange(rows.start, rows.stop, device=vectors.squares_N.device)
         distances_RN = vectors.squared_distances(ids_R)
         distances_RN[ids_R - rows.start, ids_R] = torch.inf
@@ -101,10 +97,9 @@ def nearest(distances_RN: Tensor, count: int) -> Tensor:
 
 
 def _probabilities(signals: Signals, ids: Tensor) -> Tensor:
-    """Error + onehot of examples in any arrangement, along a new last axis."""
-    errors = signals.errors_NC[ids].double()
-    onehot = functional.one_hot(signals.labels_N[ids], errors.shape[-1])
-    return (errors + onehot).clamp_(min=SMALLEST_PROBABILITY)
+    """Of examples in any arrangement, along a new last axis."""
+    errors, labels = signals.errors_NC[ids], signals.labels_N[ids]
+    return probabilities_of(errors, labels, torch.float64).clamp_(min=SMALLEST_PROBABILITY)
 
 
 STRATEGY = Strategy(

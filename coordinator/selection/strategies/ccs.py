@@ -24,18 +24,15 @@ from torch import Tensor
 from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.strategies.el2n import error_norms
 from lipt.coordinator.selection.strategies.entropy import entropies
 from lipt.coordinator.selection.strategies.grand import last_layer_norms
 from lipt.coordinator.selection.strategies.margin import probability_margins
 from lipt.coordinator.selection.strategy import DYNAMICS, SIGNALS, Strategy
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
 from lipt.coordinator.signals.dynamics import mean_over_moments
 from lipt.coordinator.signals.signals import Signals
 
 Score = Literal["el2n", "grand", "entropy", "margin", "aum"]
-
-# A block's errors and features, and what the scores make of them.
-_BYTES_PER_VALUE = 16
 
 
 def ccs(
@@ -57,19 +54,15 @@ def ccs(
     # Stable: of equally hard examples the first ones stay.
     kept_R = hardness_N.argsort(stable=True)[: len(signals) - num_dropped]
     strata_R = strata_of(hardness_N[kept_R], num_strata)
-    quotas_S = class_quotas(torch.bincount(strata_R, minlength=num_strata).tolist(), budget)
-
+    counts_S = torch.bincount(strata_R, minlength=num_strata)
+    quotas_S = class_quotas(counts_S.tolist(), budget)
     # Shuffled, then sorted by stratum: the first of each stratum are a random draw from it.
     shuffle_R = torch.randperm(len(kept_R), generator=derive_generator(seed, "ccs"))
     shuffle_R = shuffle_R.to(kept_R.device)
     order_R = shuffle_R[strata_R[shuffle_R].argsort(stable=True)]
-    sorted_strata_R = strata_R[order_R]
-    firsts_S = torch.searchsorted(
-        sorted_strata_R, torch.arange(num_strata, device=sorted_strata_R.device)
-    )
-    ranks_R = torch.arange(len(order_R), device=order_R.device) - firsts_S[sorted_strata_R]
-    chosen_R = ranks_R < torch.tensor(quotas_S, device=order_R.device)[sorted_strata_R]
-    return unweighted(kept_R[order_R[chosen_R]])
+    strata = torch.split(order_R, counts_S.tolist())
+    chosen = [stratum[:quota] for stratum, quota in zip(strata, quotas_S, strict=True)]
+    return unweighted(kept_R[torch.cat(chosen)])
 
 
 def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
@@ -84,26 +77,9 @@ def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
     return (shares_R * num_strata).long().clamp(max=num_strata - 1)
 
 
-def hardness(signals: Signals, score: Score, *, block_bytes: int = BLOCK_BYTES) -> Tensor:
-    """A score of every example, turned so that a larger one is harder; N, float32.
-
-    Args:
-        signals: with `dynamics` where `score` is "aum".
-        score: which one.
-        block_bytes: what a block may take; the scores do not depend on it.
-    """
-    row_bytes = (signals.errors_NC.shape[1] + signals.features_ND.shape[1]) * _BYTES_PER_VALUE
-    return torch.cat(
-        [
-            _HARDNESS[score](signals.take(torch.arange(rows.start, rows.stop)))
-            for rows in row_blocks(len(signals), row_bytes, block_bytes)
-        ]
-    )
-
-
-def _error_norms(signals: Signals) -> Tensor:
-    norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1)
-    return norms_N
+def hardness(signals: Signals, score: Score) -> Tensor:
+    """A score of every example, turned so that a larger one is harder; N, float32."""
+    return _HARDNESS[score](signals)
 
 
 def _negative_mean_margins(signals: Signals) -> Tensor:
@@ -112,7 +88,7 @@ def _negative_mean_margins(signals: Signals) -> Tensor:
 
 # Confident examples have small errors and entropy, but large margins.
 _HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
-    "el2n": _error_norms,
+    "el2n": error_norms,
     "grand": last_layer_norms,
     "entropy": entropies,
     "margin": lambda signals: -probability_margins(signals),

@@ -30,7 +30,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.linear_cut import cut_picks
 from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
 from lipt.coordinator.selection.strategy import Need, Strategy
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals, given
 
 EASINESS_WEIGHT = 2.0
@@ -57,43 +58,20 @@ class Pairs(Signals):
 
     own_N: Tensor = field(kw_only=True)
 
-    def take(self, positions_K: Tensor) -> Pairs:
-        """The signals of some of the pairs, in the order given, in float32."""
-        return _pairs(super().take(positions_K), self.own_N[positions_K])
-
 
 def clipcov(signals: Signals, budget: int) -> Selection:
     """Pick the largest gain in F, `budget` times; ties go to the lowest id.
 
     A feature or caption of zeros is similar to nothing.
 
-    Args:
-        signals: of pairs; from `pair_terms` where they are not all there is.
-        budget: K.
-
     Raises:
         SignalsError: there are no captions, or their width is not that of the images.
     """
     pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
-    latent_classes = [
-        torch.nonzero(pairs.labels_N == label).flatten() for label in torch.unique(pairs.labels_N)
-    ]
-    sources = [_class_picks(pairs, positions) for positions in latent_classes]
-    # Gains within a class do not depend on the others: the best of all is the best of
-    # the classes' best.
-    heads = []
-    for source, picks in enumerate(sources):
-        gain, place = next(picks)
-        heads.append((-gain, int(latent_classes[source][place]), source))
-    heapq.heapify(heads)
-    chosen: list[int] = []
-    while len(chosen) < budget:
-        _, position, source = heapq.heappop(heads)
-        chosen.append(position)
-        following = next(sources[source], None)
-        if following is not None:
-            gain, place = following
-            heapq.heappush(heads, (-gain, int(latent_classes[source][place]), source))
+    # Gains within a class do not depend on the others: the best of all is always the best of
+    # the classes' next ones.
+    picks = heapq.merge(*(_class_picks(pairs, label) for label in torch.unique(pairs.labels_N)))
+    chosen = [position for _, position in islice(picks, budget)]
     return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
 
 
@@ -103,22 +81,18 @@ def pair_terms(signals: Signals) -> Pairs:
     Raises:
         SignalsError: there are no captions, or their width is not that of the images.
     """
-    return _pairs(signals, own_terms(signals))
+    return Pairs(**vars(signals), own_N=own_terms(signals))
 
 
-def own_terms(signals: Signals, *, block_bytes: int = BLOCK_BYTES) -> Tensor:
+def own_terms(signals: Signals) -> Tensor:
     """Easiness, label term and centre terms of each pair, weighted; N, float64.
-
-    Args:
-        signals: of all pairs.
-        block_bytes: what a block may take; the terms do not depend on it.
 
     Raises:
         SignalsError: there are no captions, or their width is not that of the images.
     """
     images_ND, captions_ND, labels_N = signals.features_ND, _captions(signals), signals.labels_N
     bits = exact_bits(len(signals))
-    blocks = list(row_blocks(len(signals), images_ND.shape[1] * 64, block_bytes))
+    blocks = list(row_blocks(len(signals), images_ND.shape[1] * 64))
     image_sums_CD = torch.zeros(
         int(labels_N.max()) + 1, images_ND.shape[1], dtype=torch.float64, device=images_ND.device
     )
@@ -147,17 +121,19 @@ def own_terms(signals: Signals, *, block_bytes: int = BLOCK_BYTES) -> Tensor:
     return own_N
 
 
-def _class_picks(pairs: Pairs, positions_M: Tensor) -> Iterator[tuple[float, int]]:
-    """Greedy choice within a latent class: gains in F, and places among `positions_M`."""
+def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
+    """Greedy choice within a latent class: minus the gain in F, and the position, of each pick."""
+    positions_M = torch.nonzero(pairs.labels_N == label).flatten()
     bits = exact_bits(len(positions_M))
     images_MD = unit_rows(pairs.features_ND[positions_M], bits)
     captions_MD = unit_rows(_captions(pairs)[positions_M], bits)
-    return cut_picks(
+    for gain, place in cut_picks(
         torch.cat([images_MD, captions_MD], dim=1),
         pairs.own_N[positions_M],
         scale=1 / len(positions_M),
         map_rows=_swapped,
-    )
+    ):
+        yield -gain, int(positions_M[place])
 
 
 def _swapped(rows_B2D: Tensor) -> Tensor:
@@ -175,11 +151,6 @@ def _captions(signals: Signals) -> Tensor:
             "project into one space, as CLIP's do."
         )
     return captions_NP
-
-
-def _pairs(signals: Signals, own_N: Tensor) -> Pairs:
-    known = {part.name: getattr(signals, part.name) for part in fields(Signals)}
-    return Pairs(**known, own_N=own_N)
 
 
 STRATEGY = Strategy(

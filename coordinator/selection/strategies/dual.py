@@ -68,13 +68,7 @@ def dual(
 
 
 def beta_parameters(mu: float, *, dropped: float, exponent: float) -> tuple[float, float]:
-    """The distribution of mean p to draw towards, (a, b).
-
-    Args:
-        mu: mean p of the highest scores.
-        dropped: the share of examples that is not kept, in [0, 1).
-        exponent: c.
-    """
+    """The distribution of mean p to draw towards, (a, b); `dropped` is r."""
     b = _CONCENTRATION * (1 - mu) * (1 - dropped**exponent)
     return _CONCENTRATION + 1 - b, b
 

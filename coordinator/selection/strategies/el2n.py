@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
+from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, keep_largest
 from lipt.coordinator.selection.strategy import DYNAMICS, SIGNALS, Strategy
@@ -28,9 +29,14 @@ def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selecti
     """Keep the `budget` examples with the largest error norm |softmax - onehot|, worst first."""
     if models == "learners":
         return keep_largest(mean_over_learners(signals.learners().error_norms_NL), budget)
+    return keep_largest(error_norms(signals), budget)
+
+
+def error_norms(signals: Signals) -> Tensor:
+    """|e_i|; N float32."""
     # The dtype is the sum's: half-precision errors are widened on the way, not copied.
-    norms_N = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float32)
-    return keep_largest(norms_N, budget)
+    norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float32)
+    return norms_N
 
 
 STRATEGY = Strategy(

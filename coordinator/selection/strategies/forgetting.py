@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, unweighted
@@ -39,17 +38,10 @@ def forgetting_events(margins_NLT: Tensor) -> Tensor:
     Counted are steps from right (a margin above 0) to wrong between consecutive moments
     of a learner. Infinite for an example that is wrong at every moment of every learner.
     """
-    num_examples, num_learners, num_moments = margins_NLT.shape
-    events_N = torch.zeros(num_examples, dtype=torch.float64, device=margins_NLT.device)
-    learned_N = torch.zeros(num_examples, dtype=torch.bool, device=margins_NLT.device)
-    for learner in range(num_learners):
-        right_N = margins_NLT[:, learner, 0] > 0
-        learned_N |= right_N
-        for moment in range(1, num_moments):
-            before_N, right_N = right_N, margins_NLT[:, learner, moment] > 0
-            events_N += before_N & ~right_N
-            learned_N |= right_N
-    return events_N.masked_fill(~learned_N, math.inf)
+    right_NLT = margins_NLT > 0
+    forgotten_NLT = right_NLT[:, :, :-1] & ~right_NLT[:, :, 1:]
+    learned_N = right_NLT.flatten(1).any(dim=1)
+    return forgotten_NLT.sum(dim=(1, 2)).double().masked_fill_(~learned_N, math.inf)
 
 
 STRATEGY = Strategy(

@@ -36,12 +36,7 @@ class GlisterObjective:
     """Gains of all examples, at the layer that the chosen ones have stepped to."""
 
     def __init__(self, signals: Signals, rate: float, num_updates: int) -> None:
-        """Start with nothing chosen.
-
-        Args:
-            signals: with `validation`.
-            rate: of the step, by the sum of the chosen examples' losses.
-            num_updates: how often examples are going to be added.
+        """Start with nothing chosen; the rate is by the sum of the chosen examples' losses.
 
         Raises:
             SignalsError: there are no validation signals, or they do not fit.

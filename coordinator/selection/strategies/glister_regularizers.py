@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.determinism.seeding import derive_generator
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 RegularizerName = Literal["none", "facility_location", "random"]
@@ -89,7 +89,7 @@ class ClassCoverage:
         """See `Regularizer`."""
         gains_B = self._directions_ND.new_empty(len(candidates_B))
         row_bytes = 16 * len(self._covered_N)
-        for rows in row_blocks(len(candidates_B), row_bytes, BLOCK_BYTES):
+        for rows in row_blocks(len(candidates_B), row_bytes):
             better_BN = self._rows(candidates_B[rows]).sub_(self._covered_N).clamp_(min=0)
             gains_B[rows] = better_BN.mean(dim=-1, dtype=torch.float64)
         return gains_B

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, keep_largest
+from lipt.coordinator.selection.strategies.el2n import error_norms
 from lipt.coordinator.selection.strategy import SIGNALS, Need, Strategy
 from lipt.coordinator.signals.signals import Signals, given
 
@@ -36,13 +37,10 @@ def last_layer_norms(signals: Signals) -> Tensor:
 
     A layer without a bias has no 1.
     """
-    # The dtype is the sum's: half-precision signals are widened on the way, not copied.
-    error_norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float32)
     feature_norms_N: Tensor = torch.linalg.vector_norm(
         signals.features_ND, dim=-1, dtype=torch.float32
     )
-    extended_N = (feature_norms_N.square() + float(signals.has_bias)).sqrt()
-    return error_norms_N * extended_N
+    return error_norms(signals) * (feature_norms_N.square() + float(signals.has_bias)).sqrt()
 
 
 STRATEGY = Strategy(

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
 from lipt.coordinator.selection.gradients.vectors import in_space
-from lipt.coordinator.selection.selection import Selection, unweighted
-from lipt.coordinator.selection.solvers.one_by_one import ROWS_AHEAD, choose_one_by_one
+from lipt.coordinator.selection.selection import Selection
+from lipt.coordinator.selection.solvers.one_by_one import choose_one_by_one
 from lipt.coordinator.selection.strategies.common_options import Space, needs_of_space
 from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.signals import Signals
@@ -42,13 +42,6 @@ def graph_cut(
     Similarity is (1 + cosine) / 2; coverage is lambda. Ties keep data set order.
     """
     similarity = ScaledCosine(Rows(in_space(signals, space)))
-    return unweighted(cut_greedily(similarity, budget, coverage=coverage))
-
-
-def cut_greedily(
-    similarity: ScaledCosine, budget: int, *, coverage: float, rows_ahead: int = ROWS_AHEAD
-) -> Tensor:
-    """The K positions in the order of choice, on any number of rows computed ahead."""
 
     def repel(gains_N: Tensor, row_N: Tensor, _: int) -> None:
         # s_ij and s_ji: both ends of the pair are now in the set.
@@ -59,7 +52,6 @@ def cut_greedily(
         budget,
         rows_of=similarity.rows,
         update=repel,
-        rows_ahead=rows_ahead,
     )
 
 

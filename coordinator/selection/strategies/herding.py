@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, Strategy
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 # Of the squared norms. Added to what is compared, it makes the grid of float32 coarser
@@ -37,7 +37,7 @@ def herding(signals: Signals, budget: int) -> Selection:
     return unweighted(match_mean(signals.features_ND, budget))
 
 
-def match_mean(features_ND: Tensor, budget: int, block_bytes: int = BLOCK_BYTES) -> Tensor:
+def match_mean(features_ND: Tensor, budget: int) -> Tensor:
     """The K positions in the order of choice.
 
     With drift the sum of mu - x over the chosen, |i mu - sum_S - x|^2 is
@@ -45,13 +45,8 @@ def match_mean(features_ND: Tensor, budget: int, block_bytes: int = BLOCK_BYTES)
     with a vector per pick, and nothing kept but numbers per example. The product in
     float32 reads half the memory of one in float64, and says up to a bound on its
     rounding which few examples can be the nearest; float64 decides among those.
-
-    Args:
-        features_ND: of any floating dtype.
-        budget: K.
-        block_bytes: what a block of rows may take in float64.
     """
-    blocks = list(row_blocks(len(features_ND), 16 * features_ND.shape[1], block_bytes))
+    blocks = list(row_blocks(len(features_ND), 16 * features_ND.shape[1]))
     sums_BD = [features_ND[rows].double().sum(dim=0) for rows in blocks]
     mean_D = torch.stack(sums_BD).sum(dim=0) / len(features_ND)
     squares_N = torch.cat([features_ND[rows].double().square().sum(dim=-1) for rows in blocks])

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from lipt.coordinator.selection.gradients.rows import Rows
 from lipt.coordinator.selection.gradients.vectors import in_space
-from lipt.coordinator.selection.selection import Selection, unweighted
-from lipt.coordinator.selection.solvers.one_by_one import ROWS_AHEAD, choose_one_by_one
+from lipt.coordinator.selection.selection import Selection
+from lipt.coordinator.selection.solvers.one_by_one import choose_one_by_one
 from lipt.coordinator.selection.strategies.common_options import Space, needs_of_space
 from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.signals import Signals
@@ -30,11 +30,7 @@ def kcenter(signals: Signals, budget: int, *, space: Space = "features") -> Sele
     the best guess at a single center. Ties keep data set order; once everything coincides
     with a chosen example, so do the rest.
     """
-    return unweighted(farthest_first(Rows(in_space(signals, space)), budget))
-
-
-def farthest_first(rows: Rows, budget: int, *, rows_ahead: int = ROWS_AHEAD) -> Tensor:
-    """The K positions in the order of choice, on any number of rows computed ahead."""
+    rows = Rows(in_space(signals, space))
     started = False
 
     def approach(distances_N: Tensor, row_N: Tensor, _: int) -> None:
@@ -50,7 +46,6 @@ def farthest_first(rows: Rows, budget: int, *, rows_ahead: int = ROWS_AHEAD) -> 
         budget,
         rows_of=rows.squared_distances,
         update=approach,
-        rows_ahead=rows_ahead,
     )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
 from lipt.coordinator.selection.gradients.vectors import in_space
-from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.one_by_one import choose_one_by_one
 from lipt.coordinator.selection.strategies.common_options import Space, needs_of_space
 from lipt.coordinator.selection.strategy import Strategy
@@ -42,17 +42,6 @@ def log_det(
     order: what is left when all directions are taken, too.
     """
     similarity = ScaledCosine(Rows(in_space(signals, space)))
-    return unweighted(span_greedily(similarity, budget, ridge=ridge))
-
-
-def span_greedily(
-    similarity: ScaledCosine, budget: int, *, ridge: float, rows_ahead: int = _ROWS_AHEAD
-) -> Tensor:
-    """The K positions in the order of choice, on any number of rows computed ahead.
-
-    Rows are computed ahead with the columns so far taken out, in one matrix product;
-    what remains at a pick are the few columns since.
-    """
     # exp(gain): the squared distance from the span, plus the ridge.
     distances_N = similarity.to_themselves() + ridge
     columns_KN = distances_N.new_empty(budget, len(distances_N))
@@ -60,6 +49,7 @@ def span_greedily(
     num_taken_out = 0
 
     def residual_rows(positions_B: Tensor) -> Tensor:
+        """Computed ahead with the columns so far taken out, in one matrix product."""
         nonlocal num_taken_out
         num_taken_out = num_columns
         columns_TN = columns_KN[:num_columns]
@@ -68,6 +58,7 @@ def span_greedily(
         )
 
     def project(distances_N: Tensor, row_N: Tensor, position: int) -> None:
+        """Take out what remains, the few columns since."""
         nonlocal num_columns
         columns_TN = columns_KN[num_taken_out:num_columns]
         column_N = row_N - columns_TN[:, position] @ columns_TN
@@ -78,7 +69,7 @@ def span_greedily(
         distances_N.sub_(column_N.square_())
 
     return choose_one_by_one(
-        distances_N, budget, rows_of=residual_rows, update=project, rows_ahead=rows_ahead
+        distances_N, budget, rows_of=residual_rows, update=project, rows_ahead=_ROWS_AHEAD
     )
 
 

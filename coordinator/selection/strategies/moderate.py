@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, keep_largest
 from lipt.coordinator.selection.strategy import FEATURES, Strategy
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 
@@ -32,14 +32,14 @@ def moderate(signals: Signals, budget: int) -> Selection:
     return keep_largest(-gaps_N, budget)
 
 
-def center_distances(signals: Signals, block_bytes: int = BLOCK_BYTES) -> Tensor:
+def center_distances(signals: Signals) -> Tensor:
     """|h_i - center of its class|, the center being the mean feature; N float64."""
     features_ND, labels_N = signals.features_ND, signals.labels_N
     counts_C = labels_N.bincount()
     sums_CD = torch.zeros(
         len(counts_C), features_ND.shape[1], dtype=torch.float64, device=features_ND.device
     )
-    blocks = list(row_blocks(len(labels_N), 24 * features_ND.shape[1], block_bytes))
+    blocks = list(row_blocks(len(labels_N), 24 * features_ND.shape[1]))
     for rows in blocks:
         sums_CD.index_add_(0, labels_N[rows], features_ND[rows].double())
     centers_CD = sums_CD / counts_C.clamp(min=1)[:, None]

@@ -1,4 +1,4 @@
-"""Probabilities from errors: p = e + onehot, in blocks, for scores of how sure the model is.
+"""Scores of probabilities, in blocks: how sure the model is of its answer.
 
 The errors are what is kept of the softmax. They may be float16, and too many for a copy
 in float32, so every score is computed a block of rows at a time.
@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.blocks import row_blocks
+from lipt.coordinator.signals.signals import Signals, probabilities_of
 
 # Whose scores of uncertainty these are: entropy, margin and least confidence.
 PROXY_PAPER = (
@@ -25,30 +25,12 @@ PROXY_PAPER = (
 _BYTES_PER_CLASS = 24
 
 
-def probabilities_of(errors_BC: Tensor, labels_B: Tensor) -> Tensor:
-    """The softmax, float32, within [0, 1] also where half precision rounded the errors.
-
-    Args:
-        errors_BC: softmax - onehot, any floating type. Not modified.
-        labels_B: int64.
-    """
-    probabilities_BC = errors_BC.to(torch.float32, copy=True)
-    probabilities_BC[torch.arange(len(labels_B), device=labels_B.device), labels_B] += 1
-    return probabilities_BC.clamp_(0, 1)
-
-
-def score_probabilities(
-    signals: Signals, score: Callable[[Tensor], Tensor], *, block_bytes: int = BLOCK_BYTES
-) -> Tensor:
-    """A score of every example's probabilities, float32; N.
-
-    Args:
-        signals: with errors, in float32 or float16.
-        score: from B x C probabilities to B scores, one row at a time.
-        block_bytes: what a block may take; the scores do not depend on it.
-    """
+def score_probabilities(signals: Signals, score: Callable[[Tensor], Tensor]) -> Tensor:
+    """A score of every example's probabilities, row by row of B x C; N float32."""
     errors_NC, labels_N = signals.errors_NC, signals.labels_N
     scores_N = torch.empty(len(signals), device=errors_NC.device)
-    for rows in row_blocks(len(signals), errors_NC.shape[1] * _BYTES_PER_CLASS, block_bytes):
-        scores_N[rows] = score(probabilities_of(errors_NC[rows], labels_N[rows])).float()
+    for rows in row_blocks(len(signals), errors_NC.shape[1] * _BYTES_PER_CLASS):
+        # Half precision may have rounded errors beyond what a softmax can be.
+        probabilities_BC = probabilities_of(errors_NC[rows], labels_N[rows]).clamp_(0, 1)
+        scores_N[rows] = score(probabilities_BC).float()
     return scores_N

@@ -19,10 +19,9 @@ from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Balance
-from lipt.coordinator.signals.dynamics import Dynamics
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, probabilities_of
+from tests.coordinator.selection.builders import full_signals, written_out
 
-MakeSignals = Callable[..., Signals]
 # (signals of all or of one class, chosen rows, their weights) -> a value, HIGHER is better.
 Value = Callable[[Signals, Tensor, Tensor], float]
 
@@ -31,21 +30,8 @@ NUM_RANDOM = 20
 LABELS = [0, 1, 2, 3, 1, 2, 3, 2, 3, 3] * 20
 
 
-def gradients(signals: Signals) -> Tensor:
-    """e (x) [h, 1] written out; N x G float64."""
-    ones_N1 = torch.ones(len(signals), 1, dtype=torch.float64)
-    features_ND = torch.cat([signals.features_ND.double(), ones_N1], dim=1)
-    return (signals.errors_NC.double()[:, :, None] * features_ND[:, None, :]).flatten(1)
-
-
 def probabilities(signals: Signals) -> Tensor:
-    num_classes = signals.errors_NC.shape[1]
-    return signals.errors_NC.double() + functional.one_hot(signals.labels_N, num_classes)
-
-
-def learners(signals: Signals) -> Dynamics:
-    assert signals.dynamics is not None
-    return signals.dynamics
+    return probabilities_of(signals.errors_NC, signals.labels_N, torch.float64)
 
 
 def over_moments(values_NLT: Tensor) -> Tensor:
@@ -69,14 +55,14 @@ def negative_margin(signals: Signals) -> Tensor:
 
 def forgetting_events(signals: Signals) -> Tensor:
     """Right, then wrong; one that is never right counts more than any number of events."""
-    right_NLT = learners(signals).margins_NLT > 0
+    right_NLT = signals.learners().margins_NLT > 0
     events_N = (right_NLT[:, :, :-1] & ~right_NLT[:, :, 1:]).sum(dim=(1, 2))
     return torch.where(right_NLT.any(dim=2).any(dim=1), events_N, 100)
 
 
 def dual_weight(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
     """The mean of what examples are drawn by: difficulty x deviation x Beta density."""
-    moments_NM = over_moments(learners(signals).probabilities_NLT).double()
+    moments_NM = over_moments(signals.learners().probabilities_NLT).double()
     means_N = moments_NM.mean(dim=1)
     scores_N = (1 - means_N) * moments_NM.std(dim=1, correction=0)
     hardest_mean = means_N[scores_N.topk(10).indices].mean()
@@ -124,7 +110,7 @@ def preconditioned(signals: Signals) -> Tensor:
     diagonal_CF = variances_NC.T @ features_NF.square() / len(signals)
     by_class, by_feature = diagonal_CF.mean(dim=1), diagonal_CF.mean(dim=0)
     scale_CF = torch.outer(by_class / by_class.mean(), by_feature / by_feature.mean())
-    return gradients(signals) / (scale_CF.flatten() + 0.01)
+    return written_out(signals) / (scale_CF.flatten() + 0.01)
 
 
 def unlearned_represented(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
@@ -136,7 +122,7 @@ def unlearned_represented(signals: Signals, chosen_K: Tensor, _: Tensor) -> floa
 
 
 def similarities(signals: Signals) -> Tensor:
-    unit = functional.normalize(gradients(signals), dim=1)
+    unit = functional.normalize(written_out(signals), dim=1)
     return 0.5 + 0.5 * unit @ unit.T
 
 
@@ -156,7 +142,7 @@ def log_det(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
 
 def gradient_match(signals: Signals, chosen_K: Tensor, weights_K: Tensor) -> float:
     """Minus the residual, each answer with the one scale that is best for it."""
-    rows = gradients(signals)
+    rows = written_out(signals)
     target, matched = rows.mean(dim=0), weights_K.double() @ rows[chosen_K]
     scale = (matched @ target) / matched.square().sum()
     return -float((target - scale * matched).norm())
@@ -166,7 +152,7 @@ def one_step_loss(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
     """Minus the validation loss after a step of GLISTER's default size on the chosen."""
     held = signals.validation
     assert held is not None
-    step_CF = gradients(signals)[chosen_K].mean(dim=0).view(held.errors_NC.shape[1], -1)
+    step_CF = written_out(signals)[chosen_K].mean(dim=0).view(held.errors_NC.shape[1], -1)
     features_VF = torch.cat([held.features_ND.double(), torch.ones(len(held), 1)], dim=1)
     logits_VC = probabilities(held).clamp_min(1e-30).log() - 0.05 * features_VF @ step_CF.T
     return -float(functional.cross_entropy(logits_VC, held.labels_N))
@@ -236,17 +222,17 @@ def cross_covariance(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
 
 VALUES: dict[str, Value] = {
     "el2n": mean_score(lambda signals: signals.errors_NC.norm(dim=1)),
-    "grand": mean_score(lambda signals: gradients(signals).norm(dim=1)),
+    "grand": mean_score(lambda signals: written_out(signals).norm(dim=1)),
     "entropy": mean_score(entropy),
     "margin": mean_score(negative_margin),
     "least_confidence": mean_score(lambda signals: -probabilities(signals).max(dim=1).values),
     "forgetting": mean_score(forgetting_events),
-    "aum": mean_score(lambda signals: -over_moments(learners(signals).margins_NLT).mean(dim=1)),
+    "aum": mean_score(lambda signals: -over_moments(signals.learners().margins_NLT).mean(dim=1)),
     "dual": dual_weight,
-    "disagreement": mean_score(lambda signals: learners(signals).disagreement_N),
+    "disagreement": mean_score(lambda signals: signals.learners().disagreement_N),
     "cal": mean_score(contrast),
     "moderate": mean_score(nearness_to_median),
-    "craig": represented(gradients),
+    "craig": represented(written_out),
     "adacore": represented(preconditioned),
     "crest": unlearned_represented,
     "facility_location": facility_location,
@@ -298,7 +284,7 @@ def random_rows(signals: Signals, seed: int, *, balanced: bool) -> Tensor:
 
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("balanced", [False, True])
-def test_better_than_random(name: str, *, balanced: bool, full_signals: MakeSignals) -> None:
+def test_better_than_random(name: str, *, balanced: bool) -> None:
     strategy = STRATEGIES[name]
     assert strategy.balance is Balance.BY_DEFAULT
     signals = full_signals(LABELS)

@@ -1,34 +1,62 @@
-"""What every strategy of the registry promises, whatever it computes."""
+"""What every strategy of the registry promises, with every value of its options that has a name."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from lipt.common.errors import SignalsError
-from lipt.coordinator.selection.options import takes_seed
+from lipt.common.errors import BudgetError, SignalsError
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Balance, Need, Strategy
-from lipt.coordinator.signals.dynamics import Dynamics
+from lipt.coordinator.signals.device import moved
 from lipt.coordinator.signals.signals import Signals
+from tests.coordinator.selection.builders import full_signals, half
 
-MakeSignals = Callable[..., Signals]
+Options = Mapping[str, str]
+
+
+def variants(strategy: Strategy) -> Iterator[Options]:
+    """The defaults, and every other value of one option that can be listed."""
+    yield {}
+    for option in strategy.options:
+        if option.default in option.allowed:
+            yield from ({option.name: text} for text in option.allowed if text != option.default)
+
 
 CASES = [
-    pytest.param(strategy, balanced, id=f"{name}-{'balanced' if balanced else 'all'}")
+    pytest.param(
+        strategy,
+        options,
+        balanced,
+        id="-".join([name, *options.values(), "balanced" if balanced else "all"]),
+    )
     for name, strategy in STRATEGIES.items()
+    for options in variants(strategy)
     for balanced in (False, True)
     if strategy.balance is not (Balance.NEVER if balanced else Balance.ALWAYS)
 ]
-cases = pytest.mark.parametrize(("strategy", "balanced"), CASES)
+cases = pytest.mark.parametrize(("strategy", "options", "balanced"), CASES)
+default_cases = pytest.mark.parametrize(
+    ("strategy", "options", "balanced"), [case for case in CASES if not case.values[1]]
+)
+every_variant = pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        pytest.param(strategy, options, id="-".join([name, *options.values()]))
+        for name, strategy in STRATEGIES.items()
+        for options in variants(strategy)
+    ],
+)
 every_strategy = pytest.mark.parametrize(
     "strategy", [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
 )
@@ -41,12 +69,38 @@ CLUSTER_WEIGHTS = {"craig", "adacore"}
 FIRST_CHOICE_TIES = {"log_det"}
 # Each of its batches has a probe of its own: they define the estimate, not its memory.
 BATCHES_OF_AN_ESTIMATE = {"lipt.coordinator.selection.gradients.curvature"}
+# Preconditioned signals are kept as the signals are: rounded once more where they are halves.
+ROUNDED_AGAIN = {"adacore"}
+# One pass over the examples: cheap enough for thousands.
+OF_MANY = {
+    *("el2n", "grand", "entropy", "margin", "least_confidence"),
+    *("aum", "forgetting", "disagreement", "dual", "moderate"),
+}
 LABELS = [0, 1, 2, 3, 1, 2, 3, 2, 3, 3] * 8
 
 
-def choose(strategy: Strategy, signals: Signals, budget: int, *, balanced: bool) -> Selection:
-    options = strategy.parse_options({})
-    return select(strategy, signals, budget, balanced=balanced, seed=3, options=options)
+def draws(strategy: Strategy, options: Options) -> bool:
+    """Whether the seed decides anything."""
+    given = {option.name: option.default for option in strategy.options} | dict(options)
+    return (
+        strategy.name in {"uniform", "uniform_per_class", "ccs", "crest", "adacore"}
+        or given.get("sampling") == "beta"
+        or given.get("regularizer") == "random"
+        or given.get("solver") in {"stochastic", "partition"}
+    )
+
+
+def choose(
+    strategy: Strategy,
+    signals: Signals,
+    budget: int,
+    *,
+    balanced: bool,
+    options: Options | None = None,
+    seed: int = 3,
+) -> Selection:
+    parsed = strategy.parse_options(options or {})
+    return select(strategy, signals, budget, balanced=balanced, seed=seed, options=parsed)
 
 
 def require_sound(
@@ -56,6 +110,8 @@ def require_sound(
     indices = chosen.indices_K.tolist()
     assert indices == sorted(set(indices))
     assert set(indices) <= set(range(len(signals)))
+    assert chosen.indices_K.dtype == torch.int64
+    assert chosen.weights_K.dtype == torch.float32
     assert chosen.weights_K.shape == chosen.indices_K.shape
     assert chosen.weights_K.isfinite().all()
     assert (chosen.weights_K >= 0).all()
@@ -70,28 +126,40 @@ def require_sound(
         counts = signals.labels_N.bincount().tolist()
         found = signals.labels_N[chosen.indices_K].bincount(minlength=len(counts)).tolist()
         assert tuple(found) == class_quotas(counts, budget)
+    elif strategy.name in CLUSTER_WEIGHTS:
+        assert chosen.weights_K.double().sum() == len(signals)
 
 
-@cases
-@pytest.mark.parametrize("budget", [1, 3, 16, 79, 80])
+@default_cases
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
 def test_exactly_the_budget_of_distinct_ids(
-    strategy: Strategy, balanced: bool, budget: int, full_signals: MakeSignals
+    strategy: Strategy, options: Options, balanced: bool, data: st.DataObject
 ) -> None:
-    # 3 is less than the number of classes; at 79, classes give all they have.
-    signals = full_signals(LABELS)
-    chosen = choose(strategy, signals, budget, balanced=balanced)
+    labels = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=40))
+    budget = data.draw(st.integers(1, len(labels)))
+    signals = full_signals(labels, num_classes=5)
+    chosen = choose(strategy, signals, budget, balanced=balanced, options=options)
     require_sound(strategy, signals, budget, chosen, balanced=balanced)
 
 
-@cases
-@pytest.mark.parametrize("labels", [[0], [2], [0, 0], [1] * 9, [0, 3], [0, 1, 1, 1, 1]])
-def test_single_examples_and_single_classes(
-    strategy: Strategy, balanced: bool, labels: list[int], full_signals: MakeSignals
+@default_cases
+@pytest.mark.parametrize("labels", [[0], [2], [0, 0], [1] * 9, [0, 3], LABELS])
+def test_single_examples_single_classes_and_whole_sets(
+    strategy: Strategy, options: Options, balanced: bool, labels: list[int]
 ) -> None:
     signals = full_signals(labels, num_classes=4)
     for budget in {1, max(1, len(labels) - 1), len(labels)}:
-        chosen = choose(strategy, signals, budget, balanced=balanced)
+        chosen = choose(strategy, signals, budget, balanced=balanced, options=options)
         require_sound(strategy, signals, budget, chosen, balanced=balanced)
+
+
+@every_strategy
+@pytest.mark.parametrize("budget", [0, -1, 7])
+def test_a_budget_outside_the_set_is_refused(strategy: Strategy, budget: int) -> None:
+    signals = full_signals([0, 1] * 3)
+    with pytest.raises(BudgetError, match=rf"budget {budget} is outside 1\.\.6"):
+        choose(strategy, signals, budget, balanced=strategy.resolve_balance(None))
 
 
 def all_the_same(signals: Signals) -> Signals:
@@ -108,27 +176,47 @@ def without_features(signals: Signals) -> Signals:
     return replace(signals, features_ND=zeros, paired_features_NP=zeros)
 
 
-@cases
+@default_cases
 @pytest.mark.parametrize("degrade", [all_the_same, without_errors, without_features])
 def test_examples_that_cannot_be_told_apart_come_to_an_end(
-    strategy: Strategy,
-    balanced: bool,
-    degrade: Callable[[Signals], Signals],
-    full_signals: MakeSignals,
+    strategy: Strategy, options: Options, balanced: bool, degrade: Callable[[Signals], Signals]
 ) -> None:
     signals = degrade(full_signals([0, 1, 1] * 9))
     for budget in (1, 5, 27):
-        chosen = choose(strategy, signals, budget, balanced=balanced)
+        chosen = choose(strategy, signals, budget, balanced=balanced, options=options)
         require_sound(strategy, signals, budget, chosen, balanced=balanced)
 
 
+@every_variant
+@pytest.mark.parametrize("num_examples", [1, 2, 17, 300, 4097])
+def test_equal_examples_are_taken_in_order(
+    strategy: Strategy, options: Options, num_examples: int
+) -> None:
+    # Rows that are equal must have equal scores wherever they stand, or ties are not ties.
+    if draws(strategy, options) or (num_examples > 300 and strategy.name not in OF_MANY):
+        return
+    one = full_signals([0], num_classes=3)
+    same = one.take(torch.zeros(num_examples, dtype=torch.int64))
+    budget = max(1, num_examples // 3)
+    chosen = strategy.apply(same, budget, seed=0, options=strategy.parse_options(options))
+    num_taken = 1 if chosen.stopped_early else budget
+    assert chosen.indices_K.tolist() == list(range(num_taken))
+
+
 @cases
-def test_the_same_twice(strategy: Strategy, balanced: bool, full_signals: MakeSignals) -> None:
+def test_the_seed_decides_and_nothing_else(
+    strategy: Strategy, options: Options, balanced: bool
+) -> None:
     signals = full_signals(LABELS)
-    first, again = (choose(strategy, signals, 21, balanced=balanced) for _ in range(2))
-    assert first.indices_K.tolist() == again.indices_K.tolist()
-    assert first.weights_K.tolist() == again.weights_K.tolist()
+    first, again, other = (
+        choose(strategy, signals, 21, balanced=balanced, options=options, seed=seed)
+        for seed in (3, 3, 4)
+    )
+    assert torch.equal(first.indices_K, again.indices_K)
+    assert torch.equal(first.weights_K, again.weights_K)
     assert first.stopped_early == again.stopped_early
+    if not draws(strategy, options):
+        assert torch.equal(first.indices_K, other.indices_K)
 
 
 def blocks_of(size: int) -> Callable[..., Iterator[slice]]:
@@ -141,14 +229,11 @@ def blocks_of(size: int) -> Callable[..., Iterator[slice]]:
 
 @cases
 def test_the_same_on_blocks_of_any_size(
-    strategy: Strategy,
-    balanced: bool,
-    full_signals: MakeSignals,
-    monkeypatch: pytest.MonkeyPatch,
+    strategy: Strategy, options: Options, balanced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals = full_signals(LABELS * 2)
-    whole = choose(strategy, signals, 30, balanced=balanced)
-    for size in (1, 7, 128, len(signals)):
+    whole = choose(strategy, signals, 30, balanced=balanced, options=options)
+    for size in (1, 7, len(signals) - 1):
         for name, module in list(sys.modules.items()):
             if name in BATCHES_OF_AN_ESTIMATE:
                 continue
@@ -157,53 +242,63 @@ def test_the_same_on_blocks_of_any_size(
             if name.startswith("lipt.coordinator.selection.solvers.") and hasattr(
                 module, "BLOCK_BYTES"
             ):
+                # How many rows are computed ahead follows from it.
                 monkeypatch.setattr(module, "BLOCK_BYTES", 8 * len(signals) * size)
-        blocked = choose(strategy, signals, 30, balanced=balanced)
+        blocked = choose(strategy, signals, 30, balanced=balanced, options=options)
         assert blocked.indices_K.tolist() == whole.indices_K.tolist()
         torch.testing.assert_close(blocked.weights_K, whole.weights_K, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "balanced"),
-    [case for case in CASES if not takes_seed(case.values[0].function)],  # type: ignore[union-attr]
-)
+@cases
 def test_the_order_of_the_data_does_not_matter(
-    strategy: Strategy, balanced: bool, full_signals: MakeSignals
+    strategy: Strategy, options: Options, balanced: bool
 ) -> None:
-    signals = full_signals(LABELS)
+    # Consecutive rows are one batch; of few levels many tie.
+    if draws(strategy, options) or {"per_batch", "8-bit"} & set(options.values()):
+        return
+    # Where few are left, pairs of each other's nearest tie.
+    signals = full_signals(LABELS * 3)
     # LABELS starts with one example of each class.
     num_fixed = 4 if strategy.name in FIRST_CHOICE_TIES else 0
     generator = torch.Generator().manual_seed(5)
     moved_N = torch.randperm(len(signals) - num_fixed, generator=generator) + num_fixed
     order_N = torch.cat([torch.arange(num_fixed), moved_N])
-    straight = choose(strategy, signals, 22, balanced=balanced)
-    shuffled = choose(strategy, signals.take(order_N), 22, balanced=balanced)
-    assert order_N[shuffled.indices_K].sort().values.tolist() == straight.indices_K.tolist()
+    straight = choose(strategy, signals, 22, balanced=balanced, options=options)
+    shuffled = choose(strategy, signals.take(order_N), 22, balanced=balanced, options=options)
+    ids_K, places_K = order_N[shuffled.indices_K].sort()
+    assert ids_K.tolist() == straight.indices_K.tolist()
+    torch.testing.assert_close(
+        shuffled.weights_K[places_K], straight.weights_K, rtol=1e-4, atol=1e-5
+    )
 
 
 @cases
-def test_half_precision_signals_are_taken(
-    strategy: Strategy, balanced: bool, full_signals: MakeSignals
+def test_half_precision_is_read_exactly(
+    strategy: Strategy, options: Options, balanced: bool
 ) -> None:
-    signals = full_signals(LABELS)
-    halved = replace(
-        signals, errors_NC=signals.errors_NC.half(), features_ND=signals.features_ND.half()
-    )
-    chosen = choose(strategy, halved, 21, balanced=balanced)
+    halved = half(full_signals(LABELS))
+    chosen = choose(strategy, halved, 21, balanced=balanced, options=options)
     require_sound(strategy, halved, 21, chosen, balanced=balanced)
+    if strategy.name not in ROUNDED_AGAIN:
+        single = halved.take(torch.arange(len(halved)))
+        held = halved.validation
+        assert held is not None
+        single = replace(single, validation=held.take(torch.arange(len(held))))
+        expected = choose(strategy, single, 21, balanced=balanced, options=options)
+        assert torch.equal(chosen.indices_K, expected.indices_K)
+        torch.testing.assert_close(chosen.weights_K, expected.weights_K)
 
 
 @pytest.mark.parametrize("name", sorted(CLUSTER_WEIGHTS))
-@pytest.mark.parametrize("balanced", [False, True])
 @pytest.mark.parametrize("budget", [1, 21, 80])
-def test_cluster_sizes_sum_to_the_number_of_examples(
-    name: str, *, balanced: bool, budget: int, full_signals: MakeSignals
+def test_cluster_sizes_sum_to_the_examples_of_the_classes_chosen_from(
+    name: str, budget: int
 ) -> None:
+    # DeepCore counts the chosen ones twice: n + k.
     signals = full_signals(LABELS)
-    chosen = choose(STRATEGIES[name], signals, budget, balanced=balanced)
-    # Balanced, a class without a chosen example is not represented.
+    chosen = choose(STRATEGIES[name], signals, budget, balanced=True)
     classes = signals.labels_N[chosen.indices_K].unique()
-    represented = torch.isin(signals.labels_N, classes).sum() if balanced else len(signals)
+    represented = torch.isin(signals.labels_N, classes).sum()
     assert chosen.weights_K.double().sum() == pytest.approx(float(represented))
     assert (chosen.weights_K >= 1).all()
 
@@ -236,9 +331,7 @@ def spoiled(signals: Signals, need: Need) -> Signals:
 
 
 @every_strategy
-def test_signals_that_are_not_finite_name_their_examples(
-    strategy: Strategy, full_signals: MakeSignals
-) -> None:
+def test_signals_that_are_not_finite_name_their_examples(strategy: Strategy) -> None:
     for need in sorted(strategy.default_needs()):
         signals = spoiled(full_signals(LABELS), need)
         with pytest.raises(SignalsError, match=r"not finite for 1 of \d+ examples.*ids 2\."):
@@ -253,9 +346,7 @@ MISSING = {
 
 
 @every_strategy
-def test_what_is_missing_is_named_with_the_remedy(
-    strategy: Strategy, full_signals: MakeSignals
-) -> None:
+def test_what_is_missing_is_named_with_the_remedy(strategy: Strategy) -> None:
     for need in strategy.default_needs() & MISSING.keys():
         field, sentence = MISSING[need]
         signals = replace(full_signals(LABELS), **{field: None})
@@ -263,33 +354,17 @@ def test_what_is_missing_is_named_with_the_remedy(
             choose(strategy, signals, 5, balanced=strategy.resolve_balance(None))
 
 
-def to_device(signals: Signals, device: str) -> Signals:
-    dynamics, held = signals.dynamics, signals.validation
-    norms_N, pairs_NP = signals.gradient_norms_N, signals.paired_features_NP
-    if dynamics is not None:
-        dynamics = Dynamics(*(getattr(dynamics, part.name).to(device) for part in fields(Dynamics)))
-    return replace(
-        signals,
-        errors_NC=signals.errors_NC.to(device),
-        features_ND=signals.features_ND.to(device),
-        labels_N=signals.labels_N.to(device),
-        gradient_norms_N=None if norms_N is None else norms_N.to(device),
-        paired_features_NP=None if pairs_NP is None else pairs_NP.to(device),
-        dynamics=dynamics,
-        validation=None if held is None else to_device(held, device),
-    )
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_chooses_the_same(full_signals: MakeSignals) -> None:
+def test_a_gpu_chooses_the_same() -> None:
     signals = full_signals(LABELS)
-    on_gpu = to_device(signals, "cuda")
+    on_gpu = moved(signals, torch.device("cuda"))
     different = []
     for case in CASES:
-        strategy, balanced = case.values
+        strategy, options, balanced = case.values
         assert isinstance(strategy, Strategy)
         first, second = (
-            choose(strategy, given, 21, balanced=bool(balanced)) for given in (signals, on_gpu)
+            choose(strategy, given, 21, balanced=bool(balanced), options=options)  # type: ignore[arg-type]
+            for given in (signals, on_gpu)
         )
         same = first.indices_K.tolist() == second.indices_K.tolist()
         if not same or not torch.allclose(first.weights_K, second.weights_K, rtol=1e-3, atol=1e-4):

@@ -10,8 +10,8 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,7 @@ from torch import Tensor
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Balance, Strategy
-from lipt.coordinator.signals.signals import Signals
-
-MakeSignals = Callable[..., Signals]
+from tests.coordinator.selection.builders import full_signals, half
 
 # Third-party packages come first: what they do on import is not ours to answer for.
 IMPORT_ALL = """
@@ -105,15 +103,13 @@ def tensors_of(value: object, path: str = "signals") -> Iterator[tuple[str, Tens
 @pytest.mark.parametrize(
     "strategy", [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
 )
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("precision", [16, 32])
 def test_running_a_strategy_changes_neither_globals_nor_signals(
-    strategy: Strategy, *, half: bool, full_signals: MakeSignals
+    strategy: Strategy, *, precision: int
 ) -> None:
     signals = full_signals([0, 1, 2, 2] * 12)
-    if half:
-        signals = replace(
-            signals, errors_NC=signals.errors_NC.half(), features_ND=signals.features_ND.half()
-        )
+    if precision == 16:
+        signals = half(signals)
     copies = {path: tensor.clone() for path, tensor in tensors_of(signals)}
     options = strategy.parse_options({})
     before = global_state()

@@ -6,7 +6,7 @@ import pytest
 
 from lipt.common.errors import StrategyOptionError, UnknownNameError
 from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
-from lipt.coordinator.selection.strategy import Balance, Need, Strategy
+from lipt.coordinator.selection.strategy import Balance, Strategy
 
 ALL = [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
 
@@ -40,12 +40,9 @@ def test_defaults_are_among_the_allowed_values(strategy: Strategy) -> None:
     assert strategy.parse_options(given) == strategy.parse_options({})
 
 
-def test_what_has_to_be_computed_depends_on_the_options() -> None:
-    grand = find_strategy("grand")
-    assert grand.needs_for(grand.parse_options({})) == {Need.SIGNALS}
-    assert grand.needs_for(grand.parse_options({"parameters": "all"})) == {Need.GRADIENT_NORMS}
-    assert find_strategy("uniform").needs_for({}) == set()
-    assert find_strategy("uniform_per_class").needs_for({}) == set()
+def test_random_baselines_need_nothing_but_labels() -> None:
+    for name in ("uniform", "uniform_per_class"):
+        assert find_strategy(name).default_needs() == set()
 
 
 @pytest.mark.parametrize(

@@ -9,30 +9,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.data.dataset import Dataset
 from lipt.common.errors import SignalsError
-from lipt.common.images.formats import ImageFormat
 from lipt.common.images.model_input import to_model_input
 from lipt.common.weights.specs import Weights
+from lipt.coordinator.signals import compute_dynamics as module
+from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.compute_dynamics import States, compute_dynamics, margins_of
 from lipt.coordinator.signals.dynamics import Dynamics
+from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
-CPU = torch.device("cpu")
-IMAGE = ImageFormat(3, 6, 6, mean=(0.5,) * 3, std=(0.25,) * 3)
 NUM_EXAMPLES, NUM_CLASSES = 45, 4
 
 
 @pytest.fixture
 def dataset() -> Dataset:
-    generator = torch.Generator().manual_seed(0)
-    shape = (NUM_EXAMPLES, 3, 6, 6)
-    return in_memory(
-        source="fake",
-        class_names=tuple("abcd"),
-        labels_N=torch.randint(0, NUM_CLASSES, (NUM_EXAMPLES,), generator=generator),
-        fingerprint="0" * 64,
-        images_NCHW=torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
-    )
+    return made_up_dataset(NUM_EXAMPLES, NUM_CLASSES)
 
 
 @pytest.fixture
@@ -42,16 +34,7 @@ def batch_norm_images() -> Tensor:
 
 
 def make_model(seed: int = 0) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(3, 4, 3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.5),
-            nn.Linear(64, NUM_CLASSES),
-        )
+    return made_up_network(num_classes=NUM_CLASSES, seed=seed)
 
 
 def weights_of(seed: int) -> Weights:
@@ -72,21 +55,18 @@ def compute(
     batch_norm_images: Tensor | None,
     *,
     batch_size: int = 16,
-    block_bytes: int = 2**30,
     states: States = STATES,
     reports: list[tuple[int, int]] | None = None,
 ) -> Dynamics:
     seen: list[tuple[int, int]] = [] if reports is None else reports
+    batches = Batches(
+        dataset, IMAGE, CPU, batch_size, lambda done, total: seen.append((done, total))
+    )
     return compute_dynamics(
         make_model(),
         states,
-        dataset,
-        IMAGE,
-        device=CPU,
+        batches,
         batch_norm_images_MCHW=batch_norm_images,
-        batch_size=batch_size,
-        on_progress=lambda done, total: seen.append((done, total)),
-        block_bytes=block_bytes,
     )
 
 
@@ -146,10 +126,11 @@ def test_batch_norm_statistics_are_those_of_each_states_weights(
 
 @pytest.mark.parametrize("block_bytes", [1, 16 * 500, 2 * 16 * 500])
 def test_block_size_does_not_matter_to_the_last_bit(
-    dataset: Dataset, batch_norm_images: Tensor, block_bytes: int
+    dataset: Dataset, batch_norm_images: Tensor, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = compute(dataset, batch_norm_images)
-    parts = compute(dataset, batch_norm_images, block_bytes=block_bytes)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", block_bytes)
+    parts = compute(dataset, batch_norm_images)
     for name, values in vars(whole).items():
         assert torch.equal(values, getattr(parts, name)), name
 
@@ -170,7 +151,8 @@ def test_images_are_read_once_for_all_states(
         return images(self, ids)
 
     monkeypatch.setattr(Dataset, "images", counted)
-    compute(dataset, None, block_bytes=16 * 500)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 16 * 500)
+    compute(dataset, None)
     assert read == list(range(NUM_EXAMPLES))
 
 

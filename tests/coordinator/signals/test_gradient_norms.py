@@ -9,58 +9,17 @@ from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.images.model_input import to_model_input
+from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
+from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
-CPU = torch.device("cpu")
-IMAGE = ImageFormat(1, 6, 6, mean=(0.5,), std=(0.25,))
 NUM_EXAMPLES = 20
 
 
-def make_dataset() -> Dataset:
-    generator = torch.Generator().manual_seed(0)
-    shape = (NUM_EXAMPLES, 1, 6, 6)
-    return in_memory(
-        source="fake",
-        class_names=("a", "b", "c"),
-        labels_N=torch.randint(0, 3, (NUM_EXAMPLES,), generator=generator),
-        fingerprint="0" * 64,
-        images_NCHW=torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
-    )
-
-
-def make_model() -> nn.Sequential:
-    """With running statistics far from any batch's, and dropout that must stay off."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        norm = nn.BatchNorm2d(4)
-        norm.register_buffer("running_mean", torch.tensor([0.5, -0.5, 0.2, 0.0]))
-        norm.register_buffer("running_var", torch.tensor([2.0, 0.5, 1.0, 3.0]))
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 3),
-            norm,
-            nn.ReLU(inplace=True),
-            nn.Flatten(),
-            nn.Dropout(0.5),
-            nn.Linear(64, 3),
-        )
-
-
 def norms(
-    model: nn.Module,
-    dataset: Dataset,
-    *,
-    chunk_size: int | None = None,
-    ids: Tensor | None = None,
+    model: nn.Module, dataset: Dataset, *, chunk_size: int = 16, image: ImageFormat = IMAGE
 ) -> Tensor:
-    return full_gradient_norms(
-        model,
-        dataset,
-        IMAGE,
-        device=CPU,
-        on_progress=lambda _done, _total: None,
-        chunk_size=chunk_size,
-        ids=ids,
-    )
+    return full_gradient_norms(model, Batches(dataset, image, CPU, chunk_size, lambda *_: None))
 
 
 def autograd_norms(model: nn.Module, dataset: Dataset) -> Tensor:
@@ -75,9 +34,9 @@ def autograd_norms(model: nn.Module, dataset: Dataset) -> Tensor:
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("chunk_size", [1, 7, NUM_EXAMPLES, None])
-def test_equals_autograd_one_by_one_for_any_chunk_size(chunk_size: int | None) -> None:
-    model, dataset = make_model(), make_dataset()
+@pytest.mark.parametrize("chunk_size", [1, 7, NUM_EXAMPLES])
+def test_equals_autograd_one_by_one_for_any_chunk_size(chunk_size: int) -> None:
+    model, dataset = made_up_network(), made_up_dataset(NUM_EXAMPLES)
     expected = autograd_norms(model, dataset)
     found = norms(model, dataset, chunk_size=chunk_size)
     assert found.dtype == torch.float32
@@ -93,36 +52,34 @@ def test_by_hand() -> None:
     model = nn.Sequential(nn.Flatten(), head)
     white = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
     dataset = in_memory("fake", ("a", "b"), torch.tensor([0]), "0" * 64, white)
-    found = full_gradient_norms(
-        model,
-        dataset,
-        ImageFormat(1, 2, 2, mean=(0.0,), std=(0.5,)),
-        device=CPU,
-        on_progress=lambda _done, _total: None,
-    )
+    found = norms(model, dataset, image=ImageFormat(1, 2, 2, mean=(0.0,), std=(0.5,)))
     assert found.tolist() == pytest.approx([8.5**0.5])
 
 
 def test_frozen_parameters_do_not_count() -> None:
-    model, dataset = make_model(), make_dataset()
+    model, dataset = made_up_network(), made_up_dataset(NUM_EXAMPLES)
     model[0].requires_grad_(requires_grad=False)
     found = norms(model, dataset, chunk_size=7)
     torch.testing.assert_close(found, autograd_norms(model, dataset), rtol=1e-5, atol=1e-5)
-    assert (found < norms(make_model(), dataset)).all()
+    assert (found < norms(made_up_network(), dataset)).all()
 
 
 def test_the_model_stays_as_it_was() -> None:
-    model = make_model()
+    model = made_up_network()
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    norms(model, make_dataset(), chunk_size=7)
+    norms(model, made_up_dataset(NUM_EXAMPLES), chunk_size=7)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(module.training for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_thread_count_does_not_matter() -> None:
-    model, dataset, threads = make_model(), make_dataset(), torch.get_num_threads()
+    model, dataset, threads = (
+        made_up_network(),
+        made_up_dataset(NUM_EXAMPLES),
+        torch.get_num_threads(),
+    )
     found = []
     try:
         for number in (1, 2):
@@ -133,28 +90,18 @@ def test_thread_count_does_not_matter() -> None:
     assert torch.equal(*found)
 
 
-def test_rows_follow_the_ids_and_progress_is_told() -> None:
-    model, dataset = make_model(), make_dataset()
+def test_rows_follow_the_ids() -> None:
+    model, dataset = made_up_network(), made_up_dataset(NUM_EXAMPLES)
     ids = torch.tensor([9, 2, 5])
-    told: list[tuple[int, int]] = []
-    found = full_gradient_norms(
-        model,
-        dataset,
-        IMAGE,
-        device=CPU,
-        on_progress=lambda done, total: told.append((done, total)),
-        chunk_size=2,
-        ids=ids,
-    )
+    found = full_gradient_norms(model, Batches(dataset, IMAGE, CPU, 2, lambda *_: None, ids))
     torch.testing.assert_close(found, norms(model, dataset)[ids])
-    assert told == [(2, 3), (3, 3)]
 
 
 def test_gradients_that_are_not_finite_name_their_ids() -> None:
-    model = make_model()
+    model = made_up_network()
     nn.init.constant_(list(model.parameters())[-1], float("nan"))
     with pytest.raises(SignalsError, match=r"gradients are not finite for 16 of 16 .* ids 0, 1, "):
-        norms(model, make_dataset())
+        norms(model, made_up_dataset(NUM_EXAMPLES))
 
 
 def test_chunks_fit_in_memory() -> None:

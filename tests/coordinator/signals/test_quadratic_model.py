@@ -7,14 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.coordinator.signals.quadratic_model import (
-    LossSum,
-    Parameters,
-    cross_entropy_sum,
-    fit_quadratic_model,
-    must_reselect,
-    trainable,
-)
+from lipt.coordinator.signals.losses import LossSum, Parameters, cross_entropy_sum, trainable
+from lipt.coordinator.signals.quadratic_model import fit_quadratic_model, must_reselect
 
 
 def quadratic(parameters: Parameters) -> Tensor:

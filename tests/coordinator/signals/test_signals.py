@@ -4,206 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
-from lipt.common.data.dataset import Dataset, in_memory
-from lipt.common.errors import ConfigError, SignalsError, StateError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
-from lipt.coordinator.selection.strategies.el2n import el2n
-from lipt.coordinator.selection.strategies.grand import grand, last_layer_norms
-from lipt.coordinator.signals.compute import compute_signals, errors_of
-from lipt.coordinator.signals.signals import Signals, labels_only
-from lipt.coordinator.signals.stored import STORAGE_LIMITS, StorageLimits
-
-CPU = torch.device("cpu")
-IMAGE = ImageFormat(3, 6, 6, mean=(0.5,) * 3, std=(0.25,) * 3)
-
-
-def make_dataset(num_examples: int = 40, num_classes: int = 3) -> Dataset:
-    generator = torch.Generator().manual_seed(0)
-    shape = (num_examples, 3, 6, 6)
-    return in_memory(
-        source="fake",
-        class_names=tuple("abcdefghij"[:num_classes]),
-        labels_N=torch.randint(0, num_classes, (num_examples,), generator=generator),
-        fingerprint="0" * 64,
-        images_NCHW=torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
-    )
-
-
-def painted(dataset: Dataset, value: int, white: set[int]) -> Dataset:
-    """The data set with every pixel of one value, and some images white."""
-    images_NCHW = torch.full((len(dataset), *dataset.image_shape), value, dtype=torch.uint8)
-    images_NCHW[sorted(white)] = 255
-    return in_memory(
-        dataset.source, dataset.class_names, dataset.labels_N, dataset.fingerprint, images_NCHW
-    )
-
-
-def make_model(*, bias: bool = True, num_classes: int = 3) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return nn.Sequential(
-            nn.Conv2d(3, 4, 3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.5),
-            nn.Linear(64, num_classes, bias=bias),
-        )
-
-
-def signals_of(
-    model: nn.Module,
-    dataset: Dataset,
-    *,
-    batch_size: int = 16,
-    ids: Tensor | None = None,
-    limits: StorageLimits = STORAGE_LIMITS,
-) -> Signals:
-    return compute_signals(
-        model,
-        dataset,
-        IMAGE,
-        device=CPU,
-        on_progress=lambda _done, _total: None,
-        batch_size=batch_size,
-        ids=ids,
-        limits=limits,
-    )
-
-
-def last_layer_gradients(model: nn.Module, dataset: Dataset) -> Tensor:
-    """One autograd call per example's own loss; the last layer's parameters in a row."""
-    model.eval()
-    head = list(model.children())[-1]
-    gradients = []
-    for row in range(len(dataset)):
-        inputs = to_model_input(dataset.images(torch.tensor([row])), IMAGE, CPU)
-        loss = functional.cross_entropy(model(inputs), dataset.labels_N[row : row + 1])
-        parts = torch.autograd.grad(loss, list(head.parameters()))
-        gradients.append(torch.cat([part.flatten() for part in parts]))
-    return torch.stack(gradients)
-
-
-def test_errors_by_hand() -> None:
-    # softmax of (0, ln 3) is (1/4, 3/4).
-    logits = torch.tensor([[1.0, 3.0], [1.0, 3.0]]).log()
-    errors = errors_of(logits, torch.tensor([0, 1]))
-    torch.testing.assert_close(errors, torch.tensor([[-0.75, 0.75], [0.25, -0.25]]))
-
-
-def test_a_confident_examples_error_keeps_its_digits() -> None:
-    # p of the wrong class is e^-20 / (1 + e^-20) = 2.0611536e-9; 1 - p rounds to 1 in float32.
-    errors = errors_of(torch.tensor([[20.0, 0.0]]), torch.tensor([0]))
-    assert errors[0].tolist() == pytest.approx([-2.0611536e-9, 2.0611536e-9], rel=1e-6)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_factored_norms_and_inner_products_are_those_of_autograd(*, bias: bool) -> None:
-    model, dataset = make_model(bias=bias), make_dataset()
-    gradients_NP = last_layer_gradients(model, dataset)
-    signals = signals_of(model, dataset)
-    assert signals.has_bias == bias
-    torch.testing.assert_close(
-        last_layer_norms(signals), gradients_NP.norm(dim=1), rtol=1e-5, atol=1e-5
-    )
-    errors_NC, features_ND = signals.errors_NC, signals.features_ND
-    products_NN = (errors_NC @ errors_NC.T) * (features_ND @ features_ND.T + float(bias))
-    torch.testing.assert_close(products_NN, gradients_NP @ gradients_NP.T, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("batch_size", [1, 7, 128])
-def test_batch_size_does_not_matter(batch_size: int) -> None:
-    model, dataset = make_model(), make_dataset()
-    expected = signals_of(model, dataset, batch_size=len(dataset))
-    signals = signals_of(model, dataset, batch_size=batch_size)
-    torch.testing.assert_close(signals.errors_NC, expected.errors_NC, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(signals.features_ND, expected.features_ND, rtol=1e-5, atol=1e-6)
-    for strategy in (el2n, grand):
-        chosen, same = strategy(signals, 10), strategy(expected, 10)
-        assert chosen.indices_K.tolist() == same.indices_K.tolist()
-
-
-def test_a_last_small_batch_gets_no_larger_gradients() -> None:
-    # The defect: the loss is a batch's mean, so its gradient by the logits is e / B, and scaled
-    # back by the nominal B = 128 the last 8 of 136 examples weigh 16 times too much.
-    model, dataset = make_model(), make_dataset(136)
-    signals = signals_of(model, dataset, batch_size=128)
-    scale_N = torch.ones(136)
-    scale_N[128:] = 128 / 8
-    defective_N = last_layer_norms(signals) * scale_N
-    assert sorted(defective_N.topk(8).indices.tolist()) == list(range(128, 136))
-    true_N = last_layer_gradients(model, dataset).norm(dim=1)
-    found = last_layer_norms(signals).topk(8).indices.tolist()
-    assert sorted(found) == sorted(true_N.topk(8).indices.tolist())
-    assert set(found) != set(range(128, 136))
-
-
-def test_rows_follow_the_ids() -> None:
-    model, dataset = make_model(), make_dataset()
-    everything = signals_of(model, dataset)
-    ids = torch.tensor([31, 4, 17])
-    some = signals_of(model, dataset, ids=ids)
-    assert some.labels_N.tolist() == dataset.labels_N[ids].tolist()
-    torch.testing.assert_close(some.errors_NC, everything.errors_NC[ids])
-    taken = everything.take(ids)
-    assert torch.equal(taken.labels_N, some.labels_N)
-    assert torch.equal(taken.features_ND, everything.features_ND[ids])
-
-
-def test_evaluation_mode_and_restored_flags() -> None:
-    model = make_model()
-    model.train()
-    generator = torch.get_rng_state()
-    first, again = signals_of(model, make_dataset()), signals_of(model, make_dataset())
-    assert torch.equal(first.features_ND, again.features_ND)
-    assert all(module.training for module in model.modules())
-    assert torch.equal(torch.get_rng_state(), generator)
-
-
-def test_progress_is_told_after_every_batch() -> None:
-    told: list[tuple[int, int]] = []
-    compute_signals(
-        make_model(),
-        make_dataset(20),
-        IMAGE,
-        device=CPU,
-        on_progress=lambda done, total: told.append((done, total)),
-        batch_size=8,
-    )
-    assert told == [(8, 20), (16, 20), (20, 20)]
-
-
-def test_outputs_that_are_not_finite_name_their_ids() -> None:
-    model, dataset = make_model(), make_dataset(20)
-    dataset = painted(dataset, 100, {3, 5})
-
-    class Overflow(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.where(x.amax(dim=(1, 2, 3), keepdim=True) > 1.5, float("inf"), x)
-
-    with pytest.raises(
-        SignalsError,
-        match=r"outputs are not finite for 2 of 8 examples, with ids 3, 5\. .*learning_rate",
-    ):
-        signals_of(nn.Sequential(Overflow(), model), dataset, batch_size=8)
-
-
-def test_a_long_list_of_ids_is_cut() -> None:
-    model = make_model()
-    nn.init.constant_(list(model.parameters())[-1], float("nan"))
-    with pytest.raises(
-        SignalsError, match=r"for 16 of 16 examples, with ids 0, 1, 2, 3, 4, \.\.\."
-    ):
-        signals_of(model, make_dataset())
-
-
-def test_a_model_without_a_linear_layer_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no nn\.Linear layer"):
-        signals_of(nn.Sequential(nn.Conv2d(3, 3, 6), nn.Flatten()), make_dataset())
+from lipt.common.errors import SignalsError, StateError
+from lipt.coordinator.signals.compute import errors_of
+from lipt.coordinator.signals.dynamics import Dynamics
+from lipt.coordinator.signals.signals import Signals, given, labels_only, probabilities_of
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -244,43 +49,58 @@ def test_a_file_that_holds_no_signals_is_named(tmp_path: Path, content: bytes | 
         Signals.load(path)
 
 
-def test_what_is_over_a_limit_is_kept_in_half_precision(tmp_path: Path) -> None:
-    model, dataset = make_model(), make_dataset()
-    exact = signals_of(model, dataset)
-    # 40 examples of 3 errors and 64 features take 480 and 10,240 bytes in float32.
-    for error_bytes, feature_bytes in ((479, 10_240), (480, 10_239), (1, 1)):
-        signals = signals_of(model, dataset, limits=StorageLimits(error_bytes, feature_bytes))
-        assert signals.errors_NC.dtype == (torch.float32 if error_bytes == 480 else torch.float16)
-        wide = feature_bytes == 10_240
-        assert signals.features_ND.dtype == (torch.float32 if wide else torch.float16)
-        assert torch.equal(signals.errors_NC, exact.errors_NC.to(signals.errors_NC.dtype))
-        assert torch.equal(signals.features_ND, exact.features_ND.to(signals.features_ND.dtype))
-    signals.save(tmp_path / "signals")
-    loaded = Signals.load(tmp_path / "signals")
-    assert loaded.errors_NC.dtype == loaded.features_ND.dtype == torch.float16
-    taken = loaded.take(torch.tensor([3, 1]))
-    assert taken.errors_NC.dtype == taken.features_ND.dtype == torch.float32
+def test_taken_rows_are_those_of_every_value_in_the_order_given() -> None:
+    dynamics = Dynamics(
+        probabilities_NLT=torch.rand(5, 2, 3),
+        margins_NLT=torch.randn(5, 2, 3),
+        error_norms_NL=torch.rand(5, 2),
+        disagreement_N=torch.rand(5),
+    )
+    signals = Signals(
+        errors_NC=torch.randn(5, 3).half(),
+        features_ND=torch.randn(5, 2),
+        labels_N=torch.arange(5),
+        gradient_norms_N=torch.rand(5),
+        has_bias=False,
+        dynamics=dynamics,
+        paired_features_NP=torch.randn(5, 4),
+        validation=labels_only(torch.zeros(7, dtype=torch.int64)),
+    )
+    rows = torch.tensor([3, 0])
+    taken = signals.take(rows)
+    assert taken.errors_NC.dtype == torch.float32
+    assert torch.equal(taken.errors_NC, signals.errors_NC[rows].float())
+    for name in ("features_ND", "labels_N", "gradient_norms_N", "paired_features_NP"):
+        assert torch.equal(getattr(taken, name), getattr(signals, name)[rows]), name
+    assert torch.equal(taken.learners().margins_NLT, dynamics.margins_NLT[rows])
+    assert taken.validation is signals.validation
+    assert not taken.has_bias
 
 
-def test_half_precision_of_imagenet_is_what_its_limits_are_for() -> None:
-    # 1.28 million examples: 1,000 errors take 5.1 GB in float32, 512 features 2.6 GB.
-    assert STORAGE_LIMITS.error_dtype(1_281_167 * 1000) == torch.float16
-    assert STORAGE_LIMITS.feature_dtype(1_281_167 * 512) == torch.float32
-    assert STORAGE_LIMITS.feature_dtype(1_281_167 * 2048) == torch.float16
-    assert STORAGE_LIMITS.error_dtype(50_000 * 100) == torch.float32
+def test_probabilities_are_errors_plus_one_at_the_label() -> None:
+    errors_NC = torch.tensor([[-0.75, 0.5, 0.25], [0.5, 0.25, -0.75]])
+    labels_N = torch.tensor([0, 2])
+    expected = [[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]
+    assert probabilities_of(errors_NC, labels_N).tolist() == expected
+    double_11NC = probabilities_of(errors_NC[None, None], labels_N[None, None], torch.float64)
+    assert double_11NC.tolist() == [[expected]]
+    assert double_11NC.dtype == torch.float64
+    # What was given is as it was.
+    assert errors_NC[0, 0] == -0.75
 
 
-def test_features_too_large_for_half_precision_name_their_ids() -> None:
-    model, dataset = nn.Sequential(nn.Flatten(), Scaled(), nn.Linear(108, 3)), make_dataset(20)
-    nn.init.zeros_(next(model.parameters()))
-    dataset = painted(dataset, 128, {3, 5})
-    assert signals_of(model, dataset).features_ND.isfinite().all()
-    with pytest.raises(SignalsError, match=r"kept in float16, are not finite .* ids 3, 5\."):
-        signals_of(model, dataset, batch_size=20, limits=StorageLimits(feature_bytes=1))
+def test_probabilities_equal_the_softmax() -> None:
+    logits_NC = 5 * torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
+    labels_N = torch.arange(50) % 7
+    probabilities_NC = probabilities_of(errors_of(logits_NC, labels_N), labels_N)
+    expected_NC = logits_NC.double().softmax(dim=-1).float()
+    torch.testing.assert_close(probabilities_NC, expected_NC, rtol=0, atol=1.2e-7)
 
 
-class Scaled(nn.Module):
-    """Features of up to 2 become ones that float16 has no room for."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 50_000
+def test_what_is_missing_is_said() -> None:
+    signals = labels_only(torch.tensor([0]))
+    with pytest.raises(SignalsError, match="the signals have no dynamics of the learners: compute"):
+        signals.learners()
+    with pytest.raises(SignalsError, match="the signals have no norms: compute them first"):
+        given(signals.gradient_norms_N, "norms")
+    assert given(signals.labels_N, "labels") is signals.labels_N

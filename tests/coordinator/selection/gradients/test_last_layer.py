@@ -17,12 +17,11 @@ from lipt.coordinator.selection.gradients.last_layer import (
     last_layer_at,
     step,
     validation_gradient,
-    validation_loss,
 )
 from lipt.coordinator.selection.gradients.vectors import LayerGradient, Vectors, gradients_of
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.signals import Signals
-from tests.coordinator.selection.builders import random_signals, signals_of
+from tests.coordinator.selection.builders import random_signals, signals_of, validation_loss
 
 
 @dataclass(frozen=True)
@@ -147,18 +146,6 @@ def test_many_classes_and_half_precision_are_left_to_torch() -> None:
     assert not last_layer.aligns_compiled(many)
     few, _ = random_gradients()
     assert not last_layer.aligns_compiled(few.to(torch.float16))
-
-
-@pytest.mark.usefixtures("may_compile")
-def test_alignments_do_not_depend_on_blocks() -> None:
-    gradients, gradient = random_gradients()
-    row_bytes = 8 * (10 + 33)
-    blocked = [
-        alignments(gradients, gradient, block_bytes=size * row_bytes).float()
-        for size in (1, 7, 128, 129)
-    ]
-    for found_N in blocked[1:]:
-        assert torch.equal(found_N, blocked[0])
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

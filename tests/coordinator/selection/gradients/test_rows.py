@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
+from lipt.coordinator.selection.gradients import rows as rows_module
 from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
 from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
+from lipt.coordinator.signals.blocks import row_blocks
 from tests.coordinator.selection.builders import random_signals, written_out
 
 SPACES: list[SpaceName] = ["features", "gradients"]
@@ -18,11 +21,13 @@ SPACES: list[SpaceName] = ["features", "gradients"]
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("block_bytes", [1, 500, 10**6])
 def test_products_are_those_of_the_vectors(
-    name: SpaceName, has_bias: bool, block_bytes: int
+    name: SpaceName, has_bias: bool, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals = random_signals(23, has_bias=has_bias)
     vectors = written_out(signals, name)
-    rows = Rows(in_space(signals, name), block_bytes=block_bytes)
+    monkeypatch.setattr(rows_module, "row_blocks", partial(row_blocks, block_bytes=block_bytes))
+    monkeypatch.setattr(rows_module, "_SUM_BYTES", block_bytes)
+    rows = Rows(in_space(signals, name))
     positions = torch.tensor([4, 0, 22])
     weights = torch.rand(23, dtype=torch.float64)
     torch.testing.assert_close(rows.products(positions), vectors[positions] @ vectors.T)

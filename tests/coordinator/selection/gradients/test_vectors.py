@@ -76,8 +76,10 @@ def test_a_sum_and_products_with_it_are_those_of_the_vectors(
     torch.testing.assert_close(
         alignments(vectors, total, block_bytes=block_bytes), vectors_NG @ expected_G
     )
-    ones = weighted_sum(vectors, torch.ones(23, dtype=torch.float64))
-    assert weighted_sum(vectors).minus(ones).norm == 0
+    ones_N = torch.ones(23, dtype=torch.float64)
+    unweighted = weighted_sum(vectors, block_bytes=block_bytes)
+    weighted = weighted_sum(vectors, ones_N, block_bytes=block_bytes)
+    assert unweighted.minus(weighted).norm == 0
 
 
 def test_a_gradients_norm_difference_and_multiple_by_hand() -> None:
@@ -92,12 +94,14 @@ def test_half_precision_signals_are_computed_on_in_the_precision_asked_for() -> 
     half = gradients_of(random_signals(7, 3, 300)).to(torch.float16)
     single = half.to(torch.float32)
     assert torch.equal(squared_norms(half), squared_norms(single))
-    assert weighted_sum(half).minus(weighted_sum(single)).norm == 0
-    total = weighted_sum(single)
-    assert torch.equal(alignments(half, total), alignments(single, total))
+    totals = [weighted_sum(vectors, block_bytes=2000) for vectors in (half, single)]
+    assert totals[0].minus(totals[1]).norm == 0
+    aligned = [alignments(vectors, totals[0], block_bytes=2000) for vectors in (half, single)]
+    assert torch.equal(*aligned)
 
 
 def test_a_sum_without_a_bias_has_none() -> None:
-    total = weighted_sum(gradients_of(signals_of(errors_NC=torch.ones(3, 2), has_bias=False)))
+    signals = signals_of(errors_NC=torch.ones(3, 2), has_bias=False)
+    total = weighted_sum(gradients_of(signals), block_bytes=100)
     assert total.weight_CD.tolist() == [[3.0], [3.0]]
     assert total.bias_C.tolist() == [0.0, 0.0]

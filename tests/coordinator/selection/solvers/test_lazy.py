@@ -110,7 +110,7 @@ def test_code_that_cannot_be_kept_on_disk_is_compiled_all_the_same(
 ) -> None:
     import numba
 
-    def refusing(*, nogil: bool, cache: bool = False) -> object:
+    def refusing(*, nogil: bool, fastmath: object, cache: bool = False) -> object:
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
         return lambda function: function

@@ -18,7 +18,7 @@ def test_gains_change_with_every_pick() -> None:
         rows_of=lambda positions_B: kernel[positions_B],
         update=_take_away,
     )
-    assert chosen.tolist() == [0, 2, 1]
+    assert chosen.indices_K.tolist() == [0, 2, 1]
 
 
 def test_gains_equal_in_float32_tie() -> None:
@@ -26,7 +26,7 @@ def test_gains_equal_in_float32_tie() -> None:
     chosen = choose_one_by_one(
         gains_N, 3, rows_of=lambda positions_B: torch.zeros(len(positions_B), 3), update=_nothing
     )
-    assert chosen.tolist() == [0, 1, 2]
+    assert chosen.indices_K.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("rows_ahead", [1, 2, 4, 100])
@@ -45,7 +45,7 @@ def test_rows_are_those_of_the_pick_and_never_more_than_are_left(rows_ahead: int
     chosen = choose_one_by_one(
         torch.zeros(6).double(), 5, rows_of=rows_of, update=update, rows_ahead=rows_ahead
     )
-    assert chosen.tolist() == [0, 1, 2, 3, 4]
+    assert chosen.indices_K.tolist() == [0, 1, 2, 3, 4]
     # Nothing is to be updated after the last pick.
     assert seen == [(position, float(position)) for position in range(4)]
     assert max(asked) <= min(rows_ahead, 5)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.coordinator.selection.solvers import spherical_kmeans as kmeans
 from lipt.coordinator.selection.solvers.spherical_kmeans import spherical_kmeans
+from lipt.coordinator.signals.blocks import row_blocks
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -36,11 +40,13 @@ def test_every_row_is_nearest_to_its_own_mean_direction() -> None:
     assert (own >= cosines.amax(dim=1) - 1e-5).all()
 
 
-def test_one_seed_gives_one_clustering_on_any_blocks() -> None:
+def test_one_seed_gives_one_clustering_on_any_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(90, 6, generator=generator(2))
     whole = spherical_kmeans(rows, 4, generator=generator(7))
     for num_rows in (1, 13, 89):
-        parts = spherical_kmeans(rows, 4, generator=generator(7), block_bytes=num_rows * 6 * 8)
+        blocks = partial(row_blocks, block_bytes=num_rows * 6 * 8)
+        monkeypatch.setattr(kmeans, "row_blocks", blocks)
+        parts = spherical_kmeans(rows, 4, generator=generator(7))
         assert torch.equal(parts, whole)
     assert not torch.equal(spherical_kmeans(rows, 4, generator=generator(8)), whole)
 

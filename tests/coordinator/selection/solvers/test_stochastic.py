@@ -6,12 +6,11 @@ from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy_torch
-from lipt.coordinator.selection.solvers.levels import StoredLevels
+from lipt.coordinator.selection.solvers.levels import LevelRows, StoredLevels
 from lipt.coordinator.selection.solvers.stochastic import (
     DEFAULT_EPSILON,
     sample_size,
     stochastic_facility_location,
-    stochastic_greedy,
 )
 
 
@@ -22,8 +21,24 @@ def random_levels(num_examples: int) -> StoredLevels:
     return StoredLevels(matrix_NN, matrix_NN.sum(dim=1, dtype=torch.int64))
 
 
+class Watched:
+    """Examples that are all alike, and which of them are looked at for a pick."""
+
+    def __init__(self, num_examples: int) -> None:
+        self.num_examples = num_examples
+        self.samples: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return self.num_examples
+
+    def rows(self, ids_n: Tensor) -> Tensor:
+        if len(ids_n) > 1:
+            self.samples.append(ids_n.tolist())
+        return torch.zeros(len(ids_n), self.num_examples, dtype=torch.int32)
+
+
 def solve(
-    levels: StoredLevels, budget: int, *, epsilon: float = DEFAULT_EPSILON, seed: int = 0
+    levels: LevelRows, budget: int, *, epsilon: float = DEFAULT_EPSILON, seed: int = 0
 ) -> Tensor:
     generator = derive_generator(seed, "test")
     return stochastic_facility_location(levels, budget, epsilon=epsilon, generator=generator)
@@ -47,22 +62,10 @@ def test_sample_sizes(num_candidates: int, budget: int, epsilon: float, expected
 
 
 def test_the_default_looks_at_more_than_one_candidate_per_pick() -> None:
-    looked_at: list[int] = []
-
-    def gains(ids_B: Tensor) -> Tensor:
-        assert ids_B.tolist() == sorted(set(ids_B.tolist()))
-        looked_at.append(len(ids_B))
-        return torch.zeros(len(ids_B))
-
-    stochastic_greedy(
-        gains,
-        lambda _: None,
-        num_candidates=500,
-        budget=50,
-        epsilon=DEFAULT_EPSILON,
-        generator=derive_generator(0, "test"),
-    )
-    assert looked_at == [24] * 50
+    watched = Watched(500)
+    solve(watched, 50)
+    assert [len(sample) for sample in watched.samples] == [24] * 50
+    assert all(sample == sorted(set(sample)) for sample in watched.samples)
 
 
 def test_the_default_is_close_to_greedy_and_far_from_random() -> None:
@@ -94,22 +97,9 @@ def test_distinct_ids_to_the_last(num_examples: int, budget: int) -> None:
 
 def test_every_candidate_is_as_likely_to_be_looked_at() -> None:
     # 3,000 samples of ceil(10 / 5 ln 2) = 2 of 10: each 600 times, deviation 21.9.
-    counts = torch.zeros(10)
-
-    def gains(ids_B: Tensor) -> Tensor:
-        if len(seen) < 1:
-            counts[ids_B] += 1
-        seen.append(ids_B)
-        return torch.zeros(len(ids_B))
-
+    counts_N = torch.zeros(10)
     for seed in range(3000):
-        seen: list[Tensor] = []
-        stochastic_greedy(
-            gains,
-            lambda _: None,
-            num_candidates=10,
-            budget=5,
-            epsilon=0.5,
-            generator=derive_generator(seed, "test"),
-        )
-    assert ((counts - 600).abs() < 100).all()
+        watched = Watched(10)
+        solve(watched, 5, epsilon=0.5, seed=seed)
+        counts_N[watched.samples[0]] += 1
+    assert ((counts_N - 600).abs() < 100).all()

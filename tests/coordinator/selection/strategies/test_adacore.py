@@ -20,7 +20,8 @@ from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies.adacore import adacore, factored, precondition
 from lipt.coordinator.selection.strategies.craig import craig
 from lipt.coordinator.signals.compute import errors_of
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, probabilities_of
+from tests.coordinator.selection.builders import half, signals_of
 
 ADACORE = find_strategy("adacore")
 
@@ -34,13 +35,9 @@ def make_signals(num_examples: int, *, has_bias: bool = True, num_features: int 
     return Signals(errors_of(logits_NC, labels_N), features_ND, labels_N, has_bias=has_bias)
 
 
-def probabilities(signals: Signals) -> Tensor:
-    return signals.errors_NC + functional.one_hot(signals.labels_N, 3)
-
-
 def exact_diagonal(signals: Signals) -> Tensor:
     """Mean of p (1 - p) h^2; C x F."""
-    probabilities_NC = probabilities(signals)
+    probabilities_NC = probabilities_of(signals.errors_NC, signals.labels_N)
     features_NF = with_bias(signals.features_ND, float(signals.has_bias))
     return (probabilities_NC * (1 - probabilities_NC)).T @ features_NF.square() / len(signals)
 
@@ -160,7 +157,7 @@ def test_what_never_bends_the_loss_is_not_blown_up() -> None:
 
 
 def test_a_model_that_is_certain_has_no_curvature_to_divide_by() -> None:
-    signals = Signals(torch.zeros(6, 3), torch.ones(6, 2), torch.zeros(6, dtype=torch.int64))
+    signals = signals_of(torch.ones(6, 2), torch.zeros(6, 3))
     scaled = precondition(signals, seed=0)
     assert scaled.errors_NC.tolist() == [[0.0] * 3] * 6
     assert scaled.features_ND.isfinite().all()
@@ -169,8 +166,7 @@ def test_a_model_that_is_certain_has_no_curvature_to_divide_by() -> None:
 
 def test_half_precision_stays_half() -> None:
     signals = make_signals(20)
-    half = Signals(signals.errors_NC.half(), signals.features_ND.half(), signals.labels_N)
-    scaled = precondition(half, seed=0)
+    scaled = precondition(half(signals), seed=0)
     assert scaled.errors_NC.dtype == scaled.features_ND.dtype == torch.float16
     assert scaled.features_ND.isfinite().all()
 

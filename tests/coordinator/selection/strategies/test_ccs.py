@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -13,27 +14,22 @@ from lipt.coordinator.selection.strategies.ccs import Score, ccs, hardness, stra
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.signals.signals import Signals, labels_only
+from tests.coordinator.selection.builders import signals_of
 
 SCORES = get_args(Score)
 
 
 def of_norms(*norms: float) -> Signals:
     """One class column whose error has the given norm: el2n's score is known."""
-    return Signals(
-        errors_NC=torch.tensor(norms, dtype=torch.float64).float()[:, None],
-        features_ND=torch.zeros(len(norms), 1),
-        labels_N=torch.zeros(len(norms), dtype=torch.int64),
-    )
+    return signals_of(errors_NC=torch.tensor(norms, dtype=torch.float64).float()[:, None])
 
 
 def graded_signals(num_examples: int) -> Signals:
     """Three classes, each example harder than the one before, by every score."""
     confidences_N = torch.linspace(0.95, 0.4, num_examples)
     rest_N = (1 - confidences_N) / 2
-    return Signals(
+    return signals_of(
         errors_NC=torch.stack([confidences_N - 1, rest_N, rest_N], dim=1),
-        features_ND=torch.ones(num_examples, 2),
-        labels_N=torch.zeros(num_examples, dtype=torch.int64),
         dynamics=Dynamics(
             probabilities_NLT=confidences_N[:, None, None].expand(-1, 2, 3),
             margins_NLT=confidences_N[:, None, None].expand(-1, 2, 3),
@@ -124,15 +120,6 @@ def test_of_equally_hard_examples_the_last_are_dropped() -> None:
     assert chosen.sort().values.tolist() == [0, 1]
 
 
-def test_one_seed_gives_one_subset_and_another_another() -> None:
-    signals = graded_signals(200)
-    first, again, other = (
-        ccs(signals, 20, num_strata=5, seed=seed).indices_K.tolist() for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert sorted(first) != sorted(other)
-
-
 def test_every_example_of_a_stratum_is_equally_likely() -> None:
     # 1,000 draws of 2 from 8: each is in 250, with deviation sqrt(1000 * .25 * .75) = 13.7.
     signals = of_norms(*[0.5] * 8)
@@ -140,47 +127,22 @@ def test_every_example_of_a_stratum_is_equally_likely() -> None:
     assert ((drawn.bincount(minlength=8) - 250).abs() < 62).all()
 
 
-def test_the_whole_set_and_a_single_example() -> None:
-    assert ccs(of_norms(0.3), 1, beta=0.5, seed=0).indices_K.tolist() == [0]
-    chosen = ccs(graded_signals(30), 30, beta=0.5, seed=0)
-    assert chosen.indices_K.sort().values.tolist() == list(range(30))
-    assert chosen.weights_K.tolist() == [1.0] * 30
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_scores_do_not_depend_on_the_blocks(score: Score) -> None:
-    signals = graded_signals(50)
-    whole = hardness(signals, score)
-    for num_rows in (1, 7, 49):
-        assert torch.equal(hardness(signals, score, block_bytes=num_rows * 5 * 16), whole)
-
-
 def test_half_precision_is_scored_in_single() -> None:
     # Norms of 300 features of 300 overflow half precision: 300 * 300^2 > 65504.
-    signals = Signals(
-        errors_NC=torch.tensor([[-0.5, 0.5], [-0.25, 0.25]]).half(),
-        features_ND=torch.full((2, 300), 300.0).half(),
-        labels_N=torch.tensor([0, 0]),
-    )
+    errors_NC = torch.tensor([[-0.5, 0.5], [-0.25, 0.25]]).half()
+    signals = signals_of(torch.full((2, 300), 300.0).half(), errors_NC)
     norms_N = hardness(signals, "grand")
     assert norms_N.tolist() == pytest.approx([3674.23, 1837.12], rel=1e-5)
 
 
-def test_needs_follow_the_score() -> None:
-    strategy = find_strategy("ccs")
-    assert strategy.needs_for(strategy.parse_options({})) == {Need.SIGNALS}
-    assert strategy.needs_for(strategy.parse_options({"score": "aum"})) == {Need.DYNAMICS}
-
-
-def test_aum_needs_learners() -> None:
-    with pytest.raises(SignalsError, match="no dynamics of the learners: compute them first"):
-        ccs(of_norms(1, 2), 1, score="aum", seed=0)
-
-
 def test_aum_needs_nothing_but_learners() -> None:
-    dynamics = graded_signals(10).dynamics
+    strategy = find_strategy("ccs")
+    assert strategy.default_needs() == {Need.SIGNALS}
+    assert strategy.needs_for({"score": "aum"}) == {Need.DYNAMICS}
     empty = labels_only(torch.zeros(10, dtype=torch.int64))
-    signals = Signals(empty.errors_NC, empty.features_ND, empty.labels_N, dynamics=dynamics)
+    with pytest.raises(SignalsError, match="no dynamics of the learners: compute them first"):
+        ccs(empty, 1, score="aum", seed=0)
+    signals = replace(empty, dynamics=graded_signals(10).dynamics)
     chosen = ccs(signals, 5, score="aum", beta=0.5, seed=0).indices_K
     assert chosen.sort().values.tolist() == [0, 1, 2, 3, 4]
 

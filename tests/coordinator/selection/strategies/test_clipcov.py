@@ -162,21 +162,6 @@ def test_exactly_the_budget_of_distinct_ids(data: st.DataObject) -> None:
     assert len(chosen) == budget == len(chosen.unique())
 
 
-def test_the_order_of_the_data_does_not_matter() -> None:
-    signals = random_pairs(200, 3, seed=4)
-    order = torch.randperm(200, generator=torch.Generator().manual_seed(1))
-    straight = clipcov(signals, 60).indices_K
-    shuffled = clipcov(signals.take(order), 60).indices_K
-    assert order[shuffled].tolist() == straight.tolist()
-
-
-def test_terms_do_not_depend_on_the_blocks() -> None:
-    signals = random_pairs(50, 4)
-    whole = own_terms(signals)
-    for num_rows in (1, 7, 49):
-        assert torch.equal(own_terms(signals, block_bytes=num_rows * 6 * 64), whole)
-
-
 def test_pairs_without_captions_or_of_another_width_are_refused() -> None:
     signals = random_pairs(4, 2)
     with pytest.raises(SignalsError, match="no paired features: compute them first, or give them"):

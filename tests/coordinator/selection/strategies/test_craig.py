@@ -14,32 +14,19 @@ from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies.craig import craig
 from lipt.coordinator.signals.signals import Signals
+from tests.coordinator.selection.builders import (
+    random_predictions,
+    random_subsets,
+    signals_of,
+    written_out,
+)
 
 CRAIG = find_strategy("craig")
 
 
 def on_a_line(*positions: float) -> Signals:
     """One class and one feature; errors are the positions, so gradients are, times [1, 1]."""
-    errors_N1 = torch.tensor(positions)[:, None]
-    return Signals(
-        errors_N1, torch.ones_like(errors_N1), torch.zeros(len(errors_N1), dtype=torch.int64)
-    )
-
-
-def make_signals(num_examples: int, num_classes: int = 3, seed: int = 0) -> Signals:
-    generator = torch.Generator().manual_seed(seed)
-    labels_N = torch.randint(0, num_classes, (num_examples,), generator=generator)
-    errors_NC = torch.randn(num_examples, num_classes, generator=generator).softmax(dim=-1)
-    errors_NC[torch.arange(num_examples), labels_N] -= 1
-    features_ND = torch.randn(num_examples, 7, generator=generator).relu()
-    return Signals(errors_NC, features_ND, labels_N)
-
-
-def distances(signals: Signals) -> Tensor:
-    """From the gradients themselves."""
-    features_NF = torch.cat([signals.features_ND, torch.ones(len(signals), 1)], dim=1).double()
-    gradients_NG = (signals.errors_NC.double()[:, :, None] * features_NF[:, None, :]).flatten(1)
-    return torch.linalg.vector_norm(gradients_NG[:, None] - gradients_NG, dim=-1)
+    return signals_of(errors_NC=torch.tensor(positions)[:, None])
 
 
 def bound(signals: Signals, chosen_K: Tensor) -> float:
@@ -51,7 +38,8 @@ def bound(signals: Signals, chosen_K: Tensor) -> float:
 
 def plain_greedy(signals: Signals, budget: int) -> tuple[list[int], list[int]]:
     """Ids and cluster sizes; every gain before every pick."""
-    distances_NN = distances(signals)
+    gradients_NG = written_out(signals)
+    distances_NN = torch.linalg.vector_norm(gradients_NG[:, None] - gradients_NG, dim=-1)
     similarity_NN = 2 * distances_NN[0].max() - distances_NN
     best_N = torch.zeros(len(signals), dtype=torch.float64)
     chosen: list[int] = []
@@ -81,9 +69,7 @@ def test_no_example_is_in_from_the_start() -> None:
 
 def test_the_feature_counts_as_much_as_the_error() -> None:
     # e (x) [h, 1]: (1, 1), (3, 1), (4, 1); by the errors alone all are the same.
-    signals = Signals(
-        torch.ones(3, 1), torch.tensor([[1.0], [3.0], [4.0]]), torch.zeros(3, dtype=torch.int64)
-    )
+    signals = signals_of(torch.tensor([[1.0], [3.0], [4.0]]), torch.ones(3, 1))
     assert craig(signals, 1, seed=0).indices_K.tolist() == [1]
     alone = craig(signals, 1, seed=0, metric="errors")
     assert alone.indices_K.tolist() == [0]
@@ -96,7 +82,7 @@ def test_is_plain_greedy_on_the_gradients(
     num_examples: int, seed: int, data: st.DataObject
 ) -> None:
     budget = data.draw(st.integers(1, max(1, num_examples // 2)))
-    signals = make_signals(num_examples, seed=seed)
+    signals = random_predictions(num_examples, 3, 7, seed=seed)
     chosen = craig(signals, budget, seed=0)
     indices, sizes = plain_greedy(signals, budget)
     assert chosen.indices_K.tolist() == indices
@@ -114,7 +100,7 @@ def test_weights_sum_to_the_number_of_examples(
     num_examples: int, solver: str, *, balanced: bool, data: st.DataObject
 ) -> None:
     # DeepCore counts the chosen ones twice: n + k.
-    signals = make_signals(num_examples, num_classes=2)
+    signals = random_predictions(num_examples, 2, 7)
     budget = data.draw(st.integers(2 if num_examples > 1 else 1, num_examples))
     options = CRAIG.parse_options({"solver": solver})
     chosen = select(CRAIG, signals, budget, balanced=balanced, seed=0, options=options)
@@ -125,29 +111,11 @@ def test_weights_sum_to_the_number_of_examples(
 @pytest.mark.parametrize("balanced", [False, True])
 def test_better_than_random_on_its_own_objective(balanced: bool) -> None:
     # CORDS maps positions of shuffled rows to unshuffled ids, which is random again.
-    signals = make_signals(300)
+    signals = random_predictions(300)
     options = CRAIG.parse_options({})
     chosen = select(CRAIG, signals, 30, balanced=balanced, seed=0, options=options)
-    draws = [
-        bound(signals, torch.randperm(300, generator=torch.Generator().manual_seed(seed))[:30])
-        for seed in range(20)
-    ]
+    draws = [bound(signals, drawn) for drawn in random_subsets(300, 30)]
     assert bound(signals, chosen.indices_K) < 0.93 * min(draws)
-
-
-@pytest.mark.parametrize("metric", ["gradients", "errors"])
-def test_the_order_of_the_data_does_not_matter(metric: str) -> None:
-    signals = make_signals(150)
-    options = CRAIG.parse_options({"metric": metric})
-    order_N = torch.randperm(150, generator=torch.Generator().manual_seed(5))
-    for balanced in (False, True):
-        plain, moved = (
-            select(CRAIG, given, 20, balanced=balanced, seed=0, options=options)
-            for given in (signals, signals.take(order_N))
-        )
-        expected = dict(zip(plain.indices_K.tolist(), plain.weights_K.tolist(), strict=True))
-        ids_K = order_N[moved.indices_K].tolist()
-        assert dict(zip(ids_K, moved.weights_K.tolist(), strict=True)) == expected
 
 
 def test_duplicates_are_chosen_last_and_the_lowest_id_first() -> None:
@@ -159,27 +127,7 @@ def test_duplicates_are_chosen_last_and_the_lowest_id_first() -> None:
     assert chosen.weights_K.tolist() == [3.0, 4.0, 3.0, 1.0, 1.0]
 
 
-def test_equal_examples_end_with_distinct_ids() -> None:
-    chosen = craig(on_a_line(*[2.0] * 9), 6, seed=0)
-    assert chosen.indices_K.tolist() == [0, 1, 2, 3, 4, 5]
-    assert chosen.weights_K.tolist() == [4.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-
-
-def test_zero_errors_are_all_alike() -> None:
-    signals = Signals(torch.zeros(5, 3), torch.randn(5, 4), torch.zeros(5, dtype=torch.int64))
-    assert craig(signals, 2, seed=0).indices_K.tolist() == [0, 1]
-
-
 def test_the_whole_budget_keeps_everything_with_weight_one() -> None:
-    chosen = craig(make_signals(30), 30, seed=0)
+    chosen = craig(random_predictions(30), 30, seed=0)
     assert sorted(chosen.indices_K.tolist()) == list(range(30))
     assert chosen.weights_K.tolist() == [1.0] * 30
-
-
-def test_half_precision_signals_are_selected_on_as_they_are() -> None:
-    signals = make_signals(80)
-    half = Signals(signals.errors_NC.half(), signals.features_ND.half(), signals.labels_N)
-    single = Signals(half.errors_NC.float(), half.features_ND.float(), signals.labels_N)
-    first, second = (craig(given, 12, seed=0) for given in (half, single))
-    assert torch.equal(first.indices_K, second.indices_K)
-    assert torch.equal(first.weights_K, second.weights_K)

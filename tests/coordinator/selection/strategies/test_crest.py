@@ -14,20 +14,19 @@ from lipt.coordinator.selection.strategies.crest import (
     unlearned,
 )
 from lipt.coordinator.signals.signals import Signals
+from tests.coordinator.selection.builders import (
+    of_probabilities,
+    of_right,
+    random_subsets,
+    signals_of,
+)
 
 
-def signals_of(probabilities_NC: Tensor, labels: list[int]) -> Signals:
-    errors_NC = probabilities_NC.clone()
-    errors_NC[torch.arange(len(labels)), torch.tensor(labels)] -= 1
-    features_ND = torch.zeros(len(labels), 2)
-    return Signals(errors_NC, features_ND, torch.tensor(labels))
-
-
-def random_signals(num_examples: int, num_classes: int = 4, seed: int = 0) -> Signals:
-    generator = torch.Generator().manual_seed(seed)
+def random_signals(num_examples: int, num_classes: int = 4) -> Signals:
+    generator = torch.Generator().manual_seed(0)
     logits_NC = torch.randn(num_examples, num_classes, generator=generator) * 2
-    labels = torch.randint(0, num_classes, (num_examples,), generator=generator).tolist()
-    return signals_of(logits_NC.softmax(dim=-1), labels)
+    labels_N = torch.randint(0, num_classes, (num_examples,), generator=generator)
+    return of_probabilities(logits_NC.softmax(dim=-1), labels_N)
 
 
 def test_cluster_centres_and_sizes_by_hand() -> None:
@@ -65,7 +64,7 @@ def test_equal_examples_belong_to_themselves() -> None:
 def test_learned_examples_are_left_out() -> None:
     # Losses -ln p: 0.01, 0.69, 0.05, 1.20, 0.11.
     own = [0.99, 0.5, 0.95, 0.3, 0.9 - 0.004]
-    signals = signals_of(torch.tensor([[p, 1 - p] for p in own]), [0] * 5)
+    signals = of_right(*own)
     assert unlearned(signals, 1, 0.1).tolist() == [1, 3, 4]
     chosen = crest(signals, 2, seed=0)
     assert set(chosen.indices_K.tolist()) <= {1, 3, 4}
@@ -75,7 +74,7 @@ def test_learned_examples_are_left_out() -> None:
 
 def test_learned_examples_of_the_highest_loss_fill_the_budget() -> None:
     own = [0.99, 0.5, 0.95, 0.3, 0.97]
-    signals = signals_of(torch.tensor([[p, 1 - p] for p in own]), [0] * 5)
+    signals = of_right(*own)
     chosen = crest(signals, 4, seed=0)
     assert chosen.indices_K.tolist() == [1, 2, 3, 4]
     assert chosen.weights_K.tolist() == [1.0] * 4
@@ -85,7 +84,7 @@ def test_learned_examples_of_the_highest_loss_fill_the_budget() -> None:
 def test_confident_losses_keep_their_digits() -> None:
     # p - 1 of -1e-9 and -2e-9: losses that 1 + e in float32 would make 0 and 0.
     errors_NC = torch.tensor([[-1e-9, 1e-9], [-2e-9, 2e-9]])
-    signals = Signals(errors_NC, torch.zeros(2, 1), torch.tensor([0, 0]))
+    signals = signals_of(errors_NC=errors_NC)
     assert unlearned(signals, 1, 10.0).tolist() == [1]
     assert unlearned(signals, 1, 1.5e-9).tolist() == [1]
 
@@ -119,28 +118,9 @@ def test_mini_batches_represent_the_gradient_better_than_random_ones() -> None:
         return float((weights_K @ errors_KC / weights_K.sum() - mean_C).norm())
 
     found = distance(signals.errors_NC[chosen.indices_K], chosen.weights_K)
-    generator = torch.Generator().manual_seed(0)
-    draws = [torch.randperm(2000, generator=generator)[:32] for _ in range(20)]
-    random = [distance(signals.errors_NC[draw], torch.ones(32)) for draw in draws]
+    draws = random_subsets(2000, 32)
+    random = [distance(signals.errors_NC[drawn], torch.ones(32)) for drawn in draws]
     assert found < sum(random) / len(random)
-
-
-def test_the_seed_decides_and_nothing_else() -> None:
-    signals = random_signals(900)
-    generator = torch.get_rng_state()
-    first, again, other = (crest(signals, 50, seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(first.indices_K, again.indices_K)
-    assert torch.equal(first.weights_K, again.weights_K)
-    assert not torch.equal(first.indices_K, other.indices_K)
-    assert torch.equal(torch.get_rng_state(), generator)
-
-
-def test_half_precision_signals_are_read() -> None:
-    signals = random_signals(300)
-    half = Signals(signals.errors_NC.half(), signals.features_ND.half(), signals.labels_N)
-    chosen = crest(half, 20, seed=0)
-    assert len(set(chosen.indices_K.tolist())) == 20
-    assert chosen.weights_K.dtype == torch.float32
 
 
 def test_random_sets_show_every_example_before_any_comes_again() -> None:

@@ -18,7 +18,6 @@ from lipt.coordinator.selection.gradients.last_layer import (
     alignments,
     last_layer_at,
     step,
-    validation_loss,
 )
 from lipt.coordinator.selection.gradients.vectors import Vectors, gradients_of
 from lipt.coordinator.selection.registry import find_strategy
@@ -28,6 +27,7 @@ from lipt.coordinator.selection.strategies.glister import glister, round_sizes
 from lipt.coordinator.selection.strategies.glister_objective import GlisterObjective, comparable
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.signals import Signals
+from tests.coordinator.selection.builders import half, random_subsets, signals_of, validation_loss
 
 SOLVERS = ["rounds", "exact", "stochastic"]
 solvers = pytest.mark.parametrize("solver", SOLVERS)
@@ -70,25 +70,20 @@ def conflicting() -> Signals:
 
     Examples 0 and 1 serve the first feature best; 2 and 3 the second, a little less.
     """
-    half = torch.tensor([-0.5, 0.5])
+    error_1C = torch.tensor([[-0.5, 0.5]])
     features_ND = torch.tensor([[1.2, 0.0], [1.1, 0.0], [0.0, 1.0], [0.0, 0.9]])
-    validation = Signals(
-        half.repeat(2, 1), torch.eye(2), torch.zeros(2, dtype=torch.int64), None, False
-    )
-    labels_N = torch.zeros(4, dtype=torch.int64)
-    return Signals(half.repeat(4, 1), features_ND, labels_N, has_bias=False, validation=validation)
+    validation = signals_of(torch.eye(2), error_1C.repeat(2, 1), has_bias=False)
+    return signals_of(features_ND, error_1C.repeat(4, 1), has_bias=False, validation=validation)
 
 
 def test_gains_by_hand() -> None:
     # e_v = (-1/2, 1/2), h_v = 2, so grad L_V = ((-1), (1)); e = (-a, a), h: gain = 2 a h.
-    validation = Signals(
-        torch.tensor([[-0.5, 0.5]]), torch.tensor([[2.0]]), torch.tensor([0]), None, False
-    )
+    errors_VC, features_VD = torch.tensor([[-0.5, 0.5]]), torch.tensor([[2.0]])
+    validation = signals_of(features_VD, errors_VC, has_bias=False)
     shares_N = torch.tensor([0.1, 0.8, 0.5])
-    signals = Signals(
-        errors_NC=torch.stack([-shares_N, shares_N], dim=1),
-        features_ND=torch.tensor([[3.0], [1.0], [-4.0]]),
-        labels_N=torch.zeros(3, dtype=torch.int64),
+    signals = signals_of(
+        torch.tensor([[3.0], [1.0], [-4.0]]),
+        torch.stack([-shares_N, shares_N], dim=1),
         has_bias=False,
         validation=validation,
     )
@@ -211,17 +206,14 @@ def test_better_than_random_on_its_own_objective(balanced: bool, solver: str) ->
     strategy = find_strategy("glister")
     options = strategy.parse_options({"solver": solver})
     chosen = select(strategy, signals, 40, balanced=balanced, seed=0, options=options)
-    generator = torch.Generator().manual_seed(1)
     for label in range(4) if balanced else [None]:
         part, ours = signals, chosen.indices_K
         if label is not None:
             part = signals.of_class(label)
             rows = torch.nonzero(signals.labels_N == label).flatten()
             ours = torch.nonzero(torch.isin(rows, chosen.indices_K)).flatten()
-        by_chance = [
-            objective(part, torch.randperm(len(part), generator=generator)[: len(ours)], 0.05)
-            for _ in range(10)
-        ]
+        draws = random_subsets(len(part), len(ours), count=10)
+        by_chance = [objective(part, drawn, 0.05) for drawn in draws]
         assert objective(part, ours, 0.05) < min(by_chance)
 
 
@@ -238,16 +230,6 @@ def test_more_updates_end_lower(learning_rate: float) -> None:
     ]
     assert losses == sorted(losses)
     assert losses[0] < losses[2]
-
-
-@pytest.mark.parametrize("solver", ["rounds", "exact"])
-@pytest.mark.parametrize("regularizer", ["none", "facility_location"])
-def test_order_of_the_data_does_not_matter(solver: str, regularizer: str) -> None:
-    signals = draw(120)
-    order = torch.randperm(120, generator=torch.Generator().manual_seed(5))
-    straight = choose(signals, 25, solver=solver, regularizer=regularizer)
-    shuffled = choose(signals.take(order), 25, solver=solver, regularizer=regularizer)
-    assert order[shuffled].tolist() == straight
 
 
 @solvers
@@ -295,27 +277,11 @@ def test_stochastic_repeats_with_its_seed() -> None:
 
 
 def test_half_precision_signals_are_read_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    signals = draw(200)
-    half = replace(
-        signals, errors_NC=signals.errors_NC.half(), features_ND=signals.features_ND.half()
-    )
-    full = replace(half, errors_NC=half.errors_NC.float(), features_ND=half.features_ND.float())
-    expected = choose(full, 40)
+    halved = half(draw(200))
+    expected = choose(halved, 40)
     # Signals too large to be converted at once.
     monkeypatch.setattr(glister_objective, "_HELD_BYTES", 0)
-    assert choose(half, 40) == expected
-
-
-@solvers
-def test_nothing_but_the_answer_changes(solver: str) -> None:
-    signals = draw(60)
-    copies = [signals.errors_NC.clone(), signals.features_ND.clone()]
-    state = torch.get_rng_state()
-    weights_K = glister(signals, 10, solver=solver, seed=0).weights_K  # type: ignore[arg-type]
-    assert weights_K.tolist() == [1.0] * 10
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(signals.errors_NC, copies[0])
-    assert torch.equal(signals.features_ND, copies[1])
+    assert choose(halved, 40) == expected
 
 
 def test_a_class_without_validation_examples_is_validated_on_all() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -14,19 +16,13 @@ from lipt.coordinator.selection.strategies.glister_regularizers import (
     RegularizerName,
 )
 from lipt.coordinator.signals.signals import Signals
+from tests.coordinator.selection.builders import full_signals, signals_of
 
 
 def draw(num_examples: int, num_classes: int = 3) -> Signals:
-    generator = torch.Generator().manual_seed(num_examples)
-
-    def part(size: int) -> Signals:
-        labels_N = torch.arange(size) % num_classes
-        errors_NC = torch.randn(size, num_classes, generator=generator).softmax(dim=-1)
-        errors_NC[torch.arange(size), labels_N] -= 1
-        return Signals(errors_NC, torch.randn(size, 5, generator=generator), labels_N)
-
-    signals = part(num_examples)
-    return Signals(signals.errors_NC, signals.features_ND, signals.labels_N, validation=part(9))
+    signals = full_signals([row % num_classes for row in range(num_examples)], seed=num_examples)
+    assert signals.validation is not None
+    return replace(signals, validation=signals.validation.take(torch.arange(9)))
 
 
 def coverage(signals: Signals, chosen: Tensor) -> float:
@@ -38,11 +34,8 @@ def coverage(signals: Signals, chosen: Tensor) -> float:
 
 def test_coverage_by_hand() -> None:
     # Class 0 has directions x, y, -x: similarities 1, 1/2, 0. Class 1 has x alone.
-    signals = Signals(
-        errors_NC=torch.zeros(4, 2),
-        features_ND=torch.tensor([[2.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [3.0, 0.0]]),
-        labels_N=torch.tensor([0, 0, 0, 1]),
-    )
+    features_ND = torch.tensor([[2.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [3.0, 0.0]])
+    signals = signals_of(features_ND, labels=[0, 0, 0, 1])
     regularizer = ClassCoverage(signals)
     everyone = torch.arange(4)
     # 1 + 1/2 + 0, 1/2 + 1 + 1/2, 0 + 1/2 + 1, and 1; of four.

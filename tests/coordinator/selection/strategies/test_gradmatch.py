@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
-from importlib import import_module
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
+from lipt.coordinator.selection.gradients import atoms as atoms_module
 from lipt.coordinator.selection.gradients.atoms import GradientAtoms
 from lipt.coordinator.selection.gradients.vectors import gradients_of, weighted_sum
 from lipt.coordinator.selection.registry import find_strategy
@@ -23,41 +23,20 @@ from lipt.coordinator.selection.solvers.pursuit import pursue
 from lipt.coordinator.selection.strategies.gradmatch import gradmatch
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.signals.signals import Signals
-
-
-def make_signals(
-    num_examples: int,
-    num_classes: int = 4,
-    num_features: int = 6,
-    *,
-    seed: int = 0,
-    bias: bool = True,
-) -> Signals:
-    """Errors of a model that is mostly right, features that are not negative."""
-    generator = torch.Generator().manual_seed(seed)
-    labels_N = torch.arange(num_examples) % num_classes
-    logits_NC = torch.randn(num_examples, num_classes, generator=generator)
-    logits_NC[torch.arange(num_examples), labels_N] += 1
-    errors_NC = logits_NC.softmax(dim=-1)
-    errors_NC[torch.arange(num_examples), labels_N] -= 1
-    features_ND = torch.randn(num_examples, num_features, generator=generator).relu()
-    return Signals(errors_NC, features_ND, labels_N, has_bias=bias)
-
-
-def gradients(signals: Signals) -> Tensor:
-    """The outer products themselves, N x C (D + 1), float64."""
-    features = signals.features_ND.double()
-    if signals.has_bias:
-        features = torch.cat([features, torch.ones(len(signals), 1).double()], dim=1)
-    return (signals.errors_NC.double()[:, :, None] * features[:, None, :]).flatten(1)
+from tests.coordinator.selection.builders import (
+    random_predictions,
+    random_subsets,
+    signals_of,
+    written_out,
+)
 
 
 def batch_gradients(signals: Signals, batch_size: int) -> Tensor:
-    return torch.stack([part.sum(dim=0) for part in gradients(signals).split(batch_size)])
+    return torch.stack([part.sum(dim=0) for part in written_out(signals).split(batch_size)])
 
 
 def missing(chosen: Selection, signals: Signals, target_P: Tensor) -> Tensor:
-    return target_P - chosen.weights_K.double() @ gradients(signals)[chosen.indices_K]
+    return target_P - chosen.weights_K.double() @ written_out(signals)[chosen.indices_K]
 
 
 def test_weights_of_orthogonal_gradients_by_hand() -> None:
@@ -65,7 +44,7 @@ def test_weights_of_orthogonal_gradients_by_hand() -> None:
     # Products with b: 7, 7, 7, 5. Example 0 with w: min |w (-1, 1, 0) - b| is w = 7 / 2. Missing is
     # (-1/2, -1/2, 1), product 3/2 with example 3. Together: 3 and 1, and nothing is missing.
     errors_NC = torch.tensor([[-1.0, 1.0, 0.0]] * 3 + [[-1.0, 0.0, 1.0]])
-    signals = Signals(errors_NC, torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64))
+    signals = signals_of(torch.zeros(4, 1), errors_NC)
     one = gradmatch(signals, 1)
     assert (one.indices_K.tolist(), one.weights_K.tolist()) == ([0], [pytest.approx(3.5)])
     assert not one.stopped_early
@@ -82,9 +61,8 @@ def test_the_bias_counts_only_where_there_is_one() -> None:
     # Features 1 and -1 of equal errors: without a bias the gradients cancel.
     errors_NC = torch.tensor([[-1.0, 1.0]]).repeat(2, 1)
     features_ND = torch.tensor([[1.0], [-1.0]])
-    labels_N = torch.zeros(2, dtype=torch.int64)
-    assert len(gradmatch(Signals(errors_NC, features_ND, labels_N), 2).indices_K) == 2
-    without = gradmatch(Signals(errors_NC, features_ND, labels_N, has_bias=False), 2)
+    assert len(gradmatch(signals_of(features_ND, errors_NC), 2).indices_K) == 2
+    without = gradmatch(signals_of(features_ND, errors_NC, has_bias=False), 2)
     assert not len(without.indices_K)
     assert "add up to zero: there is nothing to match" in without.stopped_early
 
@@ -108,10 +86,10 @@ def test_weights_are_optimal_for_the_chosen(
     ridge: float,
     data: st.DataObject,
 ) -> None:
-    signals = make_signals(num_examples, num_classes, num_features, seed=seed, bias=bias)
+    signals = random_predictions(num_examples, num_classes, num_features, seed=seed, has_bias=bias)
     budget = data.draw(st.integers(1, num_examples))
     chosen = gradmatch(signals, budget, ridge=ridge)
-    all_NP = gradients(signals)
+    all_NP = written_out(signals)
     target_P = all_NP.sum(dim=0)
     assert len(set(chosen.indices_K.tolist())) == len(chosen.indices_K)
     assert bool(chosen.stopped_early) == (len(chosen.indices_K) < budget)
@@ -140,11 +118,13 @@ def test_weights_are_optimal_for_the_chosen(
 @pytest.mark.parametrize("keep_rows", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_atoms_are_the_gradients(*, keep_rows: bool, bias: bool) -> None:
-    signals = make_signals(50, 3, 7, bias=bias)
-    all_NP = gradients(signals)
+    signals = random_predictions(50, 3, 7, has_bias=bias)
+    all_NP = written_out(signals)
     target_P = all_NP.sum(dim=0)
     vectors = gradients_of(signals)
-    atoms = GradientAtoms(vectors, weighted_sum(vectors), capacity=4, keep_rows=keep_rows)
+    atoms = GradientAtoms(
+        vectors, weighted_sum(vectors, block_bytes=2**20), capacity=4, keep_rows=keep_rows
+    )
     torch.testing.assert_close(atoms.squares_N, all_NP.square().sum(dim=1))
     torch.testing.assert_close(atoms.target_products_N, all_NP @ target_P)
     assert atoms.target_square == pytest.approx(float(target_P @ target_P))
@@ -162,97 +142,69 @@ def test_atoms_are_the_gradients(*, keep_rows: bool, bias: bool) -> None:
 
 
 @pytest.mark.parametrize("keep_rows", [False, True])
-def test_block_sizes_and_ways_of_computing_do_not_matter(*, keep_rows: bool) -> None:
-    signals = make_signals(200, 4, 40)
+def test_block_sizes_and_ways_of_computing_do_not_matter(
+    monkeypatch: pytest.MonkeyPatch, *, keep_rows: bool
+) -> None:
+    signals = random_predictions(200, 4, 40)
     expected = gradmatch(signals, 30)
-    for block_bytes in (1, 7 * 44 * 8, 128 * 44 * 8, 10**9):
+    for block_bytes in (2, 7 * 44 * 8, 128 * 44 * 8, 10**9):
+        monkeypatch.setattr(atoms_module, "BLOCK_BYTES", block_bytes)
         vectors = gradients_of(signals)
         target = weighted_sum(vectors, block_bytes=block_bytes)
-        atoms = GradientAtoms(
-            vectors, target, capacity=30, keep_rows=keep_rows, block_bytes=block_bytes
-        )
+        atoms = GradientAtoms(vectors, target, capacity=30, keep_rows=keep_rows)
         found = pursue(atoms, ridge=0, is_enough=lambda used: len(used) >= 30)
         assert found.atoms_K.tolist() == expected.indices_K.tolist()
         torch.testing.assert_close(found.weights_K.float(), expected.weights_K)
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-def test_order_of_the_data_does_not_matter(*, balanced: bool) -> None:
-    signals = make_signals(400, 4, 20)
-    order_N = torch.randperm(400, generator=torch.Generator().manual_seed(1))
-    strategy = find_strategy("gradmatch")
-    options = strategy.parse_options({})
-    straight, shuffled = (
-        select(strategy, given_, 80, balanced=balanced, seed=0, options=options)
-        for given_ in (signals, signals.take(order_N))
-    )
-    ids_K, places_K = order_N[shuffled.indices_K].sort()
-    assert ids_K.tolist() == straight.indices_K.tolist()
-    torch.testing.assert_close(shuffled.weights_K[places_K], straight.weights_K)
-
-
-def test_half_precision_signals_are_read_in_blocks() -> None:
-    signals = make_signals(100)
-    half = Signals(signals.errors_NC.half(), signals.features_ND.half(), signals.labels_N)
-    exact = Signals(half.errors_NC.float(), half.features_ND.float(), signals.labels_N)
-    assert gradmatch(half, 15).indices_K.tolist() == gradmatch(exact, 15).indices_K.tolist()
-
-
 @pytest.mark.parametrize("budget", [10, 60])
 def test_better_than_random_examples_with_their_best_weights(budget: int) -> None:
     # All classes together, and one class as it is seen when the subset is balanced.
-    everything = make_signals(400, 4, 20)
+    everything = random_predictions(400, 4, 20)
     for signals in (everything, everything.of_class(2)):
-        all_NP = gradients(signals)
+        all_NP = written_out(signals)
         target_P = all_NP.sum(dim=0)
         found = float(missing(gradmatch(signals, budget), signals, target_P).norm())
-        generator = torch.Generator().manual_seed(0)
-        for _ in range(5):
-            random_K = torch.randperm(len(signals), generator=generator)[:budget]
+        for random_K in random_subsets(len(signals), budget, count=5):
             assert found < 0.8 * nnls(all_NP[random_K].numpy().T, target_P.numpy())[1]
 
 
 def test_weights_of_classes_add_up_to_the_whole_gradient() -> None:
     # Each class has room for all its gradient: so has the sum.
-    signals = make_signals(400, 4, 20)
+    signals = random_predictions(400, 4, 20)
     strategy = find_strategy("gradmatch")
     chosen = select(
         strategy, signals, 200, balanced=True, seed=0, options=strategy.parse_options({})
     )
-    target_P = gradients(signals).sum(dim=0)
+    target_P = written_out(signals).sum(dim=0)
     assert float(missing(chosen, signals, target_P).norm() / target_P.norm()) < 0.05
 
 
 def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None:
-    train, held_out = make_signals(300, 4, 20), make_signals(60, 4, 20, seed=1)
-    signals = Signals(train.errors_NC, train.features_ND, train.labels_N, validation=held_out)
+    train, held_out = random_predictions(300, 4, 20), random_predictions(60, 4, 20, seed=1)
+    signals = replace(train, validation=held_out)
     chosen = gradmatch(signals, 40, target="validation")
-    target_P = gradients(held_out).mean(dim=0) * 300
+    target_P = written_out(held_out).mean(dim=0) * 300
     matched = float(missing(chosen, signals, target_P).norm())
     assert matched < float(missing(gradmatch(signals, 40), signals, target_P).norm())
-    weights, _ = nnls(gradients(train)[chosen.indices_K].numpy().T, target_P.numpy())
+    weights, _ = nnls(written_out(train)[chosen.indices_K].numpy().T, target_P.numpy())
     assert chosen.weights_K.tolist() == pytest.approx(weights.tolist(), rel=1e-4)
 
 
 def test_validation_has_to_be_there() -> None:
     with pytest.raises(SignalsError, match="no validation examples: compute them first"):
-        gradmatch(make_signals(4), 1, target="validation")
+        gradmatch(random_predictions(4), 1, target="validation")
     strategy = find_strategy("gradmatch")
     needs = strategy.needs_for(strategy.parse_options({"target": "validation"}))
     assert needs == {Need.SIGNALS, Need.VALIDATION}
     assert strategy.default_needs() == {Need.SIGNALS}
 
 
-def test_equal_examples_need_one_and_say_so() -> None:
-    signals = make_signals(1).take(torch.zeros(50, dtype=torch.int64))
-    chosen = gradmatch(signals, 20)
-    assert chosen.indices_K.tolist() == [0]
-    assert chosen.weights_K.tolist() == pytest.approx([50])
-    assert "ended with 1 examples of a budget of 20" in chosen.stopped_early
-
-
 def test_copies_are_never_chosen_twice() -> None:
-    once = make_signals(12, 4, 30)
+    alone = gradmatch(random_predictions(1).take(torch.zeros(50, dtype=torch.int64)), 20)
+    assert (alone.indices_K.tolist(), alone.weights_K.tolist()) == ([0], [pytest.approx(50)])
+    assert "ended with 1 examples of a budget of 20" in alone.stopped_early
+    once = random_predictions(12, 4, 30)
     signals = once.take(torch.arange(60) % 12)
     chosen = gradmatch(signals, 40)
     assert sorted(chosen.indices_K.tolist()) == list(range(12))
@@ -262,23 +214,17 @@ def test_copies_are_never_chosen_twice() -> None:
 
 def test_all_examples_where_none_can_be_spared() -> None:
     # 30 gradients in 4 x 31 dimensions: only all of them with weight 1 add up to their sum.
-    signals = make_signals(30, 4, 30)
+    signals = random_predictions(30, 4, 30)
     chosen = gradmatch(signals, 30)
     assert sorted(chosen.indices_K.tolist()) == list(range(30))
     assert chosen.weights_K.tolist() == pytest.approx([1] * 30, rel=1e-3)
     assert not chosen.stopped_early
 
 
-def test_a_single_example() -> None:
-    chosen = gradmatch(make_signals(1), 1)
-    assert (chosen.indices_K.tolist(), chosen.weights_K.tolist()) == ([0], [pytest.approx(1)])
-    assert not chosen.stopped_early
-
-
 @pytest.mark.parametrize("mode", ["per_example", "per_batch"])
 def test_a_model_without_errors_leaves_nothing_to_match(mode: str) -> None:
-    signals = make_signals(10)
-    perfect = Signals(torch.zeros(10, 4), signals.features_ND, signals.labels_N)
+    signals = random_predictions(10)
+    perfect = replace(signals, errors_NC=torch.zeros(10, 4))
     options = find_strategy("gradmatch").parse_options({"mode": mode})
     chosen = gradmatch(perfect, 3, **options)
     assert not len(chosen.indices_K)
@@ -288,14 +234,14 @@ def test_a_model_without_errors_leaves_nothing_to_match(mode: str) -> None:
 
 @pytest.mark.parametrize(("num_examples", "budget"), [(64, 16), (67, 24), (67, 21), (5, 3), (1, 1)])
 def test_batches_give_their_examples_with_one_weight(num_examples: int, budget: int) -> None:
-    signals = make_signals(num_examples, 4, 20)
+    signals = random_predictions(num_examples, 4, 20)
     chosen = gradmatch(signals, budget, mode="per_batch", batch_size=8)
     assert len(chosen.indices_K) == budget
     assert len(set(chosen.indices_K.tolist())) == budget
     batches_K = chosen.indices_K // 8
     order = list(dict.fromkeys(batches_K.tolist()))
     all_NP = batch_gradients(signals, 8)
-    best, _ = nnls(all_NP[order].numpy().T, gradients(signals).sum(dim=0).numpy())
+    best, _ = nnls(all_NP[order].numpy().T, written_out(signals).sum(dim=0).numpy())
     for batch, weight in zip(order, best, strict=True):
         members = batches_K == batch
         size, kept = min(8, num_examples - 8 * batch), int(members.sum())
@@ -308,7 +254,7 @@ def test_batches_give_their_examples_with_one_weight(num_examples: int, budget: 
 
 
 def test_batches_are_pursued_by_their_summed_gradients() -> None:
-    signals = make_signals(60, 4, 20)
+    signals = random_predictions(60, 4, 20)
     all_NP = batch_gradients(signals, 5)
     target_P = all_NP.sum(dim=0)
     chosen = gradmatch(signals, 10, mode="per_batch", batch_size=5)
@@ -320,30 +266,13 @@ def test_batches_are_pursued_by_their_summed_gradients() -> None:
 
 
 def test_one_batch_of_everything() -> None:
-    chosen = gradmatch(make_signals(20), 20, mode="per_batch", batch_size=1024)
+    chosen = gradmatch(random_predictions(20), 20, mode="per_batch", batch_size=1024)
     assert chosen.indices_K.tolist() == list(range(20))
     assert chosen.weights_K.tolist() == pytest.approx([1] * 20)
 
 
 def test_more_than_fits_is_refused_before_it_is_tried() -> None:
     many = torch.zeros(100_000, 1)
-    signals = Signals(many, many, many[:, 0].long())
+    signals = signals_of(many, many)
     with pytest.raises(BudgetError, match=r"choose 50000 of 100000 .* 19 GiB.*balance"):
         gradmatch(signals, 50_000)
-
-
-def test_global_state_is_untouched() -> None:
-    def state() -> tuple[object, ...]:
-        return np.geterr(), torch.get_num_threads(), torch.get_default_dtype()
-
-    def numpy_state() -> str:
-        return repr(np.random.get_state())  # noqa: NPY002 - the one that is everybody's
-
-    before, torch_draws, numpy_draws = state(), torch.get_rng_state(), numpy_state()
-    for name in ("strategies.gradmatch", "gradients.atoms", "solvers.pursuit", "solvers.nnls"):
-        # What importing them for the first time does.
-        runpy.run_path(str(import_module(f"lipt.coordinator.selection.{name}").__file__))
-    gradmatch(make_signals(30), 5)
-    assert state() == before
-    assert torch.equal(torch.get_rng_state(), torch_draws)
-    assert numpy_state() == numpy_draws

@@ -10,28 +10,11 @@ from torch import Tensor
 
 from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
 from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
-from lipt.coordinator.selection.strategies.graph_cut import cut_greedily, graph_cut
+from lipt.coordinator.selection.strategies.graph_cut import graph_cut
 from lipt.coordinator.signals.signals import Signals
+from tests.coordinator.selection.builders import random_signals, random_subsets, signals_of
 
 SPACES: list[SpaceName] = ["features", "gradients"]
-
-
-def directions(*features: tuple[float, float]) -> Signals:
-    """These features; all errors are zero."""
-    return Signals(
-        errors_NC=torch.zeros(len(features), 2),
-        features_ND=torch.tensor(features),
-        labels_N=torch.zeros(len(features), dtype=torch.int64),
-    )
-
-
-def generic(num_examples: int) -> Signals:
-    generator = torch.Generator().manual_seed(0)
-    return Signals(
-        errors_NC=torch.randn(num_examples, 3, generator=generator),
-        features_ND=torch.randn(num_examples, 4, generator=generator),
-        labels_N=torch.zeros(num_examples, dtype=torch.int64),
-    )
 
 
 def similarities(signals: Signals, space: SpaceName) -> Tensor:
@@ -47,18 +30,17 @@ def test_directions_of_the_plane() -> None:
     # (1 + cos) / 2 is 1, 0.5 and 0 at 0, 90 and 180 degrees. The sums over all are 2.5, 2.5,
     # 2.5 and 1.5, so gains start at 2 sum - 1 = 4, 4, 4, 2. Less 2 s: after 0 -, 2, 3, 2;
     # after 2 -, 1, -, 1.
-    given = directions((1, 0), (3, 0), (0, 1), (-2, 0))
+    given = signals_of(torch.tensor([[1.0, 0], [3, 0], [0, 1], [-2, 0]]))
     assert graph_cut(given, 4, space="features").indices_K.tolist() == [0, 2, 1, 3]
     # With lambda = 1: 1.5, 1.5, 1.5, 0.5; after 0 -, -0.5, 0.5, 0.5; after 2 -, -1.5, -, -0.5.
     chosen = graph_cut(given, 4, space="features", coverage=1.0)
     assert chosen.indices_K.tolist() == [0, 2, 3, 1]
-    assert chosen.weights_K.tolist() == [1.0] * 4
 
 
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("coverage", [0.0, 0.5, 2.0, 10.0])
 def test_every_pick_has_the_largest_gain(space: SpaceName, coverage: float) -> None:
-    signals = generic(40)
+    signals = random_signals(40)
     similarities_NN = similarities(signals, space)
     expected: list[int] = []
     while len(expected) < 40:
@@ -72,7 +54,7 @@ def test_every_pick_has_the_largest_gain(space: SpaceName, coverage: float) -> N
 
 @pytest.mark.parametrize("space", SPACES)
 def test_value_never_falls_at_the_default(space: SpaceName) -> None:
-    signals = generic(60)
+    signals = random_signals(60)
     chosen = graph_cut(signals, 60, space=space).indices_K.tolist()
     values = [value(similarities(signals, space), chosen[:k]) for k in range(61)]
     gains = [after - before for before, after in pairwise(values)]
@@ -82,37 +64,8 @@ def test_value_never_falls_at_the_default(space: SpaceName) -> None:
 
 @pytest.mark.parametrize("space", SPACES)
 def test_value_is_above_that_of_random_choices(space: SpaceName) -> None:
-    signals = generic(300)
+    signals = random_signals(300)
     similarities_NN = similarities(signals, space)
-    generator = torch.Generator().manual_seed(1)
-    draws = [torch.randperm(300, generator=generator)[:30].tolist() for _ in range(20)]
     found = value(similarities_NN, graph_cut(signals, 30, space=space).indices_K.tolist())
-    assert found > max(value(similarities_NN, draw) for draw in draws)
-
-
-@pytest.mark.parametrize("space", SPACES)
-def test_rows_computed_ahead_and_blocks_change_nothing(space: SpaceName) -> None:
-    signals = generic(200)
-    expected = cut_greedily(ScaledCosine(Rows(in_space(signals, space))), 60, coverage=2.0)
-    for rows_ahead, block_bytes in ((1, 10**6), (7, 1000), (200, 1)):
-        split = ScaledCosine(Rows(in_space(signals, space), block_bytes=block_bytes))
-        found = cut_greedily(split, 60, coverage=2.0, rows_ahead=rows_ahead)
-        assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("space", SPACES)
-def test_order_of_the_data_does_not_matter(space: SpaceName) -> None:
-    signals = generic(200)
-    order = torch.randperm(200, generator=torch.Generator().manual_seed(1))
-    shuffled = graph_cut(signals.take(order), 40, space=space).indices_K
-    assert torch.equal(order[shuffled], graph_cut(signals, 40, space=space).indices_K)
-
-
-@pytest.mark.parametrize("errors", [0.0, 0.7])
-def test_all_equal_examples_are_taken_in_order(errors: float) -> None:
-    same = Signals(torch.full((300, 3), errors), torch.full((300, 7), 0.3), torch.zeros(300).long())
-    assert graph_cut(same, 300).indices_K.tolist() == list(range(300))
-
-
-def test_single_example() -> None:
-    assert graph_cut(directions((1, 2)), 1).indices_K.tolist() == [0]
+    draws = random_subsets(300, 30)
+    assert found > max(value(similarities_NN, drawn.tolist()) for drawn in draws)

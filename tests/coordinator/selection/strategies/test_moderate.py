@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from lipt.coordinator.selection.strategies.moderate import center_distances, class_medians, moderate
 from lipt.coordinator.signals.signals import Signals
+from tests.coordinator.selection.builders import random_predictions, signals_of
 
 
 def line(positions: list[float], labels: list[int] | None = None) -> Signals:
-    num_examples = len(positions)
-    return Signals(
-        errors_NC=torch.zeros(num_examples, 2),
-        features_ND=torch.tensor(positions)[:, None],
-        labels_N=torch.tensor(labels or [0] * num_examples),
-    )
-
-
-def generic(num_examples: int) -> Signals:
-    generator = torch.Generator().manual_seed(0)
-    return Signals(
-        errors_NC=torch.zeros(num_examples, 3),
-        features_ND=torch.randn(num_examples, 5, generator=generator),
-        labels_N=torch.randint(0, 3, (num_examples,), generator=generator),
-    )
+    return signals_of(torch.tensor(positions)[:, None], labels=labels)
 
 
 def by_definition(signals: Signals, budget: int) -> list[int]:
@@ -42,9 +28,6 @@ def by_definition(signals: Signals, budget: int) -> list[int]:
 def test_what_is_kept_is_closest_to_the_median_distance() -> None:
     # The center is 4; distances are 4, 3, 1, 0, 8: their median is 3, the gaps 1, 0, 2, 3, 5.
     given = line([0.0, 1.0, 3.0, 4.0, 12.0])
-    chosen = moderate(given, 3)
-    assert chosen.indices_K.tolist() == [1, 0, 2]
-    assert chosen.weights_K.tolist() == [1.0] * 3
     # Neither the most typical nor the oddest example, until nothing else is left.
     assert moderate(given, 5).indices_K.tolist() == [1, 0, 2, 3, 4]
 
@@ -64,43 +47,6 @@ def test_each_class_has_its_own_center_and_median() -> None:
 
 def test_equals_the_definition() -> None:
     for num_examples in (1, 2, 10, 101):
-        signals = generic(num_examples)
+        signals = random_predictions(num_examples, 3, 5)
         expected = by_definition(signals, num_examples)
         assert moderate(signals, num_examples).indices_K.tolist() == expected
-
-
-@pytest.mark.parametrize("block_bytes", [1, 1000])
-def test_blocks_change_nothing(block_bytes: int) -> None:
-    signals = generic(100)
-    torch.testing.assert_close(center_distances(signals, block_bytes), center_distances(signals))
-
-
-def test_order_of_the_data_does_not_matter() -> None:
-    signals = generic(201)
-    order = torch.randperm(201, generator=torch.Generator().manual_seed(1))
-    shuffled = moderate(signals.take(order), 40).indices_K
-    expected = moderate(signals, 40).indices_K
-    assert sorted(order[shuffled].tolist()) == sorted(expected.tolist())
-
-
-def test_distances_are_nearer_to_the_median_than_of_random_choices() -> None:
-    signals = generic(300)
-    distances = center_distances(signals)
-    gaps = (distances - class_medians(distances, signals.labels_N)).abs()
-    generator = torch.Generator().manual_seed(2)
-    draws = [torch.randperm(300, generator=generator)[:30] for _ in range(20)]
-    found = float(gaps[moderate(signals, 30).indices_K].sum())
-    assert found < min(float(gaps[draw].sum()) for draw in draws)
-
-
-def test_all_equal_examples_are_taken_in_order() -> None:
-    same = generic(1).take(torch.zeros(50, dtype=torch.int64))
-    assert moderate(same, 50).indices_K.tolist() == list(range(50))
-    assert moderate(generic(1), 1).indices_K.tolist() == [0]
-
-
-def test_half_precision_is_read_exactly() -> None:
-    half = generic(100)
-    half = Signals(half.errors_NC, half.features_ND.half(), half.labels_N)
-    expected = moderate(half.take(torch.arange(100)), 30).indices_K
-    assert torch.equal(moderate(half, 30).indices_K, expected)

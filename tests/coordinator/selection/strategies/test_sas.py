@@ -14,11 +14,7 @@ from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies.sas import sas
 from lipt.coordinator.signals.signals import Signals
-
-
-def of_features(features_ND: Tensor, labels: list[int] | None = None) -> Signals:
-    labels_N = torch.tensor(labels or [0] * len(features_ND))
-    return Signals(torch.empty(len(labels_N), 0), features_ND, labels_N)
+from tests.coordinator.selection.builders import signals_of
 
 
 def random_signals(num_examples: int, num_classes: int = 1, seed: int = 0) -> Signals:
@@ -26,7 +22,7 @@ def random_signals(num_examples: int, num_classes: int = 1, seed: int = 0) -> Si
     labels = [row % num_classes for row in range(num_examples)]
     means_CD = torch.randn(num_classes, 8, generator=generator)
     features_ND = means_CD[labels] + torch.randn(num_examples, 8, generator=generator)
-    return of_features(features_ND, labels)
+    return signals_of(features_ND, labels=labels)
 
 
 def objective(signals: Signals, chosen: list[int], latent_N: Tensor | None = None) -> float:
@@ -41,7 +37,7 @@ def objective(signals: Signals, chosen: list[int], latent_N: Tensor | None = Non
 
 def test_hand_computed_picks() -> None:
     x, y = [1.0, 0.0], [0.0, 1.0]
-    signals = of_features(torch.tensor([y, x, x, y, x]))
+    signals = signals_of(torch.tensor([y, x, x, y, x]))
     # Gains: x 2, y 1 -> 1. Then x 1 - 1 = 0, y 1 -> 0. Then x 0, y -1 -> 2. Then x -2, y -1.
     assert sas(signals, 5, seed=0).indices_K.tolist() == [1, 0, 2, 3, 4]
     assert sas(signals, 2, seed=0).weights_K.tolist() == [1.0, 1.0]
@@ -49,7 +45,7 @@ def test_hand_computed_picks() -> None:
 
 def test_length_of_a_feature_does_not_matter() -> None:
     signals = random_signals(40)
-    scaled = of_features(signals.features_ND * torch.linspace(0.5, 2, 40).exp2()[:, None])
+    scaled = signals_of(signals.features_ND * torch.linspace(0.5, 2, 40).exp2()[:, None])
     assert set(sas(scaled, 12, seed=0).indices_K.tolist()) == set(
         sas(signals, 12, seed=0).indices_K.tolist()
     )
@@ -70,7 +66,7 @@ def test_better_than_row_sums_and_than_random() -> None:
     features_ND = 0.1 * torch.randn(100, 16, generator=generator)
     features_ND[:40, 0] += 1
     features_ND[40:70, 1] += 1
-    signals = of_features(features_ND)
+    signals = signals_of(features_ND)
     found = objective(signals, sas(signals, 30, seed=0).indices_K.tolist())
     unit_ND = functional.normalize(features_ND, dim=1)
     by_row_sums = (unit_ND @ unit_ND.sum(dim=0)).argsort(descending=True)[:30]
@@ -116,10 +112,10 @@ def test_clusters_are_latent_classes_where_asked_for() -> None:
     generator = torch.Generator().manual_seed(3)
     latent_N = torch.tensor([0] * 30 + [1] * 10)
     features_ND = torch.eye(3)[latent_N] + 0.05 * torch.randn(40, 3, generator=generator)
-    signals = of_features(features_ND, [row % 5 for row in range(40)])
+    signals = signals_of(features_ND, labels=[row % 5 for row in range(40)])
     chosen = sas(signals, 12, num_clusters=2, seed=0).indices_K
     assert latent_N[chosen].bincount().tolist() == [6, 6]
-    without_labels = of_features(features_ND, latent_N.tolist())
+    without_labels = signals_of(features_ND, labels=latent_N.tolist())
     assert set(sas(without_labels, 12, seed=0).indices_K.tolist()) == set(chosen.tolist())
 
 
@@ -142,26 +138,10 @@ def test_exactly_the_budget_of_distinct_ids(data: st.DataObject) -> None:
     clusters = data.draw(st.integers(0, 6))
     kinds = data.draw(st.lists(st.integers(0, 2), min_size=len(labels), max_size=len(labels)))
     # Rows of zeros, ones and one direction: nothing but duplicates.
-    signals = of_features(torch.tensor([[0.0, 0.0], [1.0, 1.0], [0.0, 2.0]])[kinds], labels)
+    signals = signals_of(torch.tensor([[0.0, 0.0], [1.0, 1.0], [0.0, 2.0]])[kinds], labels=labels)
     chosen = sas(signals, budget, num_clusters=clusters, seed=0).indices_K
     assert len(chosen) == budget == len(chosen.unique())
     if not clusters:
         counts = signals.labels_N.bincount().tolist()
         quotas = signals.labels_N[chosen].bincount(minlength=len(counts)).tolist()
         assert quotas == list(class_quotas(counts, budget))
-
-
-def test_the_order_of_the_data_does_not_matter() -> None:
-    signals = random_signals(200, num_classes=3, seed=4)
-    order = torch.randperm(200, generator=torch.Generator().manual_seed(1))
-    straight = sas(signals, 60, seed=0).indices_K
-    shuffled = sas(signals.take(order), 60, seed=0).indices_K
-    assert order[shuffled].tolist() == straight.tolist()
-
-
-def test_half_precision_and_a_single_example() -> None:
-    signals = random_signals(60, num_classes=2)
-    half = Signals(signals.errors_NC.half(), signals.features_ND.half(), signals.labels_N)
-    rounded = Signals(half.errors_NC.float(), half.features_ND.float(), half.labels_N)
-    assert torch.equal(sas(half, 20, seed=0).indices_K, sas(rounded, 20, seed=0).indices_K)
-    assert sas(random_signals(1), 1, seed=0).indices_K.tolist() == [0]

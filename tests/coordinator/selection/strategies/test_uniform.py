@@ -8,17 +8,7 @@ from lipt.coordinator.signals.signals import labels_only
 LABELS = labels_only(torch.zeros(10, dtype=torch.int64))
 
 
-def test_one_seed_gives_one_subset() -> None:
-    first, again, other = (uniform(LABELS, 5, seed=seed).indices_K.tolist() for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
-
-
 def test_every_example_is_equally_likely() -> None:
     # 2,000 draws of 3 from 10: each is in 600, with deviation sqrt(2000 * 0.3 * 0.7) = 20.5.
     drawn = torch.cat([uniform(LABELS, 3, seed=seed).indices_K for seed in range(2000)])
     assert ((drawn.bincount(minlength=10) - 600).abs() < 92).all()
-
-
-def test_weights_are_ones() -> None:
-    assert uniform(LABELS, 4, seed=0).weights_K.tolist() == [1.0] * 4

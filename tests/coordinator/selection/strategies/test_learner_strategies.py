@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,16 +12,14 @@ from scipy import stats
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
-from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies.aum import aum
 from lipt.coordinator.selection.strategies.disagreement import disagreement
 from lipt.coordinator.selection.strategies.dual import beta_parameters, dual, log_beta_density
 from lipt.coordinator.selection.strategies.el2n import el2n
 from lipt.coordinator.selection.strategies.forgetting import forgetting, forgetting_events
-from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.signals.dynamics import Dynamics, deviation_over_moments, mean_over_moments
 from lipt.coordinator.signals.signals import Signals, labels_only
+from tests.coordinator.selection.builders import random_dynamics
 
 # Per example, per learner, per moment.
 Course = Sequence[Sequence[float]]
@@ -41,55 +40,25 @@ def signals(
     def tensor(values: object, shape: Sequence[int]) -> Tensor:
         return torch.zeros(*shape) if values is None else torch.tensor(values)
 
-    return Signals(
-        errors_NC=torch.empty(num_examples, 0),
-        features_ND=torch.empty(num_examples, 0),
-        labels_N=torch.zeros(num_examples, dtype=torch.int64),
-        dynamics=Dynamics(
+    return watched(
+        Dynamics(
             probabilities_NLT=tensor(probabilities, shape),
             margins_NLT=tensor(margins, shape),
             error_norms_NL=tensor(error_norms, shape[:2]),
             disagreement_N=tensor(disagreement, shape[:1]),
-        ),
+        )
     )
 
 
-def random_signals(num_examples: int, *, num_learners: int = 3, num_moments: int = 4) -> Signals:
+def watched(dynamics: Dynamics) -> Signals:
+    """Nothing but how the learners came to see the examples."""
+    labels_N = torch.zeros(len(dynamics), dtype=torch.int64)
+    return replace(labels_only(labels_N), dynamics=dynamics)
+
+
+def random_signals(num_examples: int, num_learners: int = 3, num_moments: int = 4) -> Signals:
     generator = torch.Generator().manual_seed(3)
-    shape = (num_examples, num_learners, num_moments)
-    probabilities_NLT = torch.rand(shape, generator=generator)
-    # All learners start from one theta*.
-    probabilities_NLT[:, :, 0] = probabilities_NLT[:, :1, 0]
-    return Signals(
-        errors_NC=torch.empty(num_examples, 0),
-        features_ND=torch.empty(num_examples, 0),
-        labels_N=torch.randint(0, 3, (num_examples,), generator=generator),
-        dynamics=Dynamics(
-            probabilities_NLT=probabilities_NLT,
-            margins_NLT=probabilities_NLT.logit(),
-            error_norms_NL=1 - probabilities_NLT[:, :, -1],
-            disagreement_N=torch.rand(num_examples, generator=generator),
-        ),
-    )
-
-
-def test_theta_star_counts_once_in_a_mean() -> None:
-    # 4 at theta*, then 1, 2 by one learner and 3, 10 by the other: 20 / 5 and not 24 / 6.
-    values_NLT = torch.tensor([[[4.0, 1.0, 2.0], [4.0, 3.0, 10.0]]])
-    mean_N = mean_over_moments(values_NLT)
-    assert mean_N.tolist() == [4.0]
-    # 0 + 9 + 4 + 1 + 36 = 50
-    assert deviation_over_moments(values_NLT, mean_N).tolist() == pytest.approx([math.sqrt(10)])
-
-
-def test_statistics_over_moments_are_those_of_all_states_in_a_row() -> None:
-    values_NLT = torch.randn(50, 3, 4, generator=torch.Generator().manual_seed(0))
-    rows_NS = torch.cat([values_NLT[:, :1, 0], values_NLT[:, :, 1:].flatten(1)], dim=1).double()
-    mean_N = mean_over_moments(values_NLT)
-    torch.testing.assert_close(mean_N, rows_NS.mean(dim=1))
-    torch.testing.assert_close(
-        deviation_over_moments(values_NLT, mean_N), rows_NS.std(dim=1, correction=0)
-    )
+    return watched(random_dynamics(num_examples, num_learners, num_moments, generator=generator))
 
 
 def test_forgetting_counts_steps_from_right_to_wrong() -> None:
@@ -118,18 +87,14 @@ def test_equal_events_go_by_margin_and_then_by_id() -> None:
 
 
 def test_without_snapshots_a_learner_forgets_at_most_once() -> None:
-    given = random_signals(100, num_moments=2).dynamics
-    assert given is not None
-    events_N = forgetting_events(given.margins_NLT)
+    events_N = forgetting_events(random_signals(100, num_moments=2).learners().margins_NLT)
     assert events_N[events_N.isfinite()].max() <= 3
 
 
 def test_aum_keeps_the_smallest_mean_margin_first() -> None:
     # Means over theta* and two learners: 2, -1, 1.
     margins: list[Course] = [[[1, 2], [1, 3]], [[0, -1], [0, -2]], [[0, 3], [0, 0]]]
-    chosen = aum(signals(margins=margins), 2)
-    assert chosen.indices_K.tolist() == [1, 2]
-    assert chosen.weights_K.tolist() == [1.0, 1.0]
+    assert aum(signals(margins=margins), 2).indices_K.tolist() == [1, 2]
 
 
 def test_disagreement_keeps_the_largest_variance_first() -> None:
@@ -180,8 +145,7 @@ def test_beta_density_is_scipys_up_to_a_constant() -> None:
 
 def test_dual_draws_one_example_as_often_as_its_weight_says() -> None:
     given = random_signals(12)
-    assert given.dynamics is not None
-    values_NLT = given.dynamics.probabilities_NLT
+    values_NLT = given.learners().probabilities_NLT
     means_N = mean_over_moments(values_NLT)
     scores_N = (1 - means_N) * deviation_over_moments(values_NLT, means_N)
     top = scores_N.argsort(descending=True)[:10]
@@ -196,70 +160,8 @@ def test_dual_draws_one_example_as_often_as_its_weight_says() -> None:
     assert float(chi_squared) < stats.chi2.ppf(0.999, df=11)
 
 
-def test_dual_repeats_with_a_seed_and_differs_with_another() -> None:
-    given = random_signals(100)
-    first = dual(given, 20, seed=1).indices_K.tolist()
-    assert dual(given, 20, seed=1).indices_K.tolist() == first
-    assert dual(given, 20, seed=2).indices_K.tolist() != first
-    assert len(set(first)) == 20
-
-
 def test_examples_without_weight_are_drawn_last_in_order() -> None:
     # Two that are certain at every moment, and one that is not.
     probabilities: list[Course] = [[[1.0, 1.0]], [[0.5, 0.5]], [[0.2, 0.9]]]
     chosen = dual(signals(probabilities=probabilities), 3, seed=5)
     assert chosen.indices_K.tolist() == [2, 0, 1]
-
-
-NAMES = pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("forgetting", {}),
-        ("aum", {}),
-        ("dual", {}),
-        ("dual", {"sampling": "largest"}),
-        ("disagreement", {}),
-        ("el2n", {"models": "learners"}),
-    ],
-)
-
-
-@NAMES
-@pytest.mark.parametrize("balanced", [False, True])
-@pytest.mark.parametrize("budget", [1, 2, 17, 60])
-def test_exact_budget_of_distinct_ids(
-    name: str, options: dict[str, str], budget: int, *, balanced: bool
-) -> None:
-    strategy = find_strategy(name)
-    parsed = strategy.parse_options(options)
-    assert strategy.needs_for(parsed) == {Need.DYNAMICS}
-    chosen = select(strategy, random_signals(60), budget, balanced=balanced, seed=7, options=parsed)
-    assert len(set(chosen.indices_K.tolist())) == budget
-    assert chosen.weights_K.tolist() == [1.0] * budget
-
-
-@NAMES
-@pytest.mark.parametrize("num_examples", [1, 2, 17, 4097])
-def test_equal_examples_keep_the_lowest_ids(
-    name: str, options: dict[str, str], num_examples: int
-) -> None:
-    one = random_signals(1).take(torch.zeros(num_examples, dtype=torch.int64))
-    budget = max(1, num_examples // 3)
-    strategy = find_strategy(name)
-    parsed = strategy.parse_options(options)
-    chosen = strategy.apply(one, budget, seed=0, options=parsed).indices_K.tolist()
-    if parsed.get("sampling") == "beta":
-        assert len(set(chosen)) == budget
-    else:
-        assert chosen == list(range(budget))
-
-
-@NAMES
-def test_signals_without_dynamics_are_refused(name: str, options: dict[str, str]) -> None:
-    strategy = find_strategy(name)
-    parsed = strategy.parse_options(options)
-    bare = labels_only(torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(SignalsError, match="no dynamics of the learners: compute them first"):
-        strategy.apply(bare, 1, seed=0, options=parsed)
-    with pytest.raises(SignalsError, match="leave `weights` unset"):
-        select(strategy, bare, 1, balanced=False, seed=0, options=parsed)
