@@ -54,14 +54,9 @@ from lipt.v1 import (
 logger = logging.getLogger(__name__)
 
 _SERVICES = tuple(
-    module.DESCRIPTOR.services_by_name[name].full_name
-    for module, name in (
-        (blob_pb2, "BlobService"),
-        (info_pb2, "InfoService"),
-        (run_pb2, "RunService"),
-        (subset_pb2, "SubsetService"),
-        (worker_pb2, "WorkerService"),
-    )
+    service.full_name
+    for module in (blob_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,21 +29,18 @@ class _Progress:
 
     def __init__(self) -> None:
         self.latest = pb.SubsetProgress()
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
 
     def report(self, activity: str, done: int, total: int) -> None:
         self.latest = pb.SubsetProgress(activity=activity, done=done, total=total)
-        self._news.set()
+        self.news.set()
 
-    async def next(self, answering: asyncio.Future[Any]) -> None:
-        """Wait for news, for the answer, or until a sign of life is due."""
-        news = asyncio.ensure_future(self._news.wait())
-        either: set[asyncio.Future[Any]] = {news, answering}
-        await asyncio.wait(
-            either, timeout=_SIGN_OF_LIFE_SECONDS, return_when=asyncio.FIRST_COMPLETED
-        )
-        news.cancel()
-        self._news.clear()
+    async def next(self) -> None:
+        """Wait for news, or until a sign of life is due."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
+                await self.news.wait()
+        self.news.clear()
 
 
 class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
@@ -57,9 +55,10 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
         """Compute or read a subset, and stream it."""
         progress = _Progress()
         answering = asyncio.ensure_future(self._subsets.get(_query(request), progress.report))
+        answering.add_done_callback(lambda _: progress.news.set())
         try:
             while not answering.done():
-                await progress.next(answering)
+                await progress.next()
                 if not answering.done():
                     yield pb.GetSubsetResponse(progress=progress.latest)
             answer = answering.result()
