@@ -53,7 +53,7 @@ def precondition(
     signals: Signals,
     *,
     seed: int,
-    decay: Annotated[float, Field(ge=0, lt=1), "how much of the average stays at a batch"] = 0.999,
+    decay: Annotated[float, Field(ge=0, lt=1), "how much of the average each batch leaves"] = 0.999,
     damping: Annotated[float, Field(gt=0), "added to curvatures, as a share of their mean"] = 0.01,
 ) -> Signals:
     """Signals whose gradients are divided by the Hessian's factored diagonal.

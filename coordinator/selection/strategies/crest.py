@@ -54,9 +54,9 @@ def crest(
         float, Field(gt=0.0, le=1.0), "share of the examples not yet learned in a random set"
     ] = 0.01,
     batch_size: Annotated[
-        int, Field(ge=1, le=_MAX_BATCH_SIZE), "examples that a random set gives"
+        int, Field(ge=1, le=_MAX_BATCH_SIZE), "examples chosen from each random set"
     ] = 128,
-    learned_loss: Annotated[float, Field(ge=0.0), "what is below it counts as learned"] = 0.1,
+    learned_loss: Annotated[float, Field(ge=0.0), "a smaller loss counts as learned"] = 0.1,
     seed: int,
 ) -> Selection:
     """Choose mini-batch after mini-batch, each as the coreset of a random set.

@@ -43,7 +43,7 @@ def dual(
         Literal["beta", "largest"],
         "draw towards easier examples for small budgets, or keep the largest",
     ] = "beta",
-    exponent: Annotated[float, Field(gt=0.0), "a larger one favors easy examples less"] = 5.5,
+    exponent: Annotated[float, Field(gt=0.0), "larger values favor easy examples less"] = 5.5,
     seed: int,
 ) -> Selection:
     """Keep `budget` examples, drawn without replacement or with the largest scores.

@@ -21,7 +21,7 @@ from lipt.coordinator.signals.signals import Signals
 
 Models = Annotated[
     Literal["merged", "learners"],
-    "errors of the weights selected on, or their mean norm over the learners",
+    "error norm of the weights that are selected on, or its mean over the learners",
 ]
 
 

@@ -55,13 +55,13 @@ def glister(
     *,
     solver: Annotated[
         Literal["rounds", "exact", "stochastic"],
-        "update the layer after a round, after a pick, or pick from samples of 2.3 N / K",
+        "update the layer between rounds, or after every pick: of all, or of a sample",
     ] = "rounds",
-    rounds: Annotated[int, Field(ge=1), "how many, with solver=rounds"] = 15,
+    rounds: Annotated[int, Field(ge=1), "how many rounds, with solver=rounds"] = 15,
     learning_rate: Annotated[float, Field(gt=0), "of one step on the subset's mean loss"] = 0.05,
     regularizer: Annotated[RegularizerName, "a function added to the objective"] = "none",
     regularization: Annotated[
-        float, Field(ge=0), "its weight; with 1 the largest first gains count alike"
+        float, Field(ge=0), "weight of the regularizer; with 1 the largest first gains count alike"
     ] = 1.0,
     seed: int,
 ) -> Selection:
