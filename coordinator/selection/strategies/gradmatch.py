@@ -47,9 +47,7 @@ def gradmatch(
     *,
     target: Annotated[Target, "whose gradients the chosen ones add up to"] = "train",
     mode: Annotated[Mode, "choose single examples, or batches of consecutive ones"] = "per_example",
-    batch_size: Annotated[
-        int, Field(ge=1, le=1024), "examples of a batch, with mode=per_batch"
-    ] = 128,
+    batch_size: Annotated[int, Field(ge=1, le=1024), "examples per batch (mode=per_batch)"] = 128,
     ridge: Annotated[
         float, Field(ge=0, allow_inf_nan=False), "what large weights cost; 0 for nothing"
     ] = 0.0,

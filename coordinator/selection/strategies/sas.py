@@ -41,9 +41,7 @@ def sas(
     signals: Signals,
     budget: int,
     *,
-    num_clusters: Annotated[
-        int, Field(ge=0), "clusters of k-means; 0 takes the classes instead"
-    ] = 0,
+    num_clusters: Annotated[int, Field(ge=0), "clusters of k-means; 0: the classes"] = 0,
     seed: int,
 ) -> Selection:
     """Share the budget equally among the latent classes, and be greedy within each.
