@@ -2,10 +2,12 @@
 
 Counting suspects overstates it where classes are hard: on clean cifar10-jpeg, of which the
 patches' head gets 65% right, confident learning calls 23% of the labels wrong. Here only the
-surest tenth of what the head takes for each class is looked at, where it is seldom wrong
+surest fifth of what the head takes for each class is looked at, where it is seldom wrong
 itself, so that what disagrees is mostly noise. What is left of its own error grows with the
-rank, from nothing at the surest: a line through disagreement by rank, read at rank 0, takes
-it out. Where disagreement does not grow with the rank, its mean says as much with less doubt.
+rank, from nothing at the surest: a line through disagreement over the root of the rank, read
+at rank 0, takes it out (it grows fast at first). Over the rank itself the line ends higher:
+the interval reaches from the lower end of one to the upper end of the other. Where
+disagreement does not grow with the rank, its mean says as much with less doubt.
 
 The surest of each class count for all that the head takes for that class, so that a class
 whose labels are all right does not stand for one whose labels are not. Where the head is
@@ -23,7 +25,7 @@ import torch
 from torch import Tensor
 
 # Of what is taken for a class; and not fewer, as far as there are as many.
-_SUREST = 0.1
+_SUREST = 0.2
 _FEWEST = 20
 # Of the normal distribution: 95% lie within.
 _DEVIATIONS = 1.96
@@ -119,21 +121,28 @@ def _rate(surest: _Surest) -> NoiseRate:
     """The share that is wrong at rank 0, and its interval."""
     shares_S = surest.weights_S / surest.weights_S.sum()
     mean = float(shares_S @ surest.wrong_S)
-    below, above = _wilson(mean, shares_S)
-    low = mean - below
-    mean_rank = float(shares_S @ surest.ranks_S)
-    centred_S = surest.ranks_S - mean_rank
+    ends = []
+    rates = []
+    for growth_S in (surest.ranks_S.sqrt(), surest.ranks_S):
+        factors_S = _at_rank_zero(growth_S, shares_S)
+        first = float(factors_S @ surest.wrong_S)
+        below, above = _wilson(mean, factors_S)
+        # The lower end is what is relied on: also of a line that falls.
+        ends.append(first - below)
+        if first >= mean:
+            first, (below, above) = mean, _wilson(mean, shares_S)
+        rates.append(first)
+        ends += [first - below, first + above]
+    return NoiseRate(max(0.0, rates[0]), max(0.0, min(ends)), min(1.0, max(0.0, *ends)))
+
+
+def _at_rank_zero(growth_S: Tensor, shares_S: Tensor) -> Tensor:
+    """What each example adds to the least-squares line's value where growth is 0."""
+    mean_growth = float(shares_S @ growth_S)
+    centred_S = growth_S - mean_growth
     spread = float(shares_S @ centred_S.square())
-    if spread == 0:
-        return NoiseRate(mean, max(0.0, low), min(1.0, mean + above))
-    # What each example adds to the line's value at rank 0.
-    factors_S = shares_S * (1 - mean_rank * centred_S / spread)
-    first = float(factors_S @ surest.wrong_S)
-    line_below, line_above = _wilson(mean, factors_S)
-    # The lower end is what is relied on: it is the lower one of both.
-    low = min(low, first - line_below)
-    rate, high = (first, first + line_above) if first < mean else (mean, mean + above)
-    return NoiseRate(max(0.0, rate), max(0.0, low), min(1.0, max(0.0, high)))
+    # One example, or all of one rank: there is no line but the mean.
+    return shares_S * (1 - mean_growth * centred_S / spread) if spread > 0 else shares_S
 
 
 def _wilson(share: float, factors_S: Tensor) -> tuple[float, float]:

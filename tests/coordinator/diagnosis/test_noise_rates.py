@@ -40,13 +40,13 @@ def test_nothing_that_disagrees_is_a_rate_of_zero_with_room_above() -> None:
     assert [rate.rate for rate in found.per_class] == [0.0, 0.0]
 
 
-def test_only_the_surest_tenth_of_each_class_counts() -> None:
-    # 300 of class 0: the surest 30 agree but for the first; all others disagree.
+def test_only_the_surest_fifth_of_each_class_counts() -> None:
+    # 300 of class 0: the surest 60 agree but for the first; all others disagree.
     sureness = [1 - 0.001 * rank for rank in range(300)]
-    labels = [1, *[0] * 29, *[1] * 270]
+    labels = [1, *[0] * 59, *[1] * 240]
     found = rates(labels, [0] * 300, sureness)
-    # One in thirty, and it does not grow with the rank.
-    assert found.overall.rate == pytest.approx(1 / 30)
+    # One in sixty, and it does not grow with the rank.
+    assert found.overall.rate == pytest.approx(1 / 60)
 
 
 def test_what_grows_with_the_rank_is_the_heads_own_error() -> None:
@@ -61,7 +61,7 @@ def test_noise_is_told_from_a_heads_own_errors(rate: float) -> None:
     labels_N, suggested_N, sureness_N = drawn(rate, fading=0.6)
     found = noise_rates(labels_N, suggested_N, sureness_N, 4)
     assert found.overall.low <= rate <= found.overall.high
-    assert found.overall.high - found.overall.low < 0.08
+    assert found.overall.high - found.overall.low < 0.1
     # Counting what disagrees would say far more.
     assert float((labels_N != suggested_N).double().mean()) > rate + 0.1
     for one in found.per_class:
