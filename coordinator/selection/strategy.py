@@ -18,6 +18,8 @@ class Balance(StrEnum):
     """Whether a strategy is applied to one class after another, each with an equal share."""
 
     BY_DEFAULT = "by_default"
+    # Global as its authors have it, for which a share of each class is another strategy.
+    ON_REQUEST = "on_request"
     NEVER = "never"
     ALWAYS = "always"
 
@@ -125,7 +127,8 @@ class Strategy:
                 f"strategy {self.name!r} is always balanced per class. Use uniform, or leave "
                 "`balanced` unset."
             )
-        return self.balance is not Balance.NEVER if balanced is None else balanced
+        by_default = self.balance in {Balance.BY_DEFAULT, Balance.ALWAYS}
+        return by_default if balanced is None else balanced
 
 
 def _arguments(

@@ -38,6 +38,7 @@ def section(strategy: Strategy) -> str:
     """What there is to know of one strategy."""
     balance = {
         Balance.BY_DEFAULT: "equal shares of every class, unless asked otherwise",
+        Balance.ON_REQUEST: "classes as they come, equal shares of every class if asked for",
         Balance.ALWAYS: "equal shares of every class, always",
         Balance.NEVER: "classes as they come",
     }
