@@ -72,14 +72,14 @@ def dual_weight(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
 
 
 def contrast(signals: Signals) -> Tensor:
-    """The mean symmetric divergence from the 10 nearest features."""
-    distances_NN = torch.cdist(signals.features_ND.double(), signals.features_ND.double())
+    """The mean divergence of the 10 examples with the nearest directions from each."""
+    directions_ND = functional.normalize(signals.features_ND.double(), dim=1)
+    distances_NN = torch.cdist(directions_ND, directions_ND)
     distances_NN.fill_diagonal_(torch.inf)
     nearest_NM = distances_NN.topk(min(10, len(signals) - 1), largest=False).indices
     log_NC = probabilities(signals).clamp_min(1e-8).log()
     own_N1C, others_NMC = log_NC[:, None], log_NC[nearest_NM]
-    divergence = (own_N1C.exp() - others_NMC.exp()) * (own_N1C - others_NMC)
-    return divergence.sum(dim=2).mean(dim=1)
+    return (others_NMC.exp() * (others_NMC - own_N1C)).sum(dim=2).mean(dim=1)
 
 
 def nearness_to_median(signals: Signals) -> Tensor:
