@@ -2,7 +2,8 @@
 
 The score is (1 - mean p) x (deviation of p), p the probability of the own label at each
 moment. The paper takes windows of 10 in 30 epochs of training; here the moments are
-theta* (once) and all states of all learners, as one window.
+theta* (once) and all snapshots of all learners, as one window; without snapshots, theta* and
+the pruned learners.
 
 When few examples are kept, the hardest alone teach nothing. So examples are drawn, with
 weights score x Beta(mean p; a, b), whose mode moves towards 1 (easy) as the share r that
