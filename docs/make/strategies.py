@@ -55,6 +55,13 @@ def section(strategy: Strategy) -> str:
         parts.append(strategy.paper)
     if strategy.options:
         parts.append(_options(strategy))
+    if strategy.presets:
+        parts.append(
+            table(
+                ("preset", "what it is"),
+                ((code(name), preset.summary) for name, preset in strategy.presets.items()),
+            )
+        )
     return "\n".join(f"{part.rstrip()}\n" for part in parts)
 
 

@@ -150,4 +150,6 @@ STRATEGY = Strategy(
         "(arXiv:2109.03764)"
     ),
     cost="N^2 d",
+    # Before, the divergence was that of both ways, and lengths counted.
+    revision=1,
 )

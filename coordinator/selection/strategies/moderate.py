@@ -119,4 +119,6 @@ STRATEGY = Strategy(
     cost="N (d + log N)",
     balance=Balance.ON_REQUEST,
     needs=FEATURES,
+    # Before, centers were means, and kept was what came nearest to the median distance.
+    revision=1,
 )
