@@ -148,6 +148,14 @@ class StrategyOptionView:
 
 
 @dataclass(frozen=True)
+class StrategyPresetView:
+    """Values of a strategy's options by one name; summary: what they are and whose."""
+
+    name: str
+    summary: str
+
+
+@dataclass(frozen=True)
 class StrategyView:
     """A selection strategy that the coordinator offers.
 
@@ -164,6 +172,7 @@ class StrategyView:
     options: tuple[StrategyOptionView, ...]
     needs: tuple[str, ...] = ()
     cost: str = ""
+    presets: tuple[StrategyPresetView, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ class LearnerResult:
     weights: the whole state_dict after pruning, contiguous, on the CPU.
     loss: mean cross-entropy of the last pass's augmented images, before pruning.
     train_seconds: wall-clock time of training and pruning.
-    snapshots: the state_dict after each of the task's `snapshot_steps`, not pruned.
+    snapshots: the state_dict after each of the task's `snapshot_steps`, the last of which is
+        the last step; not pruned.
     """
 
     weights: Weights

@@ -99,8 +99,8 @@ class LearnersConfig(Section):
     """K: how many passes a learner makes over its minibatches. The paper stays at 10, because more
     of them overfit so small a shard."""
     num_snapshots: int = Field(default=0, ge=0, le=1000)
-    """Copies of itself that a learner sends in while it trains, fewer than `num_steps`: what
-    `forgetting`, `aum` and `dual` see besides start and end. Each is as large as a dense result."""
+    """States that a learner sends in, the last one before pruning: what `forgetting`, `aum`, `dual`
+    see; 0: its pruned end alone. At most `num_steps`, each as large as a dense result."""
     batch_size: int = Field(default=256, ge=1)
     """B: examples in a minibatch."""
     learning_rate: float = Field(default=0.05, gt=0.0)
@@ -137,23 +137,24 @@ class LearnersConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _snapshots_have_steps_between(self) -> Self:
-        if self.num_snapshots > self.num_steps - 1:
+    def _snapshots_have_steps(self) -> Self:
+        if self.num_snapshots > self.num_steps:
             raise ValueError(
-                f"num_snapshots {self.num_snapshots} is more than the {self.num_steps - 1} states "
-                f"between the first and the last of {self.num_steps} steps. Lower num_snapshots, "
-                "or raise num_steps."
+                f"num_snapshots {self.num_snapshots} is more than the {self.num_steps} states that "
+                f"{self.num_steps} steps lead to. Lower num_snapshots, or raise num_steps."
             )
         return self
 
     @property
     def snapshot_steps(self) -> tuple[int, ...]:
-        """The steps after which a learner is copied: K s / (S + 1) for s = 1..S, rounded.
+        """The steps after which a learner is copied: K s / S for s = 1..S, rounded.
 
-        Halves round up. All S of them are different, and lie in 1..K - 1.
+        Halves round up. All S of them are different, and the last is K.
         """
-        parts = self.num_snapshots + 1
-        return tuple((2 * self.num_steps * part + parts) // (2 * parts) for part in range(1, parts))
+        parts = self.num_snapshots
+        return tuple(
+            (2 * self.num_steps * part + parts) // (2 * parts) for part in range(1, parts + 1)
+        )
 
 
 class AugmentationConfig(Section):

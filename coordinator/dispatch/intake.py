@@ -6,8 +6,11 @@ A learner that fails a check counts as a failed attempt of its worker, and goes 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -19,6 +22,7 @@ from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.learner_check import (
     check_learner,
+    require_end,
     require_finite_report,
     require_snapshots,
     trained_norm,
@@ -83,22 +87,21 @@ class LearnerIntake:
         self, run: RunRecord, index: int, worker_id: str, result: LearnerResult
     ) -> None:
         workers = self._dispatcher.workers
-        require_snapshots(
-            len(result.snapshots),
-            run.config.learners.num_snapshots,
-            worker=workers.name(worker_id),
-            version=workers.version(worker_id),
-        )
+        worker, version = workers.name(worker_id), workers.version(worker_id)
+        num_wanted = run.config.learners.num_snapshots
+        require_snapshots(len(result.snapshots), num_wanted, worker=worker, version=version)
         require_finite_report(result.loss, result.train_seconds, result.bytes_received)
         theta = await self.reference(run)
         pruned = run.config.pruning.method is not PruningMethod.NONE
         density = run.learners[index].density if pruned else None
         # Snapshots are not pruned.
         parts = [*((name, None) for name in result.snapshots), (result.blob, density)]
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._threads)
         for name, kept in parts:
-            await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._check_blob, name, theta, kept
-            )
+            await in_thread(self._check_blob, name, theta, kept)
+        if result.snapshots:
+            ends = (result.snapshots[-1], result.blob)
+            await in_thread(self._check_end, ends, theta, worker, version)
 
     def _check_blob(self, name: BlobName, theta: Reference, density: float | None) -> None:
         # Compared with its digest as it arrived, or now: it may lie here since an earlier run.
@@ -106,12 +109,25 @@ class LearnerIntake:
         if not self._blobs.take_arrival(name):
             self._blobs.keep_if_whole(name)
         path = self._blobs.path(name)
-        try:
+        with self._blaming_the_disk_first(name):
             check_learner(path, theta.specs, initial_norm=theta.norm, density=density)
+
+    def _check_end(
+        self, ends: tuple[BlobName, BlobName], theta: Reference, worker: str, version: str
+    ) -> None:
+        snapshot, result = map(self._blobs.path, ends)
+        with self._blaming_the_disk_first(*ends):
+            require_end(snapshot, result, theta.specs, worker=worker, version=version)
+
+    @contextlib.contextmanager
+    def _blaming_the_disk_first(self, *names: BlobName) -> Iterator[None]:
+        """A refusal is the worker's fault only if the disk has not changed a blob since."""
+        try:
+            yield
         except LearnerRejectedError:
-            # The worker's fault only if the disk has not changed it since.
-            if not self._blobs.keep_if_whole(name):
-                self._blobs.path(name)
+            for name in names:
+                if not self._blobs.keep_if_whole(name):
+                    self._blobs.path(name)
             raise
 
     def _read_reference(self, name: BlobName) -> Reference:

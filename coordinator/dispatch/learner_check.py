@@ -13,6 +13,7 @@ from lipt.common.errors import BlobTooLargeError, LearnerRejectedError, WeightsE
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import TensorSpec
+from lipt.coordinator.pretraining.pruned import is_pruned_from
 
 # A few steps of training leave the length of the weights about where it was.
 MAX_GROWTH = 100.0
@@ -39,6 +40,30 @@ def require_snapshots(num_sent: int, num_wanted: int, *, worker: str, version: s
             f"{num_wanted}. Worker {worker} runs lipt {version or 'of an unknown version'}: "
             "install the coordinator's version there, or start a run with "
             "learners.num_snapshots=0."
+        )
+
+
+def require_end(
+    snapshot: Path, result: Path, like: Mapping[str, TensorSpec], *, worker: str, version: str
+) -> None:
+    """Refuse a learner whose last snapshot is not its result before it was pruned.
+
+    Args:
+        snapshot: the last one's file; it and the result's have passed `check_learner`.
+        result: the file of what the snapshot was pruned to.
+        like: the tensors of theta*.
+        worker: who sent it, for the message.
+        version: the lipt that it runs; empty where it is not known.
+
+    Raises:
+        LearnerRejectedError: it is another state: once it was one of a few steps before.
+    """
+    pruned, end = (dict(open_weights(path, like=like)) for path in (result, snapshot))
+    if not is_pruned_from(pruned, end):
+        raise LearnerRejectedError(
+            "the learner's last snapshot is not its result before pruning. Worker "
+            f"{worker} runs lipt {version or 'of an unknown version'}: install the coordinator's "
+            "version there, or start a run with learners.num_snapshots=0."
         )
 
 

@@ -93,6 +93,10 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
                     ],
                     needs=sorted(strategy.default_needs()) or ["labels"],
                     cost=strategy.cost,
+                    presets=[
+                        pb.StrategyPreset(name=name, summary=preset.summary)
+                        for name, preset in strategy.presets.items()
+                    ],
                 )
                 for strategy in STRATEGIES.values()
             ]
@@ -110,6 +114,7 @@ def _query(request: pb.GetSubsetRequest) -> SubsetQuery:
         weights=blob_from_proto(request.weights) if request.HasField("weights") else None,
         features=blob_from_proto(request.features) if request.HasField("features") else None,
         previous=request.previous,
+        preset=request.preset,
     )
 
 

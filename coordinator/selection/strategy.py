@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
 from lipt.common.errors import StrategyOptionError
 from lipt.coordinator.selection.options import Option, options_of, parse_options, takes_seed
+from lipt.coordinator.selection.presets import Preset, find_preset
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.signals.signals import Signals
 
@@ -18,6 +19,8 @@ class Balance(StrEnum):
     """Whether a strategy is applied to one class after another, each with an equal share."""
 
     BY_DEFAULT = "by_default"
+    # Global as its authors have it, for which a share of each class is another strategy.
+    ON_REQUEST = "on_request"
     NEVER = "never"
     ALWAYS = "always"
 
@@ -55,6 +58,9 @@ class Strategy:
     needs: what has to be there; a function of all options' values where it depends on them.
     prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples
         before they are split by class, for what a class alone cannot know.
+    presets: values of options by one name, such as its paper's.
+    revision: raised when the same request gets other examples, so that those which an older
+        version chose and stored are no answer to it.
     rechecks: whether a subset of it stays in use, when the weights have changed, as long as
         a quadratic model of the loss around the old ones holds.
     """
@@ -68,6 +74,8 @@ class Strategy:
     needs: frozenset[Need] | Callable[[Mapping[str, Any]], frozenset[Need]] = SIGNALS
     prepare: Callable[..., Signals] | None = None
     rechecks: bool = False
+    presets: Mapping[str, Preset] = field(default_factory=dict)
+    revision: int = 0
 
     @property
     def name(self) -> str:
@@ -87,6 +95,14 @@ class Strategy:
             StrategyOptionError: an option does not exist, or its value is not allowed.
         """
         return parse_options(self.name, self.options, given)
+
+    def preset(self, name: str) -> Preset:
+        """The preset of that name; an empty one stands for the defaults.
+
+        Raises:
+            UnknownNameError: there is none.
+        """
+        return find_preset(self.name, self.presets, name)
 
     def prepared(self, signals: Signals, *, seed: int, options: Mapping[str, Any]) -> Signals:
         """The signals of all examples, as `function` wants them."""
@@ -125,7 +141,8 @@ class Strategy:
                 f"strategy {self.name!r} is always balanced per class. Use uniform, or leave "
                 "`balanced` unset."
             )
-        return self.balance is not Balance.NEVER if balanced is None else balanced
+        by_default = self.balance in {Balance.BY_DEFAULT, Balance.ALWAYS}
+        return by_default if balanced is None else balanced
 
 
 def _arguments(

@@ -43,8 +43,8 @@ class States:
     """The weights to look at; each is read when it is its turn.
 
     initial: theta*.
-    learners: of each learner its snapshots, in the order of training, and itself at the
-        end; at least one learner, each with the same number of states.
+    learners: of each learner its states, in the order of training; at least one learner,
+        each with the same number of states.
     """
 
     initial: Loader

@@ -27,15 +27,16 @@ from lipt.coordinator.signals.stored import load_tensors, save_tensors
 class Dynamics:
     """What L learners at T moments think of N examples.
 
-    The snapshots of a learner are in the order of training: the first is theta*, which
-    all learners share, the last is the learner that was committed.
+    The moments of a learner are in the order of training: the first is theta*, which all
+    learners share, the last is the learner as it ended: before it was pruned where the run
+    took snapshots, else pruned, as it was committed.
 
     probabilities_NLT: of the example's own label, float32.
     margins_NLT: the logit of the own label minus the largest other one, float32. Positive
         means that the example is classified correctly.
-    error_norms_NL: |softmax - onehot| under the committed learners, float32.
-    disagreement_N: the variance of the softmax among the committed learners, summed over
-        the classes, float32.
+    error_norms_NL: |softmax - onehot| under the learners at their last moment, float32.
+    disagreement_N: the variance of the softmax among the learners at their last moment,
+        summed over the classes, float32.
     """
 
     probabilities_NLT: Tensor
@@ -84,7 +85,7 @@ def deviation_over_moments(values_NLT: Tensor, means_N: Tensor) -> Tensor:
 
 
 def mean_over_learners(values_NL: Tensor) -> Tensor:
-    """The mean over the committed learners; N, float64."""
+    """The mean over the learners; N, float64."""
     return _mean(values_N.double() for values_N in values_NL.unbind(dim=1))
 
 

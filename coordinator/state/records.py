@@ -159,7 +159,8 @@ class RunRecord(_Record):
             blob.size_bytes
             for learner in self.learners
             if learner.result
-            for blob in (*learner.snapshots, learner.result)
+            # Not pruned, a result is its last snapshot: what is there is not sent again.
+            for blob in {*learner.snapshots, learner.result}
         )
         fetched = sum(learner.bytes_received for learner in self.learners)
         return self.costs.model_dump() | {

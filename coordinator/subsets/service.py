@@ -53,6 +53,8 @@ class SubsetQuery:
     features: BlobName | None = None
     # The digest of the subset that the trainer has; empty where it has none.
     previous: str = ""
+    # One of the strategy's, for what is not given; empty for the defaults.
+    preset: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,20 +171,25 @@ class Subsets:
         if run.image is None or weights is None:
             raise ValueError(f"run {run.run_id} is ready without weights")
         strategy = find_strategy(query.strategy)
-        options = strategy.parse_options(query.options)
+        preset = strategy.preset(query.preset)
+        budget = resolve_budget(
+            fraction=query.fraction,
+            budget=query.budget,
+            num_examples=self._data.num_examples,
+        )
+        given = preset.options(budget / self._data.num_examples, query.options)
+        options = strategy.parse_options(given)
+        balanced = preset.balanced if query.balanced is None else query.balanced
         watches = Need.DYNAMICS in strategy.needs_for(options)
         return SelectSubset(
             config=run.config,
             image=run.image,
             weights=weights,
             strategy=strategy.name,
-            budget=resolve_budget(
-                fraction=query.fraction,
-                budget=query.budget,
-                num_examples=self._data.num_examples,
-            ),
-            balanced=strategy.resolve_balance(query.balanced),
-            options=tuple(sorted(query.options.items())),
+            budget=budget,
+            balanced=strategy.resolve_balance(balanced),
+            options=tuple(sorted(given.items())),
+            preset=query.preset or None,
             features=query.features,
             trajectories=_trajectories(run, weights, strategy.name) if watches else None,
         )
@@ -224,6 +231,7 @@ class Subsets:
                 "num_examples": self._data.num_examples,
             },
             "strategy": job.strategy,
+            "preset": job.preset,
             "options": dict(job.options),
             "budget": job.budget,
             "balanced": job.balanced,
@@ -273,4 +281,6 @@ def _key(run: RunRecord, job: SelectSubset) -> str:
     # So is the number of snapshots: what it led to stands in the job's trajectories.
     config = run.config.model_dump(mode="json", exclude={"learners": {"num_snapshots"}})
     asked = given | {"config": config, "run": run.run_id}
+    if revision := find_strategy(job.strategy).revision:
+        asked["revision"] = revision
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

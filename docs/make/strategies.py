@@ -38,6 +38,7 @@ def section(strategy: Strategy) -> str:
     """What there is to know of one strategy."""
     balance = {
         Balance.BY_DEFAULT: "equal shares of every class, unless asked otherwise",
+        Balance.ON_REQUEST: "classes as they come, equal shares of every class if asked for",
         Balance.ALWAYS: "equal shares of every class, always",
         Balance.NEVER: "classes as they come",
     }
@@ -54,6 +55,13 @@ def section(strategy: Strategy) -> str:
         parts.append(strategy.paper)
     if strategy.options:
         parts.append(_options(strategy))
+    if strategy.presets:
+        parts.append(
+            table(
+                ("preset", "what it is"),
+                ((code(name), preset.summary) for name, preset in strategy.presets.items()),
+            )
+        )
     return "\n".join(f"{part.rstrip()}\n" for part in parts)
 
 

@@ -43,6 +43,8 @@ def test_every_strategy_has_a_row_and_a_section_with_its_options() -> None:
         assert strategy.cost in own
         for option in strategy.options:
             assert f"| `{option.name}` | `{option.default}` |" in own
+        for preset_name, preset in strategy.presets.items():
+            assert f"| `{preset_name}` | {preset.summary} |" in own
 
 
 def test_a_strategys_options_are_described_by_their_annotations() -> None:

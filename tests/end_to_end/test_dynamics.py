@@ -55,7 +55,7 @@ def test_one_worker_and_two_give_the_same_subsets_of_exact_size(
         assert alone.costs is not None
         assert plain.costs is not None
         assert alone.costs.bytes_from_workers > 3 * plain.costs.bytes_from_workers
-        # Without any there are theta* and the learners, and other subsets.
+        # Without any there are theta* and the pruned learners, and other subsets.
         two_moments = client.subset("plain", "aum", budget=123)
         assert two_moments.digest != digests["aum",]
 
@@ -64,7 +64,7 @@ def test_one_worker_and_two_give_the_same_subsets_of_exact_size(
         with pytest.raises(SignalsError, match=r"'aum' looks at how the learners of run plain"):
             client.subset("plain", "aum", budget=10, weights=path)
         with pytest.raises(ConfigError, match="Lower num_snapshots, or raise num_steps"):
-            client.start_run({"learners": {"num_steps": 2, "num_snapshots": 2}})
+            client.start_run({"learners": {"num_steps": 2, "num_snapshots": 3}})
     assert coordinator.stop() == 0
     cluster.start_coordinator()
     with cluster.client() as client:

@@ -200,12 +200,12 @@ def test_snapshots_are_the_states_after_their_steps_and_change_nothing() -> None
     learners = LearnersConfig(num_minibatches=2, num_steps=4, batch_size=8, num_snapshots=2)
     task = make_task(learners=learners)
     watched = train(task)
-    # 4/3 and 8/3: after steps 1 and 3, of 2 minibatches each.
+    # After steps 2 and 4, of 2 minibatches each.
     seen = [int(state["bn1.num_batches_tracked"]) for state in watched.snapshots]
-    assert seen == [2, 6]
+    assert seen == [4, 8]
     without = LearnersConfig(num_minibatches=2, num_steps=4, batch_size=8)
     assert same(watched, train(make_task(learners=without)))
-    for num_steps, snapshot in zip((1, 3), watched.snapshots, strict=True):
+    for num_steps, snapshot in zip((2, 4), watched.snapshots, strict=True):
         shorter = LearnersConfig(num_minibatches=2, num_steps=num_steps, batch_size=8)
         expected = train(make_task(learners=shorter, pruning_method=PruningMethod.NONE)).weights
         assert specs_of(snapshot) == specs_of(expected)
@@ -287,7 +287,7 @@ def test_weights_that_diverge_before_a_snapshot_are_reported_with_its_step() -> 
     learners = LearnersConfig(
         num_minibatches=1,
         num_steps=2,
-        num_snapshots=1,
+        num_snapshots=2,
         batch_size=16,
         learning_rate=3e38,
         weight_decay=1e3,

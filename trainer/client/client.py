@@ -163,6 +163,7 @@ class Client(AbstractContextManager["Client"]):
         budget: int | None = None,
         balanced: bool | None = None,
         options: Mapping[str, object] | None = None,
+        preset: str | None = None,
         weights: Source | None = None,
         features: Features | None = None,
         previous: Subset | str | None = None,
@@ -179,6 +180,8 @@ class Client(AbstractContextManager["Client"]):
             budget: how many examples; this or `fraction`.
             balanced: equal shares per class; the strategy's default where None.
             options: the strategy's own, by name.
+            preset: one of the strategy's, such as "paper": what `options` and `balanced`
+                leave open is as it says.
             weights: a safetensors file, or its content, to select on in place of theta_p.
             features: to select on in place of the model's: a safetensors file, its content,
                 or tensors by name: {"features": N x d}, for strategies on pairs with
@@ -188,7 +191,9 @@ class Client(AbstractContextManager["Client"]):
             on_progress: called as the computation goes on.
 
         Raises:
-            InvalidRequestError: both of fraction and budget, or neither.
+            InvalidRequestError: both of fraction and budget, or neither; a preset, and the
+                coordinator's version has none.
+            UnknownNameError: there is no such strategy, or it has no such preset.
             BudgetError: the data set cannot give that many.
             RunNotReadyError: the run has no weights to select on yet.
             SubsetError: what arrived is not what was announced.
@@ -202,6 +207,7 @@ class Client(AbstractContextManager["Client"]):
             budget=budget,
             balanced=balanced,
             options=options,
+            preset=preset,
             previous=previous,
         )
         if weights is not None:

@@ -30,6 +30,7 @@ def subset_request(
     budget: int | None,
     balanced: bool | None,
     options: Mapping[str, object] | None,
+    preset: str | None = None,
     previous: Subset | str | None = None,
 ) -> subset_pb2.GetSubsetRequest:
     """The request for a subset; None leaves the choice to the strategy.
@@ -48,6 +49,7 @@ def subset_request(
         fraction=fraction,
         budget=budget,
         options={name: _option_text(value) for name, value in (options or {}).items()},
+        preset=preset,
         previous=previous.digest if isinstance(previous, Subset) else previous,
         # Only who has the examples can put a difference to them together.
         accept_difference=isinstance(previous, Subset),
@@ -76,6 +78,7 @@ def fetch_subset(
 
     Raises:
         UnreachableError: the coordinator stayed away too long.
+        InvalidRequestError: the coordinator does not know presets, and one was asked for.
         SubsetError: examples before their description, more or fewer than it
             says, or others than its digest says; a difference to another subset.
     """
@@ -87,9 +90,20 @@ def fetch_subset(
         try:
             # Closed here: the stream holds the channel until it has ended.
             with closing(responses):
-                return _receive(reconnection.heard(responses), on_progress, base)
+                subset = _receive(reconnection.heard(responses), on_progress, base)
+                _require_preset(subset, request.preset)
+                return subset
         except UnreachableError as error:
             reconnection.pause(error)
+
+
+def _require_preset(subset: Subset, preset: str) -> None:
+    # An older coordinator passes over what it does not know.
+    if preset and subset.manifest.get("preset") != preset:
+        raise InvalidRequestError(
+            f"preset {preset!r} was asked for, and the coordinator selected without it: it runs a "
+            "version that has no presets. Update it, or give the options by name."
+        )
 
 
 def _receive(

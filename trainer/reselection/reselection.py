@@ -54,6 +54,7 @@ class SelectionOptions(TypedDict, total=False):
     budget: int | None
     every: int
     options: Mapping[str, object] | None
+    preset: str | None
     balanced: bool | None
     prefetch: bool
     num_epochs: int | None
@@ -74,6 +75,7 @@ class Reselection:
         budget: how many examples; this or `fraction`.
         every: epochs between selections, R.
         options: the strategy's own, by name.
+        preset: one of the strategy's: what `options` and `balanced` leave open.
         balanced: equal shares per class; the strategy's default where None.
         prefetch: ask one epoch early, in a thread, so that training does not wait; the
             subset is then that of weights one epoch old.
@@ -97,6 +99,7 @@ class Reselection:
         budget: int | None = None,
         every: int = 20,
         options: Mapping[str, object] | None = None,
+        preset: str | None = None,
         balanced: bool | None = None,
         prefetch: bool = False,
         num_epochs: int | None = None,
@@ -116,6 +119,8 @@ class Reselection:
             "fraction": fraction,
             "budget": budget,
             "balanced": balanced,
+            # Left out where there is none, so that older checkpoints are of the same selection.
+            **({} if preset is None else {"preset": preset}),
         }
         texts = {name: str(value) for name, value in (options or {}).items()}
         # What is asked for, and how often, as JSON.

@@ -53,6 +53,8 @@ class SelectSubset:
     features: BlobName | None = None
     # What the learners were on their way, for strategies that look at it.
     trajectories: Trajectories | None = None
+    # What the options were asked for by, for the record.
+    preset: str | None = None
 
     def run(self, context: Context) -> Selected:
         """Compute, select and store."""

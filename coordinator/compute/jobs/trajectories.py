@@ -1,4 +1,9 @@
-"""Learner trajectories: the dynamics of a run's learners, from blobs, computed once."""
+"""Learner trajectories: the dynamics of a run's learners, from blobs, computed once.
+
+Pruning is no step of training: a learner that left snapshots is looked at as it was before
+it, and its result only where there is no such state. That is so in runs without snapshots,
+and in runs of versions whose last snapshot came a few steps before the end.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.pretraining.pruned import is_pruned_from
 from lipt.coordinator.signals.compute_dynamics import States, compute_dynamics
 from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.state.records import CommittedLearner
@@ -47,14 +53,16 @@ def dynamics_of(
         model = context.new_model(config)
         specs = specs_of(model.state_dict())
 
+        def read(name: BlobName) -> Weights:
+            return dict(open_weights(context.blobs.verified_path(name), like=specs))
+
         def loader(name: BlobName) -> Callable[[], Weights]:
-            return lambda: dict(open_weights(context.blobs.verified_path(name), like=specs))
+            return lambda: read(name)
 
         states = States(
             initial=partial(context.read_weights, trajectories.initial_weights, model),
             learners=tuple(
-                tuple(loader(name) for name in (*learner.snapshots, learner.result))
-                for learner in trajectories.learners
+                tuple(map(loader, states)) for states in states_of(trajectories.learners, read)
             ),
         )
         with pinned_kernels(config.evaluation_threads):
@@ -66,3 +74,16 @@ def dynamics_of(
             )
 
     return cached(context.signals_dir, "dynamics", depends_on, load=Dynamics.load, compute=compute)
+
+
+def states_of(
+    learners: tuple[CommittedLearner, ...], read: Callable[[BlobName], Weights]
+) -> tuple[tuple[BlobName, ...], ...]:
+    """The states of each learner, as many of one as of another, in the order of training."""
+    seen_to_the_end = all(
+        learner.snapshots and is_pruned_from(read(learner.result), read(learner.snapshots[-1]))
+        for learner in learners
+    )
+    if seen_to_the_end:
+        return tuple(learner.snapshots for learner in learners)
+    return tuple((*learner.snapshots, learner.result) for learner in learners)

@@ -1,8 +1,8 @@
 """AUM: keep the examples with the smallest area under the margin, the hardest ones.
 
 The margin is the logit of the own label minus the largest other one; its mean is taken
-over theta* (once) and all states of all learners. The paper looks at both ends: the very
-smallest are often mislabelled.
+over theta* (once) and all snapshots of all learners, or the pruned learners where there are
+none. The paper looks at both ends: the very smallest are often mislabelled.
 
 Shapes: N examples, L learners, T moments of each (theta* first), K budget.
 Source: Pleiss et al. 2020 (arXiv:2001.10528).

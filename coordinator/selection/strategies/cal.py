@@ -1,19 +1,22 @@
 """CAL: examples on which the model disagrees with itself about their neighbors.
 
-An example's score is the mean symmetric Kullback-Leibler divergence between its
-prediction and those of the examples with the nearest features. The LARGEST are kept:
-alike to the model's eye, unlike in its answer, they lie at its decision boundary.
+An example's score is the mean Kullback-Leibler divergence of the predictions for its
+neighbors from its own, KL(neighbor || example). Neighbors are the examples with the nearest
+features, each scaled to length 1. The LARGEST scores are kept: alike to the model's eye,
+unlike in its answer, they lie at its decision boundary.
 
-Neighbors are looked for among the examples that the strategy is given: those of the same
-class when it is balanced. They are found block by block, and no N x N matrix is sorted.
+Its authors look for an unlabelled example's neighbors among the labelled ones. Here they are
+looked for among all examples that the strategy is given: those of the same class when it is
+balanced. They are found block by block, and no N x N matrix is sorted.
 
 Shapes: N examples, C classes, R rows of a block, M neighbors, K budget.
-Source: Margatina et al. 2021 (arXiv:2109.03764).
+Source: Margatina et al. 2021 (arXiv:2109.03764), and the authors' code for the scaling.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -32,20 +35,38 @@ SMALLEST_PROBABILITY = 1e-8
 # A block's distances are gone through several times: they should stay in the cache.
 _BLOCK_BYTES = 8 * 1024**2
 
+# Relative to a squared length of 1: what rounding may leave of the distance of equal features.
+_RESOLUTION = 1e-12
 
-NumNeighbors = Annotated[int, Field(ge=1), "nearest examples that each is compared with"]
+Divergence = Literal["one_way", "symmetric"]
 
 
-def cal(signals: Signals, budget: int, *, num_neighbors: NumNeighbors = 10) -> Selection:
+def cal(
+    signals: Signals,
+    budget: int,
+    *,
+    num_neighbors: Annotated[int, Field(ge=1), "nearest examples that each is compared with"] = 10,
+    divergence: Annotated[
+        Divergence, "of the neighbors from the example, or the mean of both ways"
+    ] = "one_way",
+    normalized: Annotated[bool, "compare features by direction alone"] = True,
+) -> Selection:
     """Keep the `budget` examples that differ most from their neighbors, largest first.
 
     Ties keep data set order, among neighbors at the same distance, too.
     """
-    return keep_largest(contrast(signals, num_neighbors), budget)
+    scores_N = contrast(signals, num_neighbors, divergence=divergence, normalized=normalized)
+    return keep_largest(scores_N, budget)
 
 
-def contrast(signals: Signals, num_neighbors: int) -> Tensor:
-    """The mean symmetric divergence from the nearest neighbors; N float32.
+def contrast(
+    signals: Signals,
+    num_neighbors: int,
+    *,
+    divergence: Divergence = "one_way",
+    normalized: bool = True,
+) -> Tensor:
+    """The mean divergence of the nearest neighbors; N float32.
 
     From all others where there are fewer, and 0 for an example without any.
     """
@@ -54,27 +75,46 @@ def contrast(signals: Signals, num_neighbors: int) -> Tensor:
     scores_N = torch.zeros(num_examples, device=signals.errors_NC.device)
     if num_neighbors == 0:
         return scores_N
-    neighbors_NM = nearest_neighbors(signals, num_neighbors)
+    neighbors_NM = nearest_neighbors(signals, num_neighbors, normalized=normalized)
     for rows in row_blocks(num_examples, 32 * num_neighbors * num_classes, _BLOCK_BYTES):
         ids_R = torch.arange(rows.start, rows.stop, device=scores_N.device)
         own_R1C = _probabilities(signals, ids_R[:, None])
         others_RMC = _probabilities(signals, neighbors_NM[rows])
-        divergences_RMC = (own_R1C - others_RMC) * (own_R1C.log() - others_RMC.log())
-        # The mean of both directions' divergence.
-        scores_N[rows] = (divergences_RMC.sum(dim=-1).mean(dim=-1) / 2).float()
+        # Both ways added up, the logarithms' difference is weighed by the probabilities'.
+        weights_RMC = others_RMC if divergence == "one_way" else (others_RMC - own_R1C) / 2
+        divergences_RMC = weights_RMC * (others_RMC.log() - own_R1C.log())
+        scores_N[rows] = divergences_RMC.sum(dim=-1).mean(dim=-1).float()
     return scores_N
 
 
-def nearest_neighbors(signals: Signals, count: int) -> Tensor:
+def nearest_neighbors(signals: Signals, count: int, *, normalized: bool = True) -> Tensor:
     """The examples with the nearest features to each, not itself; N x count, at most N - 1."""
     vectors = Rows(Vectors(signals.features_ND))
+    distances_of = _between_directions(vectors) if normalized else vectors.squared_distances
     parts = []
     for rows in row_blocks(len(vectors), 16 * len(vectors), _BLOCK_BYTES):
         ids_R = torch.arange(rows.start, rows.stop, device=vectors.squares_N.device)
-        distances_RN = vectors.squared_distances(ids_R)
+        distances_RN = distances_of(ids_R)
         distances_RN[ids_R - rows.start, ids_R] = torch.inf
         parts.append(nearest(distances_RN, count))
     return torch.cat(parts)
+
+
+def _between_directions(vectors: Rows) -> Callable[[Tensor], Tensor]:
+    """Squared distances of vectors scaled to length 1, but for zeros; 0 from equal ones."""
+    norms_N = vectors.squares_N.sqrt()
+    inverses_N = norms_N.reciprocal().masked_fill(norms_N == 0, 0.0)
+    lengths_N = (norms_N > 0).double()
+
+    def distances_of(ids_R: Tensor) -> Tensor:
+        distances_RN = vectors.products(ids_R)
+        distances_RN *= -2 * inverses_N[ids_R, None]
+        distances_RN *= inverses_N
+        distances_RN += lengths_N
+        distances_RN += lengths_N[ids_R, None] * (1 - _RESOLUTION)
+        return distances_RN.clamp_(min=0.0)
+
+    return distances_of
 
 
 def nearest(distances_RN: Tensor, count: int) -> Tensor:
@@ -110,4 +150,6 @@ STRATEGY = Strategy(
         "(arXiv:2109.03764)"
     ),
     cost="N^2 d",
+    # Before, the divergence was that of both ways, and lengths counted.
+    revision=1,
 )

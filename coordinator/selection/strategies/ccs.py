@@ -9,7 +9,8 @@ each with an equal share of what is left, is the water-filling of `class_quotas`
 
 Shapes: N examples, R of them not dropped, L learners, T snapshots, K budget.
 Source: Zheng et al. 2023 (arXiv:2210.15809). They tune beta: 0 where half of CIFAR-10 is
-kept, 0.3 for a tenth.
+kept, 0.3 for a tenth of it or of ImageNet, 0.2 for a fifth of ImageNet. The preset `paper`
+takes straight lines between these, which are ours.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
+from lipt.coordinator.selection.presets import Preset, between
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategies.el2n import error_norms
@@ -96,6 +98,14 @@ _HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
 }
 
 
+# By the fraction that is kept.
+_BETAS = {0.1: 0.3, 0.2: 0.2, 0.5: 0.0}
+
+
+def _as_in_the_paper(fraction: float) -> dict[str, str]:
+    return {"score": "aum", "beta": f"{between(_BETAS, fraction):.4g}", "num_strata": "50"}
+
+
 STRATEGY = Strategy(
     function=ccs,
     summary="random, equal shares of every stratum of a score without its hardest end",
@@ -105,4 +115,12 @@ STRATEGY = Strategy(
     ),
     cost="N (C + log N)",
     needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
+    presets={
+        "paper": Preset(
+            "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
+            "half of it on, in between in proportion; classes as they come; needs learners",
+            _as_in_the_paper,
+            balanced=False,
+        )
+    },
 )

@@ -4,9 +4,10 @@ An example that no learner ever gets right was never learned: it counts as forgo
 infinitely often and comes first. (Scored 0, as in some libraries, the hardest examples
 of all would be the first to be dropped.)
 
-Each learner's course is theta*, its snapshots, itself: T moments, T / 2 events at most, and
-one at most without snapshots. So scores take few values and ties are common: the smaller
-mean margin goes first (theta* counted once), then the lower id.
+Each learner's course is theta* and its snapshots, the last of them before it was pruned:
+T moments, T / 2 events at most. Without snapshots it is theta* and the pruned learner, and one
+event at most. So scores take few values and ties are common: the smaller mean margin goes
+first (theta* counted once), then the lower id.
 
 Shapes: N examples, L learners, T moments of each (theta* first), K budget.
 Source: Toneva et al. 2019 (arXiv:1812.05159).

@@ -4,8 +4,15 @@ Minimizes |sum_S w_i g_i - b|^2 + ridge s |w|^2 over |S| <= K and w >= 0 by orth
 matching pursuit, g the last layer's gradients, b their sum over all examples seen: those of
 a class where classes are selected one by one, so that the classes' subsets can be put
 together. Weights are on that scale, of the order of N / K, less where large gradients are
-chosen. s is the mean of |g_i|^2, so the ridge means the same on any data; 0, the default,
-gives the smallest residual, larger ones give weights closer to each other.
+chosen. s is the mean of |g_i|^2, so the ridge means the same on any data; with
+ridge_scale=absolute it is 1. 0, the default ridge, gives the smallest residual, larger ones
+give weights closer to each other.
+
+The authors have two forms. Per example, they choose class by class and look at no more of a
+gradient than the row of the example's own class (gradient=own_class), with a ridge of 0.5 as
+it is. Per batch, they take all rows and classes together, without a ridge. Their classes get
+shares in proportion to their sizes, where balanced ones here are equal, and they fill up at
+random what the pursuit leaves of the budget.
 
 The pursuit ends early when nothing brings the sum closer to b: where examples repeat, or
 where K comes near the number of dimensions, at most C (D + 1). What it has then is the answer;
@@ -18,6 +25,7 @@ Source: Killamsetty et al. 2021 (arXiv:2103.00123).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -26,6 +34,7 @@ from pydantic import Field
 from lipt.common.errors import BudgetError
 from lipt.coordinator.selection.gradients.atoms import BLOCK_BYTES, GradientAtoms
 from lipt.coordinator.selection.gradients.vectors import LayerGradient, gradients_of, weighted_sum
+from lipt.coordinator.selection.presets import Preset
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.pursuit import Pursuit, pursue
 from lipt.coordinator.selection.strategy import SIGNALS, Need, Strategy
@@ -33,6 +42,8 @@ from lipt.coordinator.signals.signals import Signals, given
 
 Target = Literal["train", "validation"]
 Mode = Literal["per_example", "per_batch"]
+Scale = Literal["mean_square", "absolute"]
+Rows = Literal["all", "own_class"]
 
 # The inverse of the Gram matrix of what is chosen has K x K numbers: 8 GiB.
 _MAX_ATOMS = 32_768
@@ -51,6 +62,12 @@ def gradmatch(
     ridge: Annotated[
         float, Field(ge=0, allow_inf_nan=False), "what large weights cost; 0 for nothing"
     ] = 0.0,
+    ridge_scale: Annotated[
+        Scale, "what the ridge is a multiple of: the mean squared norm of a gradient, or 1"
+    ] = "mean_square",
+    gradient: Annotated[
+        Rows, "match all of the last layer's rows, or of each example its own class's"
+    ] = "all",
 ) -> Selection:
     """Choose examples and weights whose gradients add up to the target.
 
@@ -64,6 +81,8 @@ def gradmatch(
     Raises:
         BudgetError: the inverse of the chosen examples' Gram matrix would not fit.
     """
+    if gradient == "own_class":
+        signals = _own_rows(signals)
     group_size = min(batch_size, len(signals)) if mode == "per_batch" else 1
     capacity = _capacity(len(signals), budget, group_size)
     atoms = GradientAtoms(
@@ -73,10 +92,21 @@ def gradmatch(
         return _nothing_to_match(signals, budget, target)
     found = pursue(
         atoms,
-        ridge=ridge,
+        ridge=ridge / float(atoms.squares_N.mean()) if ridge_scale == "absolute" else ridge,
         is_enough=lambda used: _num_examples(used, len(signals), group_size) >= budget,
     )
     return _selection(found, len(signals), budget, group_size=group_size, target=target)
+
+
+def _own_rows(signals: Signals) -> Signals:
+    """The signals with no more than the error of each example's own class, of both splits."""
+    own_N1 = signals.labels_N[:, None]
+    errors_NC = torch.zeros_like(signals.errors_NC)
+    errors_NC.scatter_(1, own_N1, signals.errors_NC.gather(1, own_N1))
+    held = signals.validation
+    return replace(
+        signals, errors_NC=errors_NC, validation=None if held is None else _own_rows(held)
+    )
 
 
 def _target(signals: Signals, target: Target) -> LayerGradient:
@@ -160,4 +190,21 @@ STRATEGY = Strategy(
     needs=lambda options: (
         SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
     ),
+    presets={
+        "paper": Preset(
+            "class by class, of each gradient the own class's row, ridge 0.5 as it is",
+            {
+                "mode": "per_example",
+                "gradient": "own_class",
+                "ridge": "0.5",
+                "ridge_scale": "absolute",
+            },
+            balanced=True,
+        ),
+        "paper-per-batch": Preset(
+            "batches of 128 of all classes together, without a ridge",
+            {"mode": "per_batch", "batch_size": "128", "gradient": "all", "ridge": "0"},
+            balanced=False,
+        ),
+    },
 )

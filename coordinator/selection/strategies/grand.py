@@ -1,5 +1,8 @@
 """GraNd: keep the examples with the largest gradient of their own loss.
 
+The paper's score is the mean over ten models, trained from ten initial ones. Here it is that
+of one model, theta_p or the caller's own.
+
 By the last layer's parameters the norm is |e| sqrt(1 + |h|^2), exact and free. By all
 parameters it is one gradient per example, some hundred times the work.
 

@@ -13,36 +13,35 @@ from lipt.common.errors import ConfigError
     ("num_steps", "num_snapshots", "steps"),
     [
         (10, 0, ()),
-        # 10/2
-        (10, 1, (5,)),
+        (10, 1, (10,)),
+        (10, 2, (5, 10)),
         # 10/3 and 20/3
-        (10, 2, (3, 7)),
+        (10, 3, (3, 7, 10)),
         # 2.5 and 7.5 round up
-        (10, 3, (3, 5, 8)),
-        (5, 4, (1, 2, 3, 4)),
-        (2, 1, (1,)),
+        (10, 4, (3, 5, 8, 10)),
+        (5, 5, (1, 2, 3, 4, 5)),
+        (1, 1, (1,)),
     ],
 )
-def test_snapshots_are_evenly_spaced_between_the_first_and_the_last_state(
+def test_snapshots_are_evenly_spaced_up_to_the_last_state(
     num_steps: int, num_snapshots: int, steps: tuple[int, ...]
 ) -> None:
     config = LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
     assert config.snapshot_steps == steps
 
 
-def test_every_number_of_snapshots_has_so_many_steps_inside() -> None:
+def test_every_number_of_snapshots_has_so_many_steps_up_to_the_last() -> None:
     for num_steps in range(1, 40):
-        for num_snapshots in range(num_steps):
+        for num_snapshots in range(1, num_steps + 1):
             config = LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
-            inside = set(config.snapshot_steps)
-            assert len(inside) == num_snapshots
-            assert inside <= set(range(1, num_steps))
+            steps = config.snapshot_steps
+            assert len(set(steps)) == num_snapshots
+            assert set(steps) <= set(range(1, num_steps + 1))
+            assert steps[-1] == num_steps
 
 
-@pytest.mark.parametrize(("num_steps", "num_snapshots"), [(1, 1), (10, 10), (10, 1000)])
-def test_more_snapshots_than_states_on_the_way_are_refused(
-    num_steps: int, num_snapshots: int
-) -> None:
+@pytest.mark.parametrize(("num_steps", "num_snapshots"), [(1, 2), (10, 11), (10, 1000)])
+def test_more_snapshots_than_states_are_refused(num_steps: int, num_snapshots: int) -> None:
     with pytest.raises(ValidationError, match=r"Lower num_snapshots, or raise num_steps"):
         LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
 

@@ -94,12 +94,20 @@ async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
     assert list(listed["uniform"].needs) == ["labels"]
     assert list(listed["grand"].needs) == ["signals"]
     assert list(listed["forgetting"].needs) == ["learners"]
+    assert [preset.name for preset in listed["ccs"].presets] == ["paper"]
+    assert all(preset.summary for strategy in listed.values() for preset in strategy.presets)
     assert listed["crest"].returns_weights
     assert [option.name for option in listed["crest"].options] == [
         "random_fraction",
         "batch_size",
         "learned_loss",
     ]
+
+
+async def test_a_preset_is_passed_on(stub: Any, subsets: FakeSubsets) -> None:
+    await subsets.asked(stub, pb.GetSubsetRequest(strategy="ccs", budget=2, preset="paper"))
+    await subsets.asked(stub, pb.GetSubsetRequest(strategy="ccs", budget=2))
+    assert [query.preset for query in subsets.queries] == ["paper", ""]
 
 
 async def test_features_and_the_previous_subset_are_passed_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -94,7 +95,8 @@ async def bench(tmp_path: Path, database: Database, make_run: MakeRun) -> Bench:
 
 
 async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) -> None:
-    early, late, result = (bench.put(0, 0, 0, value) for value in (1.0, 2.0, 3.0))
+    early, late = bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4)
+    result = bench.put(0, 2, 3, 4)
     await bench.commit(result, [early, late])
     await bench.commit(result, [early, late])
     run = bench.store.find("r")
@@ -113,6 +115,33 @@ async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
         await bench.commit(bench.put(1, 2, 3, 4), snapshots)
     assert bench.learner.state is LearnerState.FAILED
     assert bench.learner.snapshots == ()
+
+
+async def test_a_result_that_pruning_left_as_it_was_counts_once(bench: Bench) -> None:
+    early, late = bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4)
+    await bench.commit(late, [early, late])
+    costs = bench.store.find("r").all_costs
+    assert costs["bytes_from_workers"] == early.size_bytes + late.size_bytes
+
+
+async def test_learner_whose_last_snapshot_is_not_its_end_is_refused(bench: Bench) -> None:
+    snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 3.5)]
+    words = r"last snapshot is not its result before pruning.*one runs lipt 0\.1\.0: install"
+    with pytest.raises(LearnerRejectedError, match=words):
+        await bench.commit(bench.put(1, 2, 3, 4), snapshots)
+    assert bench.learner.state is LearnerState.FAILED
+
+
+async def test_an_end_that_the_disk_has_changed_is_not_the_workers_fault(bench: Bench) -> None:
+    early, late, result = bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4), bench.put(0, 2, 3, 4)
+    path = bench.blobs.path(late)
+    changed = path.read_bytes()
+    # Another value, and still a file that can be read.
+    at = changed.rindex(struct.pack("<f", 4.0))
+    path.write_bytes(changed[:at] + struct.pack("<f", 4.5) + changed[at + 4 :])
+    with pytest.raises(UnknownBlobError):
+        await bench.commit(result, [early, late])
+    assert bench.learner.state is LearnerState.LEASED
 
 
 async def test_snapshot_that_is_not_finite_is_refused_by_name(bench: Bench) -> None:
@@ -137,13 +166,13 @@ async def test_snapshot_that_was_not_uploaded_is_named(bench: Bench) -> None:
 
 
 async def test_result_that_the_disk_has_changed_is_asked_for_again(bench: Bench) -> None:
-    snapshots = [bench.put(0, 0, 0, value) for value in (1.0, 2.0)]
-    result = bench.put(1, 2, 3, 4)
+    snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 5)]
+    result = bench.put(1, 2, 3, 0)
     path = bench.blobs.path(result)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(UnknownBlobError):
         await bench.commit(result, snapshots)
     assert bench.learner.state is LearnerState.LEASED
-    assert bench.put(1, 2, 3, 4) == result
+    assert bench.put(1, 2, 3, 0) == result
     await bench.commit(result, snapshots)
     assert bench.learner.state is LearnerState.DONE

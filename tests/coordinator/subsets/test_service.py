@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,13 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import SignalsError
+from lipt.common.errors import SignalsError, UnknownNameError
 from lipt.common.states import RunState
 from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
@@ -108,6 +111,50 @@ async def test_features_are_part_of_what_is_asked(world: World) -> None:
     assert world.compute.jobs[-1].features == features
     assert with_features.subset.manifest["features_sha256"] == features.sha256
     assert (await world.ask(features=features)).subset.key == with_features.subset.key
+
+
+async def test_a_preset_is_resolved_and_stands_in_the_manifest(world: World) -> None:
+    # Beta is that of a tenth of the data; the score that is given wins.
+    subset = (
+        await world.ask(
+            strategy="ccs",
+            preset="paper",
+            budget=DATA.num_examples // 10,
+            options={"score": "el2n"},
+        )
+    ).subset
+    assert subset.manifest["preset"] == "paper"
+    assert subset.manifest["options"] == {"score": "el2n", "beta": "0.3", "num_strata": "50"}
+    assert not subset.balanced
+    with pytest.raises(UnknownNameError, match=r"no preset 'papers'\. Choose one of: paper,"):
+        await world.ask(strategy="ccs", preset="papers")
+
+
+async def test_what_is_asked_for_besides_a_preset_wins(world: World) -> None:
+    asked = {"strategy": "gradmatch", "preset": "paper"}
+    assert (await world.ask(**asked)).subset.balanced
+    assert not (await world.ask(**asked, balanced=False)).subset.balanced
+
+
+async def test_a_request_without_a_preset_has_the_key_that_it_had(world: World) -> None:
+    subset = (await world.ask(options={"batch_size": "4"})).subset
+    assert subset.manifest["preset"] is None
+    job = world.compute.jobs[-1]
+    names = ("config", "image", "weights", "strategy", "budget", "balanced", "options")
+    asked = {name: value for name, value in asdict(job).items() if name in names}
+    asked["config"] = job.config.model_dump(mode="json", exclude={"learners": {"num_snapshots"}})
+    text = json.dumps(asked | {"run": "r"}, sort_keys=True)
+    assert subset.key == hashlib.sha256(text.encode()).hexdigest()
+
+
+async def test_what_an_older_version_chose_by_another_definition_is_no_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = (await world.ask(strategy="kcenter")).subset
+    monkeypatch.setitem(STRATEGIES, "kcenter", replace(STRATEGIES["kcenter"], revision=1))
+    second = (await world.ask(strategy="kcenter")).subset
+    assert second.key != first.key
+    assert world.compute.kinds == ["SelectSubset"] * 2
 
 
 async def test_the_previous_subset_is_kept_while_its_model_holds(world: World) -> None:

@@ -74,6 +74,24 @@ def test_the_request_says_what_was_asked(fake: Any, client: Client) -> None:
     assert not request.HasField("weights")
 
 
+def test_a_preset_is_asked_for_and_answered(fake: Any, client: Client) -> None:
+    script = whole()
+    script[2] = description(manifest_json=json.dumps({"preset": "paper"}))
+    fake.subset_scripts = [script]
+    assert client.subset(strategy="ccs", budget=3, preset="paper").indices.tolist() == INDICES
+    (request,) = fake.requests
+    assert request.preset == "paper"
+
+
+def test_a_coordinator_without_presets_is_not_taken_for_one_with_them(
+    fake: Any, client: Client
+) -> None:
+    fake.subset_scripts = [whole()]
+    words = "'paper' was asked for, and the coordinator selected without it.*Update it"
+    with pytest.raises(InvalidRequestError, match=words):
+        client.subset(budget=3, preset="paper")
+
+
 def test_balance_is_left_to_the_strategy_where_it_is_not_given(fake: Any, client: Client) -> None:
     fake.subset_scripts = [whole()]
     client.subset(fraction=0.1)

@@ -196,7 +196,7 @@ def test_snapshots_are_told_where_a_run_takes_them() -> None:
     learners = LearnersConfig(num_steps=10, num_snapshots=2)
     run = replace(RUN, config=RunConfig(model="resnet8", learners=learners))
     text = " ".join(render(gather(FakeClient(), run, DIGITS, [])).split())  # type: ignore[arg-type]
-    assert "with 2 snapshots of each on the way, after steps 3, 7." in text
+    assert "with 2 snapshots of each on the way, after steps 5, 10." in text
     none = render(gather(FakeClient(), RUN, DIGITS, []))  # type: ignore[arg-type]
     assert "on the way, after steps" not in none
 

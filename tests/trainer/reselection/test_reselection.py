@@ -215,6 +215,15 @@ def test_its_identity_has_all_that_decides_the_subsets(make: Callable[..., Resel
     }
 
 
+def test_a_preset_is_part_of_its_identity_and_of_every_question(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    assert make(preset="paper").identity["preset"] == "paper"
+    assert fake.asked[-1]["preset"] == "paper"
+    # Checkpoints of before there were presets are of the same selection as one without.
+    assert "preset" not in make().identity
+
+
 def test_going_on_from_a_checkpoint_keeps_its_subset_until_one_is_due(
     make: Callable[..., Reselection],
 ) -> None:

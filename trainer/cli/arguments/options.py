@@ -32,6 +32,12 @@ Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="An option of the strategy; repeatable."),
 ]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset", help="Options by one name, such as paper: see 'lipt strategies'. --option wins."
+    ),
+]
 ImageSize = Annotated[
     int | None,
     typer.Option(

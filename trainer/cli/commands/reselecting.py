@@ -93,5 +93,6 @@ class Reselecting:
             fraction=self.request.get("fraction"),
             budget=self.request.get("budget"),
             options=self.request.get("options"),
+            preset=self.request.get("preset"),
             on_progress=lambda progress: report(f"{self.strategy}: {progress.activity}"),
         )

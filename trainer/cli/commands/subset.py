@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import Budget, Coordinator, Fraction, Json, Options, Run
+from lipt.trainer.cli.arguments.options import (
+    Budget,
+    Coordinator,
+    Fraction,
+    Json,
+    Options,
+    Preset,
+    Run,
+)
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.display.waiting import run_talking
@@ -39,6 +47,7 @@ def get(
         typer.Option("--balanced/--no-balanced", help="Equal shares per class, or not."),
     ] = None,
     options: Options = None,
+    preset: Preset = None,
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -78,6 +87,7 @@ def get(
                 budget=budget,
                 balanced=balanced,
                 options=parsed,
+                preset=preset,
                 weights=weights,
                 features=features,
                 on_progress=lambda progress: report(str(progress)),

@@ -17,7 +17,7 @@ from lipt.trainer.views import StrategyView
 _LEGEND = (
     "signals: a forward pass over the data. cost: N examples, C classes, d features, k budget. "
     "per class: equal shares of every class by default. Options are given as "
-    "--option NAME=VALUE."
+    "--option NAME=VALUE, presets as --preset NAME."
 )
 
 
@@ -55,6 +55,9 @@ def _description(strategy: StrategyView) -> Text:
     if strategy.paper:
         lines.append(Text(strategy.paper, style="dim"))
     lines += [Text(text, style="cyan") for text in _option_texts(strategy)]
+    lines += [
+        Text(f"preset {preset.name}: {preset.summary}", style="cyan") for preset in strategy.presets
+    ]
     return Text("\n").join(lines)
 
 
@@ -63,7 +66,8 @@ def strategy_lines(strategy: StrategyView) -> list[str]:
     lines = [f"{strategy.name}: {strategy.summary}", f"    {', '.join(_facts(strategy))}"]
     if strategy.paper:
         lines.append(f"    {strategy.paper}")
-    return lines + [f"    --option {text}" for text in _option_texts(strategy)]
+    lines += [f"    --option {text}" for text in _option_texts(strategy)]
+    return lines + [f"    --preset {preset.name}: {preset.summary}" for preset in strategy.presets]
 
 
 def _facts(strategy: StrategyView) -> list[str]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lipt.coordinator.selection.strategies.cal import (
     SMALLEST_PROBABILITY,
+    Divergence,
     cal,
     contrast,
     nearest,
@@ -19,40 +20,81 @@ from lipt.coordinator.signals.signals import Signals
 from tests.coordinator.selection.builders import of_right, random_predictions
 
 
-def divergence(left: Tensor, right: Tensor) -> float:
-    forward = (left * (left / right).log()).sum()
-    backward = (right * (right / left).log()).sum()
-    return float(forward + backward) / 2
+def divergence(of: Tensor, from_: Tensor) -> float:
+    return float((of * (of / from_).log()).sum())
 
 
-def by_pairs(signals: Signals, count: int) -> list[float]:
+def by_pairs(
+    signals: Signals, count: int, *, divergences: Divergence = "one_way", normalized: bool = True
+) -> list[float]:
     num_examples = len(signals)
     probabilities = signals.errors_NC.double()
     probabilities[torch.arange(num_examples), signals.labels_N] += 1
     rows = signals.features_ND.double()
+    if normalized:
+        rows = rows / rows.norm(dim=1, keepdim=True)
     scores = []
     for i in range(num_examples):
         others = [j for j in range(num_examples) if j != i]
         others.sort(key=lambda j, i=i: (float((rows[i] - rows[j]).norm()), j))
         near = others[:count]
-        scores.append(sum(divergence(probabilities[i], probabilities[j]) for j in near) / len(near))
+        total = sum(divergence(probabilities[j], probabilities[i]) for j in near)
+        if divergences == "symmetric":
+            total += sum(divergence(probabilities[i], probabilities[j]) for j in near)
+            total /= 2
+        scores.append(total / len(near))
     return scores
 
 
-def test_the_largest_contrasts_are_kept() -> None:
-    # Nearest neighbors: 0 and 1 of each other, 3 of 2 and 2 of 3. Between p = 0.8 and 0.2 the
-    # divergence is 0.6 log 4, between 0.5 and 0.8 (0.3 log 1.6 + 0.3 log 2.5) / 2 = 0.15 log 4.
-    positions = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
-    given = of_right(0.5, 0.8, 0.8, 0.2, features_ND=positions)
-    scores = contrast(given, 1)
+# By direction, nearest are 0 and 1 of each other, and 2 and 3.
+DIRECTIONS = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+
+
+def test_the_divergence_is_the_neighbors_from_the_candidate() -> None:
+    # p of the neighbor times its log ratio to the candidate's: for 0 that is
+    # 0.8 log (0.8 / 0.5) + 0.2 log (0.2 / 0.5), for 1 it is half of log (0.5^2 / (0.8 0.2)).
+    given = of_right(0.5, 0.8, 0.8, 0.2, features_ND=DIRECTIONS)
+    of_0 = 0.8 * math.log(1.6) + 0.2 * math.log(0.4)
+    of_1 = 0.5 * math.log(0.25 / 0.16)
+    expected = [of_0, of_1, 0.6 * math.log(4), 0.6 * math.log(4)]
+    assert contrast(given, 1).tolist() == pytest.approx(expected)
+    # The one that is less sure than its neighbor stays behind the one that is surer.
+    assert of_0 < of_1
+    assert set(cal(given, 3, num_neighbors=1).indices_K.tolist()) == {1, 2, 3}
+
+
+def test_symmetric_is_the_mean_of_both_directions() -> None:
+    given = of_right(0.5, 0.8, 0.8, 0.2, features_ND=DIRECTIONS)
+    scores = contrast(given, 1, divergence="symmetric")
     assert scores.tolist() == pytest.approx([0.15 * math.log(4)] * 2 + [0.6 * math.log(4)] * 2)
-    assert cal(given, 3, num_neighbors=1).indices_K.tolist() == [2, 3, 0]
+    chosen = cal(given, 3, num_neighbors=1, divergence="symmetric")
+    assert chosen.indices_K.tolist() == [2, 3, 0]
+
+
+def test_neighbors_are_near_in_direction_unless_lengths_shall_count() -> None:
+    features = torch.tensor([[1.0, 0.0], [9.0, 0.0], [0.0, 1.0], [0.0, 9.0]])
+    given = of_right(0.1, 0.2, 0.3, 0.4, features_ND=features)
+    assert nearest_neighbors(given, 1).flatten().tolist() == [1, 0, 3, 2]
+    # sqrt(2) apart are 0 and 2, 8 are 0 and 1.
+    neighbors = nearest_neighbors(given, 1, normalized=False)
+    assert neighbors.flatten().tolist() == [2, 0, 0, 2]
+
+
+def test_a_feature_without_a_direction_is_near_its_like() -> None:
+    features = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    given = of_right(0.1, 0.2, 0.3, 0.4, features_ND=features)
+    # 1 and 3 are one point, and a length of 1 away from the others.
+    assert nearest_neighbors(given, 1).flatten().tolist() == [1, 3, 1, 1]
 
 
 @pytest.mark.parametrize("count", [1, 3, 10, 59])
-def test_equals_a_loop_over_pairs(count: int) -> None:
+@pytest.mark.parametrize("divergences", ["one_way", "symmetric"])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_equals_a_loop_over_pairs(count: int, divergences: Divergence, *, normalized: bool) -> None:
     signals = random_predictions(60)
-    assert contrast(signals, count).tolist() == pytest.approx(by_pairs(signals, count), rel=1e-5)
+    scores = contrast(signals, count, divergence=divergences, normalized=normalized)
+    expected = by_pairs(signals, count, divergences=divergences, normalized=normalized)
+    assert scores.tolist() == pytest.approx(expected, rel=1e-5)
 
 
 def test_fewer_neighbors_where_there_are_fewer_examples() -> None:

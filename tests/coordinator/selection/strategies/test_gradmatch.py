@@ -57,6 +57,35 @@ def test_weights_of_orthogonal_gradients_by_hand() -> None:
     assert "ended with 2 examples of a budget of 3" in more.stopped_early
 
 
+def test_an_absolute_ridge_is_not_scaled() -> None:
+    # g = (-1, 1) twice and b = (-2, 2): for one of them (2 + r) w = 4, so that w is 1 where r is 2,
+    # which is also a ridge of 1 times the mean square.
+    signals = signals_of(torch.zeros(2, 1), torch.tensor([[-1.0, 1.0]] * 2))
+    for ridge, scale in ((2.0, "absolute"), (1.0, "mean_square")):
+        chosen = gradmatch(signals, 1, ridge=ridge, ridge_scale=scale)  # type: ignore[arg-type]
+        assert chosen.weights_K.tolist() == pytest.approx([1.0])
+
+
+def test_the_own_class_alone_is_one_row_of_the_gradient() -> None:
+    # Both of class 0, with errors that differ in the other classes alone: as one row they are
+    # equal, and the first is enough; as whole gradients it takes both to meet their sum.
+    errors_NC = torch.tensor([[-0.5, 0.5, 0.0], [-0.5, 0.0, 0.5]])
+    signals = signals_of(torch.zeros(2, 1), errors_NC)
+    own = gradmatch(signals, 2, gradient="own_class")
+    assert (own.indices_K.tolist(), own.weights_K.tolist()) == ([0], [pytest.approx(2.0)])
+    assert gradmatch(signals, 2).indices_K.tolist() == [0, 1]
+
+
+def test_the_own_class_of_validation_examples_is_what_is_matched() -> None:
+    # In row 0 the target is -0.4, twice over; what lies in the other rows does not count.
+    held = signals_of(torch.zeros(1, 1), torch.tensor([[-0.4, 0.1, 0.3]]))
+    signals = signals_of(
+        torch.zeros(2, 1), torch.tensor([[-0.5, 0.5, 0.0], [-0.8, 0.0, 0.8]]), validation=held
+    )
+    chosen = gradmatch(signals, 1, target="validation", gradient="own_class")
+    assert (chosen.indices_K.tolist(), chosen.weights_K.tolist()) == ([1], [pytest.approx(1.0)])
+
+
 def test_the_bias_counts_only_where_there_is_one() -> None:
     # Features 1 and -1 of equal errors: without a bias the gradients cancel.
     errors_NC = torch.tensor([[-1.0, 1.0]]).repeat(2, 1)

@@ -14,7 +14,12 @@ from torch import Tensor
 from lipt.common.errors import SignalsError
 from lipt.coordinator.selection.strategies.aum import aum
 from lipt.coordinator.selection.strategies.disagreement import disagreement
-from lipt.coordinator.selection.strategies.dual import beta_parameters, dual, log_beta_density
+from lipt.coordinator.selection.strategies.dual import (
+    beta_parameters,
+    dual,
+    log_beta_density,
+    uncertain_and_hard,
+)
 from lipt.coordinator.selection.strategies.el2n import el2n
 from lipt.coordinator.selection.strategies.forgetting import forgetting, forgetting_events
 from lipt.coordinator.signals.dynamics import Dynamics, deviation_over_moments, mean_over_moments
@@ -122,6 +127,34 @@ def test_dual_s_score_is_difficulty_times_uncertainty() -> None:
     ]
     chosen = dual(signals(probabilities=probabilities), 4, sampling="largest", seed=0)
     assert chosen.indices_K.tolist() == [2, 1, 3, 0]
+
+
+def test_windows_take_the_spread_of_a_few_moments_of_one_learner() -> None:
+    # Windows of 2 of 0.2, 0.6, 0.6: 0.6 x 0.2 and 0.4 x 0, and the other learner's 0.6 x 0.2 and
+    # 0.5 x 0.1, in the mean 0.29 / 4. Windows of 3, or of more than there are, are one a learner.
+    courses = [[0.2, 0.6, 0.6], [0.2, 0.6, 0.4]]
+    probabilities_NLT = torch.tensor([courses])
+    assert float(uncertain_and_hard(probabilities_NLT, 2)) == pytest.approx(0.29 / 4)
+    spreads = [float(torch.tensor(course).std(correction=0)) for course in courses]
+    whole = (spreads[0] * (1 - 1.4 / 3) + spreads[1] * (1 - 1.2 / 3)) / 2
+    assert float(uncertain_and_hard(probabilities_NLT, 3)) == pytest.approx(whole)
+    assert float(uncertain_and_hard(probabilities_NLT, 10)) == pytest.approx(whole)
+
+
+def test_one_window_of_all_counts_theta_star_once() -> None:
+    # Of 0.2, 0.6, 0.6 and 0.6, 0.4: mean 0.48, squared deviations 0.112 / 5 in the mean.
+    probabilities_NLT = torch.tensor([[[0.2, 0.6, 0.6], [0.2, 0.6, 0.4]]])
+    score = float(uncertain_and_hard(probabilities_NLT, "all"))
+    assert score == pytest.approx(0.52 * (0.128 / 5) ** 0.5)
+
+
+def test_windows_change_who_is_kept() -> None:
+    # Slow and steady change is uncertain over all moments, and not within two of them.
+    probabilities: list[Course] = [[[0.1, 0.3, 0.5, 0.7]], [[0.3, 0.6, 0.3, 0.6]]]
+    for window, first in (("all", 0), (2, 1)):
+        given = signals(probabilities=probabilities)
+        chosen = dual(given, 1, sampling="largest", window=window, seed=0)  # type: ignore[arg-type]
+        assert chosen.indices_K.tolist() == [first]
 
 
 def test_beta_moves_to_easy_examples_as_fewer_are_kept() -> None:

@@ -37,6 +37,16 @@ def script(start: int, fingerprint: str) -> list[Any]:
     return [described, subset_examples(subset.indices.tolist(), subset.weights.tolist())]
 
 
+def test_a_preset_is_asked_for_every_time(fake: Any, train: Any, digits: Dataset) -> None:
+    fake.subset_scripts = [script(start, digits.fingerprint) for start in (0, 50, 100)]
+    for described, _ in fake.subset_scripts:
+        described.subset.manifest_json = '{"preset": "paper"}'
+    result = train(*ARGUMENTS, "--preset", "paper")
+    assert result.exit_code == 0, result.stderr
+    asked = fake.requests_of(subset_pb2.GetSubsetRequest)
+    assert [request.preset for request in asked] == ["paper"] * 3
+
+
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_the_subset_is_asked_for_again(
     fake: Any, train: Any, digits: Dataset, tmp_path: Path, *, prefetch: bool
@@ -108,6 +118,7 @@ def test_steps_end_with_an_epoch_before_which_nothing_is_asked_for(
         (("--every", "3"), "its selection.every is 2, now it is 3."),
         (("--prefetch",), "its selection.prefetch is False, now it is True."),
         (("--option", "a=1"), "its selection.options.a is None, now it is '1'."),
+        (("--preset", "paper"), "its selection.preset is None, now it is 'paper'."),
     ],
     ids=lambda given: given[0],
 )

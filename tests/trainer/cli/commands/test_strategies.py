@@ -32,6 +32,7 @@ def crest_strategy() -> subset_pb2.Strategy:
         options=[option, share],
         needs=["signals", "validation split"],
         cost="N + k C",
+        presets=[subset_pb2.StrategyPreset(name="paper", summary="as on CIFAR-10")],
     )
 
 
@@ -46,11 +47,13 @@ def test_strategies_are_listed_with_what_they_need_and_their_options(fake: Any, 
         "    Yang et al. 2023",
         "    --option norm=last_layer (one of last_layer, full)",
         "    --option share=0.01 (number > 0): of a set",
+        "    --preset paper: as on CIFAR-10",
         "uniform: random examples",
         "    needs labels, without weights, not balanced per class, cost N",
     ]
     first = json.loads(lipt("strategies", "--json").stdout)[0]
     assert first["options"][0]["name"] == "norm"
+    assert first["presets"] == [{"name": "paper", "summary": "as on CIFAR-10"}]
     assert first["needs"] == ["signals", "validation split"]
     assert first["cost"] == "N + k C"
 
@@ -82,6 +85,7 @@ def test_strategies_fit_a_terminal(width: int) -> None:
         "N + k C",
         "yes",
         "norm=last_layer",
+        "preset paper",
     ):
         assert words in text
     assert "N examples" in text

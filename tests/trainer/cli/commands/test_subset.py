@@ -55,6 +55,17 @@ def test_a_subset_in_json_has_stable_keys(fake: Any, lipt: Any, tmp_path: Path) 
     }
 
 
+def test_a_preset_is_asked_for_by_name(fake: Any, lipt: Any, tmp_path: Path) -> None:
+    script = subset_script()
+    script[0].subset.manifest_json = '{"preset": "paper"}'
+    fake.subset_scripts = [script]
+    out = str(tmp_path / "subset.npy")
+    result = lipt("subset", "get", "-s", "ccs", "-k", "2", "--preset", "paper", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    (request,) = fake.requests
+    assert (request.strategy, request.preset) == ("ccs", "paper")
+
+
 def test_an_early_stop_is_a_line_of_its_own(fake: Any, lipt: Any, tmp_path: Path) -> None:
     script = subset_script()
     script[0].subset.manifest_json = '{"stopped_early": "nothing is left to gain."}'

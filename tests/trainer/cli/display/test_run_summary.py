@@ -11,8 +11,8 @@ from tests.trainer.made_up import made_up_run
     ("num_snapshots", "told"),
     [
         (0, "K=10 steps"),
-        (1, "K=10 steps, a snapshot after step 5"),
-        (2, "K=10 steps, a snapshot after steps 3, 7"),
+        (1, "K=10 steps, a snapshot after step 10"),
+        (2, "K=10 steps, a snapshot after steps 5, 10"),
     ],
 )
 def test_a_run_says_when_its_learners_leave_snapshots(num_snapshots: int, told: str) -> None:
