@@ -91,7 +91,7 @@ def mixed_order(labels_N: Tensor, seed: int, which_pass: int) -> Tensor:
     generator = derive_generator(seed, "redrawn-order", which_pass)
     shuffled_N = torch.randperm(len(labels_N), generator=generator)
     places_N = torch.empty(len(labels_N), dtype=torch.float64)
-    for label in labels_N.unique().tolist():
+    for label in sorted(set(labels_N.tolist())):
         of_class_n = (labels_N[shuffled_N] == label).nonzero().flatten()
         begin = torch.rand((), generator=generator, dtype=torch.float64)
         ranks_n = torch.arange(len(of_class_n), dtype=torch.float64)

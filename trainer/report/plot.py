@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lipt.trainer.comparison.verdict import Outcome
+from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.views import IngredientView
 
 WIDTH = 640
