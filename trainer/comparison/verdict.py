@@ -170,10 +170,12 @@ def _cost(best: Outcome) -> str:
     parts += f"{_seconds(best.selection_seconds)} of selection"
     times = best.choosing_seconds / max(best.training_seconds, 1e-9)
     share = f"{times:.1f} times" if times >= 2 else f"{times:.0%} of"
-    again = "" if best.every else ", once, however often the subset is trained on"
+    often = "it is paid once, however often the subset is trained on"
+    if best.every:
+        often = "every training pays for selection again"
     return (
         f"Choosing with {best.strategy} cost {_seconds(best.choosing_seconds)} ({parts}), {share} "
-        f"main training's {_seconds(best.training_seconds)}{again}."
+        f"the {_seconds(best.training_seconds)} of main training; {often}."
     )
 
 

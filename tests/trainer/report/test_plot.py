@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.states import LearnerState
-from lipt.trainer.comparison.verdict import Difference, Outcome
+from lipt.trainer.comparison.intervals import Difference
+from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.report.gathering import Report
 from lipt.trainer.report.page import in_soup_order, render
 from lipt.trainer.report.plot import WIDTH, interval_scale, nice_ticks
@@ -29,7 +30,7 @@ def drawn(
 ) -> list[ET.Element]:
     """The drawings of that label on the page."""
     run = made_up_run(learners=tuple(learners))
-    page = render(Report(run, INFO, (), tuple(rows), "", None))
+    page = render(Report(run, INFO, (), tuple(rows), (), "", None))
     found = re.findall(rf'<svg[^>]*aria-label="{label}">.*?</svg>', page, re.DOTALL)
     return [ET.fromstring(drawing) for drawing in found]
 
@@ -101,7 +102,7 @@ def test_points_lie_inside_with_higher_accuracy_further_up() -> None:
     assert [group.attrib["class"] for group in plot.iter("g")] == ["mark s0 random", "mark s1"]
     points = list(plot.iter("circle"))
     assert [point.findtext("title") for point in points] == [
-        "uniform, 10%: 70.0% in 10 s",
+        "random (uniform), 10%: 70.0% in 10 s",
         "craig, 10%: 80.0% in 20 s",
         "craig, 30%: 90.0% in 40 s",
     ]
