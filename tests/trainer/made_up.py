@@ -88,6 +88,7 @@ _OUTCOME = Outcome(
     total_seconds=7.0,
     bytes_sent=0.0,
     reach=None,
+    course=(),
 )
 _RECORD = EpochRecord(
     epoch=1,

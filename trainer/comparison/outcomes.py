@@ -15,8 +15,9 @@ from lipt.trainer.comparison.intervals import (
     mean_and_deviation,
     paired_difference,
 )
-from lipt.trainer.comparison.reaching import Reach, reach
+from lipt.trainer.comparison.reaching import Reach, course, reach
 from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.main_training.records import Look
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Outcome:
         too, which has few passes on purpose.
     choosing_seconds: of `total_seconds`: pre-training, selection, and waiting for a new one.
     reach: how soon it came to the target; None without one, or without looks on the way.
+    course: means over the trainings at each look, their seconds with choosing included.
     """
 
     strategy: str
@@ -60,6 +62,7 @@ class Outcome:
     total_seconds: float
     bytes_sent: float
     reach: Reach | None
+    course: tuple[Look, ...]
 
     @property
     def label(self) -> str:
@@ -170,6 +173,7 @@ class _Fraction:
             total_seconds=fmean(trial.total_seconds for trial in row),
             bytes_sent=fmean(trial.bytes_sent for trial in row),
             reach=reached,
+            course=course(row),
         )
 
     def _rival(self, trial: Trial) -> tuple[Sequence[Trial], str]:

@@ -14,6 +14,7 @@ from statistics import fmean
 
 from lipt.trainer.comparison.intervals import Difference, Key, paired_difference
 from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.main_training.records import Look
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,20 @@ class Reach:
     redrawn: Reached | None
     to_everything: Difference | None
     to_redrawn: Difference | None
+
+
+def course(trials: Sequence[Trial]) -> tuple[Look, ...]:
+    """Means over trainings that were looked at after the same steps; else nothing."""
+    if len({tuple(look.step for look in trial.looks) for trial in trials}) != 1:
+        return ()
+    return tuple(
+        Look(
+            step=looks[0].step,
+            seconds=fmean(look.seconds for look in looks),
+            accuracy=fmean(look.accuracy for look in looks),
+        )
+        for looks in zip(*(trial.course for trial in trials), strict=True)
+    )
 
 
 def reach(

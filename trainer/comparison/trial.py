@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +90,17 @@ class Trial:
         """Choosing and main training."""
         return self.choosing_seconds + self.training_seconds
 
+    @property
+    def course(self) -> tuple[Look, ...]:
+        """The looks, their seconds with the choosing before training included."""
+        before = self.pretraining_seconds + self.selection_seconds
+        return tuple(replace(look, seconds=before + look.seconds) for look in self.looks)
+
     def reached(self, target: float) -> tuple[int, float] | None:
         """When a look first found this accuracy: steps and seconds, choosing included."""
-        before = self.pretraining_seconds + self.selection_seconds
-        for look in self.looks:
+        for look in self.course:
             if look.accuracy >= target:
-                return look.step, before + look.seconds
+                return look.step, look.seconds
         return None
 
 

@@ -53,6 +53,18 @@ def accuracy_against_cost(rows: Sequence[Outcome]) -> Plot:
     return Plot(320, x, Scale(y_ticks[0], y_ticks[-1], 276, _TOP), x_ticks, y_ticks)
 
 
+def accuracy_over_time(rows: Sequence[Outcome]) -> Plot | None:
+    """The plot of test accuracy in the course of training; None where nobody looked."""
+    looks = [look for row in rows for look in row.course]
+    if not looks:
+        return None
+    x_ticks = nice_ticks(0.0, max(look.seconds for look in looks))
+    ys = [look.accuracy for look in looks]
+    y_ticks = nice_ticks(min(ys), max(ys))
+    x = Scale(x_ticks[0], x_ticks[-1], _LEFT, _RIGHT)
+    return Plot(320, x, Scale(y_ticks[0], y_ticks[-1], 276, _TOP), x_ticks, y_ticks)
+
+
 def soup_by_learner(tried: Sequence[IngredientView]) -> Plot:
     """The plot of the soup's ingredients, at least one: each has the x from its place to the next.
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lipt.trainer.comparison.reaching import Reach, Reached, reach
+from lipt.trainer.comparison.reaching import Reach, Reached, course, reach
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import Look
 from tests.trainer.made_up import made_up_trial
@@ -65,3 +65,16 @@ def test_without_looks_on_the_way_nothing_is_known() -> None:
     value = found(trials(SOON), old, [])
     assert value.everything is None
     assert value.to_everything is None
+
+
+def test_the_course_is_the_mean_at_each_look() -> None:
+    assert course(trials((0.3, 0.5), (0.4, 0.7), before=5.0)) == (
+        Look(10, 6.0, pytest.approx(0.35)),
+        Look(20, 7.0, pytest.approx(0.6)),
+    )
+    assert course([made_up_trial()]) == ()
+
+
+def test_trainings_of_other_steps_have_no_course_in_common() -> None:
+    other = made_up_trial(seed=1, looks=(Look(7, 1.0, 0.5),))
+    assert course([*trials(SOON), other]) == ()

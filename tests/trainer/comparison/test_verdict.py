@@ -153,8 +153,8 @@ def faster(**changes: Any) -> str:
         (
             UNDECIDED,
             (
-                "not told apart from everything, at +0.2 points (95% interval -2.0 to +2.4, 3 seeds; "
-                "about 9 would tell one point)."
+                "not told apart from everything, at +0.2 points (95% interval -2.0 to +2.4, "
+                "3 seeds; about 9 would tell one point)."
             ),
         ),
         (ALONE, "+2.0 points from everything (one seed tells nothing)."),
@@ -247,13 +247,17 @@ def test_without_everything_and_re_drawn_random_nothing_is_said_of_them() -> Non
     [
         (
             {"pretraining_seconds": 12.0, "selection_seconds": 0.25, "choosing_seconds": 12.25},
-            "cost 12 s (12 s of pre-training and 0.2 s of selection), 2.5 times the 5.0 s of main "
-            "training; it is paid once, however often the subset is trained on.",
+            (
+                "cost 12 s (12 s of pre-training and 0.2 s of selection), 2.5 times the 5.0 s "
+                "of main training; it is paid once, however often the subset is trained on."
+            ),
         ),
         (
             {"selection_seconds": 2.0, "choosing_seconds": 2.0, "every": 5},
-            "cost 2.0 s (0.0 s of pre-training and 2.0 s of selection), 40% of the 5.0 s of main "
-            "training; every training pays for selection again.",
+            (
+                "cost 2.0 s (0.0 s of pre-training and 2.0 s of selection), 40% of the 5.0 s "
+                "of main training; every training pays for selection again."
+            ),
         ),
     ],
 )
