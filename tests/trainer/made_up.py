@@ -11,8 +11,9 @@ import numpy as np
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets.digest import subset_digest
+from lipt.trainer.comparison.intervals import Difference
+from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.comparison.trial import Trial
-from lipt.trainer.comparison.verdict import Difference, Outcome
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import IngredientView, LearnerView, RunView
@@ -68,15 +69,26 @@ _TRIAL = Trial(
 _OUTCOME = Outcome(
     strategy="craig",
     fraction=0.1,
+    every=0,
     num_seeds=3,
+    num_trainings=3,
     mean_accuracy=0.5,
     std_accuracy=0.01,
-    difference=Difference(0.0, -0.1, 0.1),
+    rival="random",
+    difference=Difference(0.0, -0.1, 0.1, 3),
+    to_everything=None,
+    to_redrawn=None,
     subset_accuracy=1.0,
     levelled_off=True,
     num_steps=10,
+    pretraining_seconds=0.0,
+    selection_seconds=0.0,
+    choosing_seconds=0.0,
+    training_seconds=7.0,
     total_seconds=7.0,
     bytes_sent=0.0,
+    reach=None,
+    course=(),
 )
 _RECORD = EpochRecord(
     epoch=1,

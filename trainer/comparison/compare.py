@@ -1,54 +1,27 @@
-"""Comparison run: a pipeline per seed, its subsets, and a training of each."""
+"""Comparison run: a pipeline per seed, and the trainings of its cells that are missing."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from lipt.common.config.validation import merge
 from lipt.common.data import Dataset
 from lipt.common.errors import BudgetError, ConfigError, SubsetError
 from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison.trial import BASELINES, LATE, Trial, TrialFile, levelled_off
-from lipt.trainer.main_training import Recipe, Schedule, fit
+from lipt.trainer.comparison.baselines import EVERYTHING, REDRAWN, label, require_baselines
+from lipt.trainer.comparison.bench import Bench
+from lipt.trainer.comparison.plan import Plan
+from lipt.trainer.comparison.trial import Trial, TrialFile
+from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.examples import require_comparable
 from lipt.trainer.main_training.records import OnStep
-from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.reselection.reselection import require_reselectable
 from lipt.trainer.views import RunView
-
-# What a trial tells of: both accuracies at the end, and what `levelled_off` looks at.
-_SCHEDULE = Schedule(test_at=(), subset_at=(LATE,))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is compared.
-
-    recipe: of every training; its steps are the same for every subset, its seed is the
-        pipeline's. Without `steps`, they are its epochs on the largest subset.
-    run_overrides: settings of the runs, nested as in `RunConfig`.
-    """
-
-    strategies: tuple[str, ...]
-    fractions: tuple[float, ...]
-    seeds: tuple[int, ...]
-    model: str
-    recipe: Recipe
-    run_overrides: Mapping[str, Any] = field(default_factory=dict)
-
-    def overrides(self, seed: int) -> dict[str, Any]:
-        """The settings of a seed's run."""
-        return merge(self.run_overrides, {"model": self.model, "seed": seed})
-
-    def all_strategies(self) -> tuple[str, ...]:
-        """Both kinds of random first, then what was asked for, each once."""
-        return tuple(dict.fromkeys((*BASELINES, *self.strategies)))
 
 
 def compare(
@@ -64,7 +37,7 @@ def compare(
     on_step: OnStep | None = None,
     pretrain: Callable[[int], RunView] | None = None,
 ) -> list[Trial]:
-    """Train every strategy's subset of every fraction and seed, at equal optimizer steps.
+    """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
     Args:
         client: connected to a coordinator that has `train` as its data.
@@ -92,51 +65,38 @@ def compare(
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
     recipe = plan.recipe.model_copy(update={"steps": steps})
     trials = TrialFile(out, _identity(plan, recipe, train, test))
-    cells = [(fraction, name) for fraction in plan.fractions for name in plan.all_strategies()]
+    bench = Bench(client, plan.model, train, test, recipe, device, allowed_modules, on_step)
     for seed in plan.seeds:
-        missing = [cell for cell in cells if trials.find(seed, cell[1], cell[0]) is None]
-        if not missing:
-            continue
-        say(f"seed {seed}: the run")
-        run = _run(client, plan, seed) if pretrain is None else pretrain(seed)
-        for fraction, strategy in missing:
-            subset = client.subset(run.run_id, strategy, fraction=fraction)
-            trained = fit(
-                plan.model,
-                train,
-                subset=subset,
-                test=test,
-                recipe=recipe.model_copy(update={"seed": seed}),
-                schedule=_SCHEDULE,
-                device=device,
-                allowed_modules=allowed_modules,
-                on_step=on_step,
-            )
-            accuracies = trained.subset_accuracies
-            trial = Trial(
-                seed=seed,
-                strategy=strategy,
-                fraction=fraction,
-                num_examples=len(subset),
-                num_steps=trained.num_steps,
-                weighted=recipe.weighted and bool((subset.weights != 1).any()),
-                test_accuracy=trained.test_accuracy or 0.0,
-                subset_accuracy=accuracies[-1][1],
-                levelled_off=levelled_off(accuracies, trained.num_steps),
-                training_seconds=trained.seconds,
-                digest=subset.digest,
-                **_costs(run, subset),
-            )
+        missing = [cell for cell in plan.cells(seed) if trials.find(cell) is None]
+        run = None
+        for cell in missing:
+            if cell.strategy == EVERYTHING:
+                trial = bench.everything(cell)
+            elif cell.strategy == REDRAWN:
+                trial = bench.redrawn(cell)
+            else:
+                if run is None:
+                    say(f"seed {seed}: the run")
+                    run = _run(client, plan, seed) if pretrain is None else pretrain(seed)
+                trial = bench.chosen(cell, run)
             trials.add(trial)
-            say(
-                f"seed {seed}, {fraction:.0%}, {strategy}: {trial.test_accuracy:.1%} on the test "
-                f"set, {trial.subset_accuracy:.1%} on the subset, {trial.training_seconds:.0f} s"
-            )
+            say(_line(trial, plan.training_seeds))
     return trials.trials
+
+
+def _line(trial: Trial, training_seeds: int) -> str:
+    """What a trial came to, in words."""
+    which = f", training {trial.repeat + 1}" if training_seeds > 1 else ""
+    return (
+        f"seed {trial.seed}{which}, {trial.fraction:.0%}, {label(trial.strategy, trial.every)}: "
+        f"{trial.test_accuracy:.1%} on the test set, {trial.subset_accuracy:.1%} on the subset, "
+        f"{trial.training_seconds:.0f} s"
+    )
 
 
 def _check(client: Client, plan: Plan, train: Dataset, test: Dataset) -> None:
     """Refuse now what would otherwise be refused after a run, or after hours of training."""
+    require_baselines(plan.baselines)
     known = {strategy.name: strategy for strategy in client.strategies()}
     for name in plan.strategies:
         if name not in known:
@@ -147,6 +107,8 @@ def _check(client: Client, plan: Plan, train: Dataset, test: Dataset) -> None:
                 f"{name} needs features of pairs, which a comparison does not have. Leave it "
                 "out; 'lipt subset get --features' gives its subset."
             )
+        if plan.every:
+            require_reselectable(client, name)
     if not round(min(plan.fractions) * len(train)):
         raise BudgetError(
             f"fraction {min(plan.fractions)} of {len(train)} examples keeps none. Choose at "
@@ -188,17 +150,3 @@ def _run(client: Client, plan: Plan, seed: int) -> RunView:
     same = [run for run in client.runs() if run.name == name and run.state not in ended]
     run = same[0] if same else client.start_run(overrides, name=name)
     return client.wait(run.run_id)
-
-
-def _costs(run: RunView, subset: Subset) -> dict[str, Any]:
-    if subset.strategy in BASELINES or run.costs is None:
-        return {"pretraining_seconds": 0.0, "selection_seconds": 0.0, "bytes_sent": 0}
-    costs = run.costs
-    return {
-        "pretraining_seconds": costs.initialization_seconds
-        + costs.sharding_seconds
-        + costs.training_seconds
-        + costs.merging_seconds,
-        "selection_seconds": float(subset.manifest["costs"]["selection_seconds"]),
-        "bytes_sent": costs.bytes_to_workers + costs.bytes_from_workers,
-    }

@@ -1,18 +1,17 @@
-"""Trial: one training of one subset, as a value and as a line of a file."""
+"""Trial: one training, on one subset or on what replaces it, as a value and a line of a file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lipt.common.errors import ConfigError
+from lipt.trainer.main_training.records import Look
 from lipt.trainer.writing.differences import differences
 from lipt.trainer.writing.files import write_atomically
-
-BASELINES = ("uniform", "uniform_per_class")
 
 # Accuracy on the subset that is this high, or has moved less than this since
 # four fifths of the steps, has levelled off.
@@ -22,15 +21,39 @@ LATE = 0.8
 
 
 @dataclass(frozen=True)
+class Cell:
+    """One place in a comparison, which one trial fills.
+
+    seed: of the whole pipeline.
+    strategy: a strategy of the coordinator, or a baseline.
+    fraction: of the data set that an epoch has.
+    every: epochs after which the subset was drawn or chosen again; 0 where it stayed.
+    repeat: which of the trainings of this pipeline seed, from 0.
+    """
+
+    seed: int
+    strategy: str
+    fraction: float
+    every: int = 0
+    repeat: int = 0
+
+
+@dataclass(frozen=True)
 class Trial:
-    """What training on one subset came to.
+    """What one training came to. Files of older versions lack the fields that have defaults.
 
     seed: of the whole pipeline: run, subset, and main training.
     pretraining_seconds: of the run that the subset was selected on; 0 for random ones.
-    selection_seconds: as the coordinator counted them. The first strategy that asks for
-        signals pays for them.
+    selection_seconds: of the first subset, as the coordinator counted them. The first
+        strategy that asks for signals pays for them.
+    training_seconds: of main training, without the time that accuracies took. (Older files:
+        with it.)
     bytes_sent: between the coordinator and its workers; 0 for random subsets.
     levelled_off: whether accuracy on the subset had, so that more steps would change little.
+    digest: of the first subset; empty for everything.
+    every, repeat: as in `Cell`.
+    waited_seconds: how long training stood still for subsets that were chosen again.
+    looks: test accuracy over the course of training, whose seconds count from its start.
     """
 
     seed: int
@@ -47,11 +70,38 @@ class Trial:
     training_seconds: float
     bytes_sent: int
     digest: str
+    every: int = 0
+    repeat: int = 0
+    waited_seconds: float = 0.0
+    looks: tuple[Look, ...] = ()
+
+    @property
+    def cell(self) -> Cell:
+        """The place that it fills."""
+        return Cell(self.seed, self.strategy, self.fraction, self.every, self.repeat)
+
+    @property
+    def choosing_seconds(self) -> float:
+        """Pre-training, the first selection, and those that training waited for."""
+        return self.pretraining_seconds + self.selection_seconds + self.waited_seconds
 
     @property
     def total_seconds(self) -> float:
-        """Pre-training, selection and main training."""
-        return self.pretraining_seconds + self.selection_seconds + self.training_seconds
+        """Choosing and main training."""
+        return self.choosing_seconds + self.training_seconds
+
+    @property
+    def course(self) -> tuple[Look, ...]:
+        """The looks, their seconds with the choosing before training included."""
+        before = self.pretraining_seconds + self.selection_seconds
+        return tuple(replace(look, seconds=before + look.seconds) for look in self.looks)
+
+    def reached(self, target: float) -> tuple[int, float] | None:
+        """When a look first found this accuracy: steps and seconds, choosing included."""
+        for look in self.course:
+            if look.accuracy >= target:
+                return look.step, look.seconds
+        return None
 
 
 def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int) -> bool:
@@ -96,12 +146,9 @@ class TrialFile:
         lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
         write_atomically(path, ("\n".join(lines) + "\n").encode())
 
-    def find(self, seed: int, strategy: str, fraction: float) -> Trial | None:
+    def find(self, cell: Cell) -> Trial | None:
         """The trial, if it has been done."""
-        for trial in self.trials:
-            if (trial.seed, trial.strategy, trial.fraction) == (seed, strategy, fraction):
-                return trial
-        return None
+        return next((trial for trial in self.trials if trial.cell == cell), None)
 
     def add(self, trial: Trial) -> None:
         """Write one more, on disk at once."""
@@ -125,12 +172,17 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
             "there yet."
         )
     try:
-        trials = [Trial(**values) for line in lines[1:] if (values := _parsed(line)) is not None]
+        trials = [_trial(values) for line in lines[1:] if (values := _parsed(line)) is not None]
     except TypeError as error:
         raise ConfigError(
             f"{path} was written by another version: {error}. Name another file."
         ) from None
     return identity, trials
+
+
+def _trial(values: dict[str, Any]) -> Trial:
+    looks = tuple(Look(**look) for look in values.pop("looks", ()))
+    return Trial(**values, looks=looks)
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -1,143 +1,210 @@
-"""Verdict of a comparison: outcomes per strategy, and one plain sentence about them.
+"""Verdict of a comparison: answers to three questions that a user has, in plain words.
 
-The seeds are those of the whole pipeline, so the same seed's random subset is the pair of
-a strategy's: differences are taken within a seed, which removes what the seeds have in
-common, and their confidence interval is Student's.
+Is the chosen subset better than a random one of its size? Is it faster to an accuracy than
+training on everything for as long? What did choosing cost? An answer that is no is said as
+plainly as one that is yes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, sqrt
-from statistics import fmean, stdev
 
-from lipt.common.imports.extras import import_extra
-from lipt.trainer.comparison.trial import BASELINES, Trial
+from lipt.trainer.comparison.baselines import EVERYTHING, REDRAWN, label
+from lipt.trainer.comparison.intervals import Difference
+from lipt.trainer.comparison.outcomes import Outcome
+from lipt.trainer.comparison.reaching import Reach, Reached
+from lipt.trainer.writing.formatting import format_percent
 
-_CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Accuracy minus random's, paired by seed; the interval is infinite with one pair."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there is an interval to speak of."""
-        return isfinite(self.low)
+_REDRAWN = label(REDRAWN, 1)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One strategy at one fraction over all seeds.
+class Answers:
+    """What is to be said of one fraction; a text is empty where nothing was measured for it.
 
-    difference: to the better of the two random baselines; None for these.
+    every: epochs after which subsets were chosen again; 0 where they stayed.
+    better: is a chosen subset better than a random one of its size?
+    beats_random: whether a chosen subset is, beyond its interval.
+    faster: is it faster to an accuracy than everything, and than re-drawn random?
+    cost: what did choosing cost?
     """
 
-    strategy: str
     fraction: float
-    num_seeds: int
-    mean_accuracy: float
-    std_accuracy: float
-    difference: Difference | None
-    subset_accuracy: float
-    levelled_off: bool
-    num_steps: int
-    total_seconds: float
-    bytes_sent: float
+    every: int
+    better: str
+    beats_random: bool
+    faster: str
+    cost: str
 
     @property
-    def beats_random(self) -> bool:
-        """Whether zero lies below the interval."""
-        return self.difference is not None and self.difference.low > 0
+    def texts(self) -> list[str]:
+        """The answers that there are, in order."""
+        return [text for text in (self.better, self.faster, self.cost) if text]
 
 
-def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
-    """One row per fraction and strategy: the baselines first, then the best first."""
-    rows: list[Outcome] = []
-    for fraction in sorted({trial.fraction for trial in trials}):
-        of_fraction = [trial for trial in trials if trial.fraction == fraction]
-        random = _better_baseline(of_fraction)
-        found = [
-            _outcome([trial for trial in of_fraction if trial.strategy == strategy], random)
-            for strategy in dict.fromkeys(trial.strategy for trial in of_fraction)
-        ]
-        rows += sorted(found, key=lambda row: (row.difference is not None, -row.mean_accuracy))
-    return rows
-
-
-def paired_difference(
-    accuracies: dict[int, float], baseline: dict[int, float], confidence: float = _CONFIDENCE
-) -> Difference:
-    """The mean difference and its confidence interval, over the seeds that both have.
-
-    Args:
-        accuracies: by seed.
-        baseline: by seed.
-        confidence: in (0, 1).
-
-    Raises:
-        MissingExtraError: scipy, which has Student's distribution, is not installed.
-    """
-    seeds = sorted(accuracies.keys() & baseline.keys())
-    differences = [accuracies[seed] - baseline[seed] for seed in seeds]
-    mean = fmean(differences)
-    if len(differences) < 2:
-        return Difference(mean, -inf, inf)
-    stats = import_extra(
-        "scipy.stats", package="scipy", extra="report", needed_for="a confidence interval"
-    )
-    quantile = float(stats.t.ppf((1 + confidence) / 2, df=len(differences) - 1))
-    margin = quantile * stdev(differences) / sqrt(len(differences))
-    return Difference(mean, mean - margin, mean + margin)
+def answers(rows: Sequence[Outcome]) -> list[Answers]:
+    """What the outcomes say, for each fraction and way of choosing."""
+    found = []
+    for fraction in sorted({row.fraction for row in rows if row.strategy != EVERYTHING}):
+        within = [row for row in rows if row.fraction == fraction]
+        chosen = [row for row in within if not row.is_baseline]
+        if not chosen:
+            text = f"{_at(fraction)} nothing was chosen."
+            found.append(Answers(fraction, 0, text, beats_random=False, faster="", cost=""))
+        for every in sorted({row.every for row in chosen}):
+            tried = [row for row in chosen if row.every == every]
+            best = max(tried, key=lambda row: row.mean_accuracy)
+            fixed = [row for row in within if row.is_baseline]
+            found.append(
+                Answers(
+                    fraction,
+                    every,
+                    better=_better(best, tried) + _rising([*fixed, *tried]),
+                    beats_random=any(row.beats_random for row in tried),
+                    faster=_faster(best),
+                    cost=_cost(best),
+                )
+            )
+    return found
 
 
 def verdict(rows: Sequence[Outcome]) -> str:
-    """One sentence per fraction: what beats random, by how much, or that nothing does."""
-    return " ".join(
-        _sentence(fraction, [row for row in rows if row.fraction == fraction])
-        for fraction in sorted({row.fraction for row in rows})
-    )
+    """All answers, a line for each."""
+    return "\n".join(text for found in answers(rows) for text in found.texts)
 
 
-def _sentence(fraction: float, rows: list[Outcome]) -> str:
-    tried = [row for row in rows if row.difference is not None]
-    if not tried:
-        return f"At {fraction:.0%} only random subsets were tried."
-    best = max(tried, key=lambda row: row.mean_accuracy)
-    if best.num_seeds < 2:
-        text = f"At {fraction:.0%} one seed is too few to tell {best.strategy} from random."
-    elif best.beats_random:
-        text = f"At {fraction:.0%} {best.strategy} beats random by {_interval(best)}"
-        also = [row.strategy for row in tried if row.beats_random and row is not best]
+def _better(best: Outcome, tried: Sequence[Outcome]) -> str:
+    compared = [row for row in tried if row.difference is not None]
+    at = _at(best.fraction)
+    if best.difference is None:
+        return f"{at} {best.label} was not compared with a random subset."
+    if not best.difference.bounded:
+        return f"{at} one seed is too few to tell {best.label} from {best.rival}."
+    if best.beats_random:
+        text = f"{at} {best.label} beats {best.rival} by {_points(best.difference)}"
+        also = [row.label for row in compared if row.beats_random and row is not best]
         text += f", and so {_do(also)} {_and(also)}" if also else ""
-        others = [row.strategy for row in tried if not row.beats_random]
-        text += f"; {_and(others)} {_do(others)} not beat random." if others else "."
-    else:
-        names = [row.strategy for row in tried if not row.beats_random]
-        text = f"At {fraction:.0%} {_and(names)} {_do(names)} not beat random: "
-        text += "it" if len(names) == 1 else f"the best, {best.strategy},"
-        text += f" differs by {_interval(best, '+')}."
-    rising = [row.strategy for row in rows if not row.levelled_off]
-    if rising:
-        whom = "all of them" if len(rising) == len(rows) else _and(rising)
-        text += f" Accuracy on the subset was still rising with {whom}: train longer."
+        others = [row.label for row in compared if not row.beats_random]
+        return text + (f"; {_and(others)} {_do(others)} not beat it." if others else ".")
+    names = [row.label for row in compared if not row.beats_random]
+    text = f"{at} {_and(names)} {_do(names)} not beat {best.rival}: "
+    text += "it" if len(names) == 1 else f"the best, {best.label},"
+    return f"{text} differs by {_points(best.difference, '+')}."
+
+
+def _rising(rows: Sequence[Outcome]) -> str:
+    rising = [row.label for row in rows if row.levelled_off is False]
+    if not rising:
+        return ""
+    asked = [row for row in rows if row.levelled_off is not None]
+    whom = "all of them" if len(rising) == len(asked) else _and(rising)
+    return f" Accuracy on the subset was still rising with {whom}: train longer."
+
+
+def _faster(best: Outcome) -> str:
+    rivals = (EVERYTHING, best.to_everything), (_REDRAWN, best.to_redrawn)
+    standing = [
+        _standing(difference, rival) for rival, difference in rivals if difference is not None
+    ]
+    if not standing:
+        return ""
+    text = f"Trained for as many steps, {best.label} is {_and(standing)}."
+    return text + (_sooner(best.reach) if best.reach is not None else "")
+
+
+def _standing(difference: Difference, rival: str) -> str:
+    if not difference.bounded:
+        return f"{100 * difference.mean:+.1f} points from {rival} (one seed tells nothing)"
+    if difference.low > 0:
+        return f"better than {rival} by {_points(difference)}"
+    if difference.high < 0:
+        return f"worse than {rival} by {_points(_negated(difference))}"
+    return f"not told apart from {rival}, at {_points(difference, '+')}"
+
+
+def _sooner(reach: Reach) -> str:
+    rivals = [
+        (EVERYTHING, reach.everything, reach.to_everything),
+        (_REDRAWN, reach.redrawn, reach.to_redrawn),
+    ]
+    target = format_percent(reach.target) + (", what random ends with," if reach.of_random else "")
+    text = f" To {target} it takes {_when(reach.own)}, choosing included"
+    for rival, theirs, difference in rivals:
+        if theirs is not None:
+            text += f"; {rival} takes {_when(theirs)}{_which(reach.own, theirs, difference)}"
+    return f"{text}."
+
+
+def _when(reached: Reached) -> str:
+    if reached.seconds is None or reached.steps is None:
+        return f"more than all steps in each of {reached.num_trainings} trainings"
+    text = f"{_seconds(reached.seconds)} ({reached.steps:.0f} steps)"
+    if not reached.always:
+        text += f" in {reached.num_reached} of {reached.num_trainings} trainings, and never else"
     return text
 
 
-def _interval(row: Outcome, sign: str = "") -> str:
-    if row.difference is None:
+def _which(own: Reached, theirs: Reached, difference: Difference | None) -> str:
+    """Who is faster, in words to follow what the rival takes."""
+    if difference is None:
+        if own.always and not theirs.num_reached:
+            return ", so choosing is faster"
+        if theirs.always and not own.num_reached:
+            return ", so choosing is slower"
+        return ", so neither is shown to be faster"
+    if not difference.bounded:
         return ""
-    mean, low, high = (
-        f"{100 * value:{sign}.1f}"
-        for value in (row.difference.mean, row.difference.low, row.difference.high)
+    interval = f"by {_seconds(abs(difference.mean))} (95% interval "
+    low, high = sorted((abs(difference.low), abs(difference.high)))
+    interval += f"{_seconds(low)} to {_seconds(high)}, {difference.basis})"
+    if difference.high < 0:
+        return f", so choosing is faster {interval}"
+    if difference.low > 0:
+        return f", so choosing is slower {interval}"
+    return ", so neither is shown to be faster"
+
+
+def _cost(best: Outcome) -> str:
+    parts = f"{_seconds(best.pretraining_seconds)} of pre-training and "
+    parts += f"{_seconds(best.selection_seconds)} of selection"
+    times = best.choosing_seconds / max(best.training_seconds, 1e-9)
+    share = f"{times:.1f} times" if times >= 2 else f"{times:.0%} of"
+    often = "it is paid once, however often the subset is trained on"
+    if best.every:
+        often = "every training pays for selection again"
+    return (
+        f"Choosing with {best.strategy} cost {_seconds(best.choosing_seconds)} ({parts}), {share} "
+        f"the {_seconds(best.training_seconds)} of main training; {often}."
     )
-    return f"{mean} points (95% interval {low} to {high}, {row.num_seeds} seeds)"
+
+
+def _at(fraction: float) -> str:
+    return f"At {100 * fraction:g}%"
+
+
+def _points(difference: Difference, sign: str = "") -> str:
+    mean, low, high = (
+        f"{100 * value:{sign}.1f}" for value in (difference.mean, difference.low, difference.high)
+    )
+    needed = difference.num_needed
+    more = "" if needed is None else f"; about {needed} would tell one point"
+    return f"{mean} points (95% interval {low} to {high}, {difference.basis}{more})"
+
+
+def _negated(difference: Difference) -> Difference:
+    return Difference(
+        -difference.mean,
+        -difference.high,
+        -difference.low,
+        num_units=difference.num_units,
+        unit=difference.unit,
+        num_needed=difference.num_needed,
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _and(names: Sequence[str]) -> str:
@@ -147,30 +214,3 @@ def _and(names: Sequence[str]) -> str:
 
 def _do(names: Sequence[str]) -> str:
     return "does" if len(names) == 1 else "do"
-
-
-def _better_baseline(trials: Sequence[Trial]) -> dict[int, float]:
-    by_strategy = [
-        {trial.seed: trial.test_accuracy for trial in trials if trial.strategy == name}
-        for name in BASELINES
-    ]
-    return max(by_strategy, key=lambda found: fmean(found.values()) if found else -inf)
-
-
-def _outcome(trials: Sequence[Trial], random: dict[int, float]) -> Outcome:
-    accuracies = {trial.seed: trial.test_accuracy for trial in trials}
-    first = trials[0]
-    compared = first.strategy not in BASELINES and accuracies.keys() & random.keys()
-    return Outcome(
-        strategy=first.strategy,
-        fraction=first.fraction,
-        num_seeds=len(trials),
-        mean_accuracy=fmean(accuracies.values()),
-        std_accuracy=stdev(accuracies.values()) if len(trials) > 1 else 0.0,
-        difference=paired_difference(accuracies, random) if compared else None,
-        subset_accuracy=fmean(trial.subset_accuracy for trial in trials),
-        levelled_off=all(trial.levelled_off for trial in trials),
-        num_steps=first.num_steps,
-        total_seconds=fmean(trial.total_seconds for trial in trials),
-        bytes_sent=fmean(trial.bytes_sent for trial in trials),
-    )

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from lipt.common.errors import ConfigError, WeightsError
 from lipt.common.weights.container import pack, read_container
 from lipt.common.weights.specs import Weights, check_specs, specs_of
+from lipt.trainer.main_training.records import Look
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.writing.differences import differences
 from lipt.trainer.writing.files import write_atomically
@@ -34,7 +35,11 @@ _SUBSET_FIELDS = ("fingerprint", "digest", "strategy")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training has come."""
+    """How far training has come.
+
+    evaluation_seconds: those of `seconds` that accuracies took.
+    looks: every time that the test set was looked at, in order.
+    """
 
     epoch: int
     step: int
@@ -42,6 +47,8 @@ class Progress:
     seconds: float
     # (step, accuracy on the subset) of every evaluation so far.
     subset_accuracies: tuple[tuple[int, float], ...] = ()
+    evaluation_seconds: float = 0.0
+    looks: tuple[Look, ...] = ()
 
 
 @dataclass(frozen=True)

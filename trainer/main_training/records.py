@@ -38,12 +38,28 @@ class EpochRecord:
 
 
 @dataclass(frozen=True)
+class Look:
+    """One look at the test set in the course of training.
+
+    step: optimizer steps until then.
+    seconds: of training until then, without the time that accuracies took.
+    accuracy: in [0, 1].
+    """
+
+    step: int
+    seconds: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
 class Trained:
     """The result of main training.
 
     weights: the model's state dict, on the CPU.
+    evaluation_seconds: those of `seconds` that accuracies took.
     test_accuracy: after the last step; None without a test set.
     subset_accuracies: (step, accuracy on the subset without augmentation), in order.
+    looks: every time that the test set was looked at, in order.
     """
 
     weights: Weights
@@ -51,6 +67,8 @@ class Trained:
     seconds: float
     test_accuracy: float | None
     subset_accuracies: tuple[tuple[int, float], ...]
+    evaluation_seconds: float = 0.0
+    looks: tuple[Look, ...] = ()
 
 
 OnEpoch = Callable[[EpochRecord], None]

@@ -20,16 +20,29 @@ class Schedule:
     """When main training does something besides training.
 
     Accuracy is taken between epochs: after the last one, and for each of some shares of all
-    steps after the last epoch that ends by then.
+    steps after the last epoch that ends by then. A comparison of data sets of different
+    sizes wants it at the same steps for all, so the test set can be looked at within epochs.
 
     test_at: shares, in (0, 1), at which the test set is looked at.
     subset_at: shares at which the subset is, without augmentation.
+    within_epochs: whether the test set is looked at on the very steps of `test_at`, in the
+        midst of an epoch, too.
     checkpoint_seconds: time between checkpoints; 0 writes one after every epoch.
     """
 
     test_at: Sequence[float] = evenly(10)
     subset_at: Sequence[float] = evenly(10)
     checkpoint_seconds: float = 60.0
+    within_epochs: bool = False
+
+    def test_steps(self, num_steps: int) -> frozenset[int]:
+        """The steps of `test_at`, of so many in all; the last one is never among them."""
+        return frozenset(mark(share, num_steps) for share in self.test_at) - {num_steps}
+
+
+def mark(share: float, num_steps: int) -> int:
+    """The last step by which no more than a share of all steps has been taken."""
+    return math.floor(share * num_steps + _ROUNDING)
 
 
 def due(shares: Sequence[float], step: int, next_step: int, num_steps: int) -> bool:
@@ -41,5 +54,5 @@ def due(shares: Sequence[float], step: int, next_step: int, num_steps: int) -> b
         next_step: what they will be after the next epoch.
         num_steps: how many there are in all.
     """
-    marks = (math.floor(share * num_steps + _ROUNDING) for share in shares)
-    return step == num_steps or any(step <= mark < next_step for mark in marks)
+    marks = (mark(share, num_steps) for share in shares)
+    return step == num_steps or any(step <= place < next_step for place in marks)

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lipt.common.data import Dataset
 from lipt.common.determinism.seeding import derive_generator
@@ -32,7 +32,7 @@ from lipt.trainer.main_training.checkpoints import (
 from lipt.trainer.main_training.examples import Examples, SubsetSource
 from lipt.trainer.main_training.forward import ForwardPass, accuracy
 from lipt.trainer.main_training.recipe import Recipe
-from lipt.trainer.main_training.records import EpochRecord, OnEpoch, OnStep, Trained
+from lipt.trainer.main_training.records import EpochRecord, Look, OnEpoch, OnStep, Trained
 from lipt.trainer.main_training.schedule import Schedule, due
 from lipt.trainer.main_training.steps import Steps
 from lipt.trainer.subsets.subset import Subset
@@ -72,8 +72,12 @@ class Training:
         num_steps = recipe.num_steps(len(self._examples))
         self._steps = Steps(model, forward_pass, recipe, num_steps)
         self._progress = Progress(epoch=0, step=0, num_steps=num_steps, seconds=0.0)
-        # The last step that the test set was looked at, and what it showed.
-        self._tested = -1, 0.0
+        # The steps in whose midst of an epoch the test set is looked at.
+        self._marks: frozenset[int] = frozenset()
+        # The moment that training's seconds count from.
+        self._began = 0.0
+        # How long accuracies have taken, also since `progress` was last brought up to date.
+        self._evaluation_seconds = 0.0
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same training."""
@@ -81,6 +85,7 @@ class Training:
         self._steps.num_steps = checkpoint.progress.num_steps
         self._steps.restore_momentum(checkpoint.momentum)
         self._progress = checkpoint.progress
+        self._evaluation_seconds = checkpoint.progress.evaluation_seconds
         self._use(checkpoint.subset)
         restore_generators(checkpoint.generators, self._device)
 
@@ -105,13 +110,15 @@ class Training:
             TrainingDivergedError: the loss is no longer finite.
             SubsetError: a subset that was chosen again is empty, or another data set's.
         """
-        saved_at = started = monotonic()
-        before = self._progress.seconds
+        saved_at = monotonic()
+        self._began = saved_at - self._progress.seconds
+        if self._schedule.within_epochs:
+            self._marks = self._schedule.test_steps(self._progress.num_steps)
         while self._progress.step < self._progress.num_steps:
             if reselect is not None:
                 reselect.num_epochs = self._num_epochs()
                 self._use(reselect.before_epoch(self._progress.epoch))
-            record = self._train_epoch(before, started, on_step)
+            record = self._train_epoch(on_step)
             for tell in on_epoch:
                 tell(record)
             due = monotonic() - saved_at >= self._schedule.checkpoint_seconds
@@ -122,8 +129,10 @@ class Training:
             weights=copy_to_cpu(self._model.state_dict()),
             num_steps=self._progress.num_steps,
             seconds=self._progress.seconds,
-            test_accuracy=self._test_accuracy(),
+            test_accuracy=self._test_accuracy(self._progress.step),
             subset_accuracies=self._progress.subset_accuracies,
+            evaluation_seconds=self._progress.evaluation_seconds,
+            looks=self._progress.looks,
         )
 
     def _examples_of(self, subset: Subset | None) -> Examples:
@@ -135,7 +144,7 @@ class Training:
         if ("" if subset is None else subset.digest) != self._examples.digest:
             self._examples = self._examples_of(subset)
 
-    def _train_epoch(self, before: float, started: float, on_step: OnStep) -> EpochRecord:
+    def _train_epoch(self, on_step: OnStep) -> EpochRecord:
         progress, recipe, examples = self._progress, self._recipe, self._examples
         step, num_steps = progress.step, progress.num_steps
         generator = derive_generator(recipe.seed, "main-order", progress.epoch)
@@ -143,12 +152,14 @@ class Training:
         batches = recipe.batches(order_N)[: num_steps - step]
         # Summed on the device: reading each batch's loss would make it wait.
         sums = torch.zeros(2, dtype=torch.float64, device=self._device)
-        epoch_started = monotonic()
+        evaluated, epoch_started = self._evaluation_seconds, monotonic()
         self._model.train()
         for batch in examples.batches(batches):
             sums += self._steps.take(step, batch)
             step += 1
             on_step(step, num_steps)
+            if step in self._marks:
+                self._test_accuracy(step)
         num_examples = sum(map(len, batches))
         loss, accurate = (sums / num_examples).tolist()
         if not math.isfinite(loss):
@@ -156,9 +167,15 @@ class Training:
                 f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
                 f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
             )
-        epoch_seconds = monotonic() - epoch_started
-        seconds = before + monotonic() - started
-        self._progress = replace(progress, epoch=progress.epoch + 1, step=step, seconds=seconds)
+        now, evaluated = monotonic(), self._evaluation_seconds - evaluated
+        epoch_seconds, seconds = now - epoch_started - evaluated, now - self._began
+        self._progress = replace(
+            self._progress,
+            epoch=progress.epoch + 1,
+            step=step,
+            seconds=seconds,
+            evaluation_seconds=self._evaluation_seconds,
+        )
         test_accuracy, subset_accuracy = self._evaluate()
         return EpochRecord(
             epoch=self._progress.epoch,
@@ -191,23 +208,33 @@ class Training:
         next_step = step + self._steps_per_epoch()
         on_test = on_subset = None
         if due(self._schedule.subset_at, step, next_step, num_steps):
-            ids_N = self._examples.ids_N
-            on_subset = accuracy(self._model, self._train, ids_N, self._forward_pass)
+            on_subset = self._accuracy(self._train, self._examples.ids_N)
             accuracies = (*self._progress.subset_accuracies, (step, on_subset))
             self._progress = replace(self._progress, subset_accuracies=accuracies)
-        if due(self._schedule.test_at, step, next_step, num_steps):
-            on_test = self._test_accuracy()
+        test_at = () if self._schedule.within_epochs else self._schedule.test_at
+        if due(test_at, step, next_step, num_steps):
+            on_test = self._test_accuracy(step)
         return on_test, on_subset
 
-    def _test_accuracy(self) -> float | None:
+    def _test_accuracy(self, step: int) -> float | None:
+        """The accuracy on the test set after a step, which it was perhaps looked at before."""
         if self._test is None:
             return None
-        step, known = self._tested
-        if step != self._progress.step:
-            ids_N = torch.arange(len(self._test))
-            known = accuracy(self._model, self._test, ids_N, self._forward_pass)
-            self._tested = self._progress.step, known
-        return known
+        looks = self._progress.looks
+        if not looks or looks[-1].step != step:
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)  # the steps' time is not the look's
+            seconds = monotonic() - self._began - self._evaluation_seconds
+            found = self._accuracy(self._test, torch.arange(len(self._test)))
+            looks = (*looks, Look(step, seconds, found))
+            self._progress = replace(self._progress, looks=looks)
+        return looks[-1].accuracy
+
+    def _accuracy(self, dataset: Dataset, ids_N: Tensor) -> float:
+        started = monotonic()
+        found = accuracy(self._model, dataset, ids_N, self._forward_pass)
+        self._evaluation_seconds += monotonic() - started
+        return found
 
     def _checkpoint(self, identity: Mapping[str, Any]) -> Checkpoint:
         return Checkpoint(

@@ -17,8 +17,9 @@ from torch import Tensor
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.trainer.client.client import Client
+from lipt.trainer.comparison.outcomes import Outcome, outcomes
 from lipt.trainer.comparison.trial import Trial
-from lipt.trainer.comparison.verdict import Outcome, outcomes, verdict
+from lipt.trainer.comparison.verdict import Answers, answers, verdict
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import InfoView, RunView
 
@@ -66,6 +67,7 @@ class Report:
     info: InfoView
     stories: tuple[SubsetStory, ...]
     outcomes: tuple[Outcome, ...]
+    answers: tuple[Answers, ...]
     verdict: str
     comparison: dict[str, Any] | None
 
@@ -105,6 +107,7 @@ def gather(
             _story(client, run, dataset, strategy, fraction) for strategy, fraction in requests
         ),
         outcomes=tuple(rows),
+        answers=tuple(answers(rows)),
         verdict=verdict(rows),
         comparison=comparison[0] if comparison else None,
     )

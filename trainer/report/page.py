@@ -8,8 +8,16 @@ from importlib import resources
 
 from lipt.common.imports.extras import import_extra
 from lipt.trainer.comparison import table
+from lipt.trainer.comparison.baselines import EVERYTHING
+from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.report.gathering import NUM_THUMBNAILS, Report
-from lipt.trainer.report.plot import accuracy_against_cost, interval_scale, soup_by_learner
+from lipt.trainer.report.plot import (
+    Plot,
+    accuracy_against_cost,
+    accuracy_over_time,
+    interval_scale,
+    soup_by_learner,
+)
 from lipt.trainer.views import LearnerView
 from lipt.trainer.writing.formatting import format_bytes, format_percent
 
@@ -45,14 +53,29 @@ def render(report: Report) -> str:
         cells=table.cells,
         rows=rows,
         interval=interval_scale(rows),
-        series=dict.fromkeys(row.strategy for row in rows),
-        beats_random=any(row.beats_random for row in rows),
+        courses=_courses(rows),
+        notes=table.notes(rows),
+        instead_header=table.INSTEAD_HEADER,
+        instead=table.instead(rows),
+        series=dict.fromkeys(row.label for row in rows),
         plot=accuracy_against_cost(rows) if rows else None,
         num_thumbnails=NUM_THUMBNAILS,
         config=json.dumps(run.config.model_dump(mode="json"), indent=2),
         recipe=json.dumps(report.comparison["recipe"], indent=2) if report.comparison else "",
     )
     return page
+
+
+def _courses(rows: Sequence[Outcome]) -> list[tuple[float, Sequence[Outcome], Plot]]:
+    """For each fraction its rows, everything beside them, and the plot of their courses."""
+    everything = [row for row in rows if row.strategy == EVERYTHING]
+    found = []
+    for fraction in dict.fromkeys(row.fraction for row in rows if row.strategy != EVERYTHING):
+        within = [row for row in rows if row.fraction == fraction and row.strategy != EVERYTHING]
+        plot = accuracy_over_time([*within, *everything])
+        if plot is not None:
+            found.append((fraction, [*within, *everything], plot))
+    return found
 
 
 def _source(name: str) -> str:

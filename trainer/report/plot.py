@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lipt.trainer.comparison.verdict import Outcome
+from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.views import IngredientView
 
 WIDTH = 640
@@ -48,6 +48,18 @@ def accuracy_against_cost(rows: Sequence[Outcome]) -> Plot:
     """The plot of a comparison's outcomes, at least one, with standard deviations as bars."""
     ys = [row.mean_accuracy + sign * row.std_accuracy for row in rows for sign in (-1, 1)]
     x_ticks = nice_ticks(0.0, max(row.total_seconds for row in rows))
+    y_ticks = nice_ticks(min(ys), max(ys))
+    x = Scale(x_ticks[0], x_ticks[-1], _LEFT, _RIGHT)
+    return Plot(320, x, Scale(y_ticks[0], y_ticks[-1], 276, _TOP), x_ticks, y_ticks)
+
+
+def accuracy_over_time(rows: Sequence[Outcome]) -> Plot | None:
+    """The plot of test accuracy in the course of training; None where nobody looked."""
+    looks = [look for row in rows for look in row.course]
+    if not looks:
+        return None
+    x_ticks = nice_ticks(0.0, max(look.seconds for look in looks))
+    ys = [look.accuracy for look in looks]
     y_ticks = nice_ticks(min(ys), max(ys))
     x = Scale(x_ticks[0], x_ticks[-1], _LEFT, _RIGHT)
     return Plot(320, x, Scale(y_ticks[0], y_ticks[-1], 276, _TOP), x_ticks, y_ticks)

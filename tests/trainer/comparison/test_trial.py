@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.comparison.trial import TrialFile, levelled_off, read_trials
+from lipt.trainer.comparison.trial import Cell, TrialFile, levelled_off, read_trials
+from lipt.trainer.main_training.records import Look
 from tests.trainer.made_up import made_up_trial
 
-TRIAL = made_up_trial(pretraining_seconds=1.5, selection_seconds=0.25, bytes_sent=7)
+TRIAL = made_up_trial(
+    pretraining_seconds=1.5,
+    selection_seconds=0.25,
+    bytes_sent=7,
+    looks=(Look(10, 2.0, 0.3), Look(20, 4.0, 0.5), Look(30, 6.0, 0.4)),
+)
 IDENTITY = {"model": "resnet8", "data": "f"}
 
 
@@ -31,9 +38,44 @@ def test_trials_are_found_again_by_another_process(tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
     TrialFile(path, IDENTITY).add(TRIAL)
     again = TrialFile(path, IDENTITY)
-    assert again.find(0, "uniform", 0.1) == TRIAL
-    assert again.find(1, "uniform", 0.1) is None
+    assert again.find(Cell(0, "uniform", 0.1)) == TRIAL
+    assert again.find(Cell(1, "uniform", 0.1)) is None
+    assert again.find(Cell(0, "uniform", 0.1, every=5)) is None
+    assert again.find(Cell(0, "uniform", 0.1, repeat=1)) is None
     assert read_trials(path) == (IDENTITY, [TRIAL])
+
+
+# What version 0.1.0 wrote.
+OLD_LINE = (
+    '{"seed": 2, "strategy": "craig", "fraction": 0.1, "num_examples": 144, "num_steps": 150, '
+    '"weighted": true, "test_accuracy": 0.95, "subset_accuracy": 0.98, "levelled_off": true, '
+    '"pretraining_seconds": 4.5, "selection_seconds": 0.5, "training_seconds": 1.0, '
+    '"bytes_sent": 3500000, "digest": "bab963de721f"}'
+)
+
+
+def test_a_file_of_an_older_version_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    path.write_text(f"{json.dumps(IDENTITY)}\n{OLD_LINE}\n")
+    found = TrialFile(path, IDENTITY).find(Cell(2, "craig", 0.1))
+    assert found is not None
+    assert (found.every, found.repeat, found.waited_seconds, found.looks) == (0, 0, 0.0, ())
+    assert found.total_seconds == 6.0
+    assert found.reached(0.5) is None
+    assert read_trials(path) == (IDENTITY, [found])
+
+
+def test_a_target_is_reached_at_the_first_look_that_finds_it_choosing_included() -> None:
+    assert TRIAL.reached(0.4) == (20, 1.75 + 4.0)
+    assert TRIAL.reached(0.3) == (10, 1.75 + 2.0)
+    assert TRIAL.reached(0.51) is None
+
+
+def test_waiting_for_subsets_is_part_of_choosing_and_within_the_seconds_of_a_look() -> None:
+    trial = replace(TRIAL, waited_seconds=3.0)
+    assert trial.choosing_seconds == 4.75
+    assert trial.total_seconds == 14.75
+    assert trial.reached(0.4) == TRIAL.reached(0.4)
 
 
 def test_a_line_that_was_cut_is_done_again(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from lipt.common.errors import (
     TrainingDivergedError,
     WeightsError,
 )
-from lipt.trainer.main_training import Schedule, Trained, evenly, fit
+from lipt.trainer.main_training import Schedule, Trained, evenly, fit, training
 from lipt.trainer.main_training.records import EpochRecord, JsonLines
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.main_training.conftest import RECIPE, equal, net
@@ -145,6 +145,43 @@ def test_what_is_looked_at_changes_nothing_in_what_is_trained(
     assert [record.epoch for record in records if record.test_accuracy is not None] == [5]
     assert [step for step, _ in seldom.subset_accuracies] == [12, 15]
     assert seldom.subset_accuracies == often.subset_accuracies[-2:]
+
+
+def test_the_test_set_is_looked_at_in_the_midst_of_an_epoch_where_that_is_asked_for(
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
+) -> None:
+    def run(schedule: Schedule) -> Trained:
+        subset = subset_of(digits, range(96))  # two epochs of six steps
+        return fit(net(), digits, subset=subset, test=digits_test, recipe=RECIPE, schedule=schedule)
+
+    within = run(Schedule(test_at=evenly(4), within_epochs=True))
+    between = run(Schedule(test_at=evenly(4)))
+    assert equal(within, between)
+    assert [look.step for look in within.looks] == [3, 6, 9, 12]
+    assert [look.step for look in between.looks] == [6, 12]
+    assert [look.accuracy for look in within.looks[1::2]] == [
+        look.accuracy for look in between.looks
+    ]
+    assert within.looks[-1].accuracy == within.test_accuracy
+
+
+def test_what_accuracies_take_is_not_the_time_of_training(
+    digits: Dataset, digits_test: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A clock that only accuracies move: a hundred seconds each.
+    now = [0.0]
+
+    def accuracy(*_: object) -> float:
+        now[0] += 100
+        return 0.5
+
+    monkeypatch.setattr(training, "accuracy", accuracy)
+    monkeypatch.setattr(training, "monotonic", lambda: now[0])
+    schedule = Schedule(test_at=evenly(4), subset_at=(), within_epochs=True)
+    trained = fit(net(), digits, test=digits_test, recipe=RECIPE, schedule=schedule)
+    # Looks at 3, 6 and 9 of 12 steps; what comes after the last step is in neither figure.
+    assert trained.seconds == trained.evaluation_seconds == 300
+    assert [look.seconds for look in trained.looks] == [0, 0, 0, 0]
 
 
 def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:

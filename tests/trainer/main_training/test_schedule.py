@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lipt.trainer.main_training import evenly
+from lipt.trainer.main_training import Schedule, evenly
 from lipt.trainer.main_training.schedule import due
 
 
@@ -44,3 +44,8 @@ def test_an_epoch_over_several_shares_has_one() -> None:
 def test_a_share_that_rounding_has_made_a_little_less_is_where_it_was_meant() -> None:
     assert 1 / 49 * 49 < 1
     assert found((1 / 49,), num_steps=49) == [1, 49]
+
+
+def test_within_epochs_the_test_set_is_looked_at_on_the_very_steps() -> None:
+    schedule = Schedule(test_at=(0.25, 0.5, 1.0), within_epochs=True)
+    assert schedule.test_steps(10) == {2, 5}  # the last step has a look of its own

@@ -17,6 +17,7 @@ from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.common.states import LearnerState, RunState
+from lipt.trainer.main_training.records import Look
 from lipt.trainer.report.gathering import Report, gather
 from lipt.trainer.report.page import render
 from lipt.trainer.subsets.subset import Subset
@@ -137,6 +138,25 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     available = np.bincount(DIGITS.labels_N.numpy())
     for label in range(10):
         assert f"{label} {kept[label]} of {available[label]}" in text
+
+
+def test_the_three_answers_stand_below_their_questions() -> None:
+    looks = (Look(10, 2.0, 0.5), Look(20, 4.0, 0.96))
+    everything = [
+        made_up_trial(
+            seed=seed, strategy="everything", fraction=1.0, test_accuracy=0.98, looks=looks
+        )
+        for seed in range(3)
+    ]
+    trials = [*(replace(trial, looks=looks) for trial in TRIALS), *everything]
+    report = gather(FakeClient(), RUN, DIGITS, [], (COMPARISON, trials))  # type: ignore[arg-type]
+    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    (found,) = report.answers
+    assert f"Is it better than a random subset of its size? {found.better}" in text
+    assert f"Is it faster than training on everything for as long? {found.faster}" in text
+    assert f"What did choosing cost? {found.cost}" in text
+    assert "What people would do instead fraction strategy to everything" in text
+    assert render(report).count('<div class="verdict good">') == 1
 
 
 def test_most_wanted_is_the_choice_of_few_and_least_what_most_leave_out(report: Report) -> None:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.states import LearnerState
-from lipt.trainer.comparison.verdict import Difference, Outcome
+from lipt.trainer.comparison.intervals import Difference
+from lipt.trainer.comparison.outcomes import Outcome
+from lipt.trainer.main_training.records import Look
 from lipt.trainer.report.gathering import Report
 from lipt.trainer.report.page import in_soup_order, render
 from lipt.trainer.report.plot import WIDTH, interval_scale, nice_ticks
@@ -29,7 +31,7 @@ def drawn(
 ) -> list[ET.Element]:
     """The drawings of that label on the page."""
     run = made_up_run(learners=tuple(learners))
-    page = render(Report(run, INFO, (), tuple(rows), "", None))
+    page = render(Report(run, INFO, (), tuple(rows), (), "", None))
     found = re.findall(rf'<svg[^>]*aria-label="{label}">.*?</svg>', page, re.DOTALL)
     return [ET.fromstring(drawing) for drawing in found]
 
@@ -101,7 +103,7 @@ def test_points_lie_inside_with_higher_accuracy_further_up() -> None:
     assert [group.attrib["class"] for group in plot.iter("g")] == ["mark s0 random", "mark s1"]
     points = list(plot.iter("circle"))
     assert [point.findtext("title") for point in points] == [
-        "uniform, 10%: 70.0% in 10 s",
+        "random (uniform), 10%: 70.0% in 10 s",
         "craig, 10%: 80.0% in 20 s",
         "craig, 30%: 90.0% in 40 s",
     ]
@@ -112,6 +114,32 @@ def test_points_lie_inside_with_higher_accuracy_further_up() -> None:
     assert all(0 <= x <= width and 0 <= y <= height for x, y in zip(xs, ys, strict=True))
     bars = [bar for group in plot.iter("g") for bar in group.iter("line")]
     assert all(number(bar, "y2") < y < number(bar, "y1") for bar, y in zip(bars, ys, strict=True))
+
+
+COURSE = "Accuracy over the course of training"
+
+
+def test_the_course_of_training_rises_to_the_right_with_everything_beside_each_fraction() -> None:
+    looks = (Look(10, 5.0, 0.5), Look(20, 6.0, 0.75))
+    craig = replace(outcome("craig", 0.8, 6), course=looks)
+    all_of_it = replace(outcome("everything", 0.8, 2, 1.0), course=(Look(20, 1.0, 0.7),))
+    rows = [craig, replace(craig, fraction=0.3), all_of_it]
+    first, second = drawn(COURSE, rows)
+    titles = [point.findtext("title") for point in first.iter("circle")]
+    assert titles == [
+        "craig, step 10: 50.0% in 5.0 s",
+        "craig, step 20: 75.0% in 6.0 s",
+        "everything, step 20: 70.0% in 1.0 s",
+    ]
+    xs = [number(point, "cx") for point in first.iter("circle")]
+    assert xs[2] < xs[0] < xs[1]
+    ys = [number(point, "cy") for point in first.iter("circle")]
+    assert ys[1] < ys[2] < ys[0]  # up is less
+    assert [group.attrib["class"] for group in second.iter("g")] == ["mark s0", "mark s1 random"]
+
+
+def test_without_looks_no_course_is_drawn() -> None:
+    assert drawn(COURSE, [outcome("craig", 0.8, 1)]) == []
 
 
 def test_intervals_lie_on_one_scale_that_holds_zero() -> None:

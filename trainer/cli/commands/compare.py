@@ -1,4 +1,4 @@
-"""`lipt compare`: do a strategy's subsets beat random ones, and at what total cost?"""
+"""`lipt compare`: do a strategy's subsets beat what people would do instead, and at what cost?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,32 @@ def compare(
     fractions: Annotated[
         str, typer.Option(help="Shares of the data set to keep, with commas.")
     ] = "0.1",
+    baselines: Annotated[
+        str,
+        typer.Option(
+            help="What to compare with: fixed random subsets (uniform, uniform_per_class), a "
+            "random one re-drawn every epoch (redrawn), all of the data (everything)."
+        ),
+    ] = "uniform,uniform_per_class,redrawn,everything",
+    every: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Epochs after which subsets are chosen again, as --every of 'lipt train', and "
+            "random is re-drawn beside them. 0: never.",
+        ),
+    ] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds of the whole pipeline.")] = 3,
+    training_seeds: Annotated[
+        int, typer.Option(min=1, help="How many trainings for each seed of the pipeline.")
+    ] = 1,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="The test accuracy, in (0, 1), that trainings are timed to. Without it: what "
+            "the fixed random subset of the fraction ends with."
+        ),
+    ] = None,
     steps: Annotated[
         int | None, typer.Option(help="Optimizer steps of every training, in place of --epochs.")
     ] = None,
@@ -56,7 +81,9 @@ def compare(
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
-    """Compare strategies with random subsets, by main training for equally many steps."""
+    """Compare strategies with what people do instead, by training for equally many steps."""
+    if target is not None and not 0 < target < 1:
+        raise typer.BadParameter(f"{target} is not in (0, 1), e.g. 0.9", param_hint="--target")
     from lipt.common.process.threads import wait_passively
 
     wait_passively()
@@ -70,10 +97,12 @@ def compare(
     )
     from lipt.trainer.cli.display.training_progress import TrainingProgress
     from lipt.trainer.comparison import table
-    from lipt.trainer.comparison.compare import Plan
     from lipt.trainer.comparison.compare import compare as run_comparison
-    from lipt.trainer.comparison.verdict import outcomes, verdict
+    from lipt.trainer.comparison.outcomes import outcomes
+    from lipt.trainer.comparison.plan import Plan
+    from lipt.trainer.comparison.verdict import answers, verdict
     from lipt.trainer.main_training import Recipe
+    from lipt.trainer.reselection.reselection import ReselectionWarning
 
     # Now rather than after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt compare")
@@ -86,12 +115,19 @@ def compare(
             model=model,
             recipe=validate(Recipe, collect_overrides(given, settings or [], None)),
             run_overrides=collect_overrides({}, run_settings or [], None),
+            baselines=parse_names(baselines),
+            every=every,
+            training_seeds=training_seeds,
         )
     require_replaceable(out)
     modules = allow_module or []
     opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
     train_data, test_data = opened(data), opened(test)
-    with coordinator.connect() as client, TrainingProgress() as progress:
+    with (
+        coordinator.connect() as client,
+        TrainingProgress() as progress,
+        progress.saying(ReselectionWarning),
+    ):
         trials = run_comparison(
             client,
             plan,
@@ -100,11 +136,16 @@ def compare(
             out=out,
             device=device,
             allowed_modules=modules,
-            say=lambda line: typer.echo(line, err=True),
+            say=progress.say,
             on_step=progress.on_step,
         )
-    rows = outcomes(trials)
-    found = {"outcomes": rows, "verdict": verdict(rows), "trials": trials}
+    rows = outcomes(trials, target)
+    found = {
+        "outcomes": rows,
+        "answers": answers(rows),
+        "verdict": verdict(rows),
+        "trials": trials,
+    }
     lines = table.markdown(rows) if markdown else table.plain(rows)
     print_result(found, [*lines, "", verdict(rows)], as_json=json)
 

@@ -15,9 +15,10 @@ from lipt.common.errors import RunFailedError
 from lipt.trainer.cli.demo.cluster import MODEL
 from lipt.trainer.cli.display.waiting import Say
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison.compare import Plan, compare
+from lipt.trainer.comparison.compare import compare
+from lipt.trainer.comparison.outcomes import Outcome
+from lipt.trainer.comparison.plan import Plan
 from lipt.trainer.comparison.trial import read_trials
-from lipt.trainer.comparison.verdict import Outcome
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.report.gathering import count_classes, gather
 from lipt.trainer.report.page import render

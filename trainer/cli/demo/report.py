@@ -46,7 +46,7 @@ def report_lines(result: DemoResult) -> list[str]:
     lines += ["", *table_lines(header, rows), ""]
     lines += [f"wrote {file}" for file in result.files]
     lines += ["", *table.plain(result.outcomes)]
-    lines += ["", result.verdict, "", f"report: {result.report}"]
+    lines += ["", *result.verdict.splitlines(), "", f"report: {result.report}"]
     lines.append(f"done in {result.seconds:.1f} s")
     return lines
 

@@ -15,17 +15,21 @@ import pytest
 from typer.testing import CliRunner
 
 from lipt.trainer.cli import main
+from lipt.trainer.comparison.outcomes import outcomes
 from lipt.trainer.comparison.trial import read_trials
-from lipt.trainer.comparison.verdict import outcomes, verdict
+from lipt.trainer.comparison.verdict import verdict
 from lipt.trainer.main_training import forward, training
 from tests.cluster import Cluster
 
-STRATEGIES = ("uniform", "uniform_per_class", "craig", "grand")
+STRATEGIES = ("uniform", "uniform_per_class", "redrawn", "craig", "grand")
 CELLS = {
-    (seed, fraction, strategy)
-    for seed in (0, 1)
-    for fraction in (0.05, 0.1)
-    for strategy in STRATEGIES
+    *(
+        (seed, fraction, strategy)
+        for seed in (0, 1)
+        for fraction in (0.05, 0.1)
+        for strategy in STRATEGIES
+    ),
+    *((seed, 1.0, "everything") for seed in (0, 1)),
 }
 ARGUMENTS = (
     *("--data", "digits-train", "--test", "digits-test", "--model", "resnet8"),
@@ -109,9 +113,11 @@ def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison
     assert comparison.again.exit_code == 0, comparison.again.output
     identity, trials = read_trials(comparison.file)
     assert identity["recipe"]["steps"] == 3
-    assert [(t.seed, t.strategy) for t in comparison.left][:3] == [
+    assert [(t.seed, t.strategy) for t in comparison.left][:5] == [
+        (0, "everything"),
         (0, "uniform"),
         (0, "uniform_per_class"),
+        (0, "redrawn"),
         (0, "craig"),
     ]
     assert trials[: len(comparison.left)] == comparison.left
@@ -126,7 +132,8 @@ def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison
 def test_every_training_has_the_same_steps_whatever_the_fraction(comparison: Comparison) -> None:
     _, trials = read_trials(comparison.file)
     assert {trial.num_steps for trial in trials} == {3}
-    assert {trial.num_examples for trial in trials} == {72, 144}  # 5% and 10% of 1,442
+    # 5%, 10% and all of 1,442.
+    assert {trial.num_examples for trial in trials} == {72, 144, 1442}
     assert {t.strategy for t in trials if t.weighted} == {"craig"}
     assert {t.strategy for t in trials if t.bytes_sent > 0} == {"craig", "grand"}
     assert {t.strategy for t in trials if t.pretraining_seconds > 0} == {"craig", "grand"}
@@ -135,20 +142,39 @@ def test_every_training_has_the_same_steps_whatever_the_fraction(comparison: Com
 def test_accuracy_is_taken_only_where_it_is_looked_at(comparison: Comparison) -> None:
     _, trials = read_trials(comparison.file)
     done = [trial.num_examples for trial in trials[len(comparison.left) :]]
-    # The test set at the end. The subset then, too, and at four fifths where an epoch has ended
-    # by then: two steps on 72 examples, but all three on 144.
+    # The test set on the very steps that the shares of 3 are: 1 (0.4 and 0.6), 2 (0.7 to 0.9)
+    # and the last one. The subset then, too, and at four fifths where an epoch has ended by
+    # then: two steps on 72 examples, but all three on 144, and never on all 1,442.
+    assert {tuple(look.step for look in trial.looks) for trial in trials} == {(1, 2, 3)}
     assert Counter(comparison.looked_at) == {
-        355: len(done),
+        355: 3 * len(done),
         72: 2 * done.count(72),
         144: done.count(144),
+        1442: done.count(1442),
+    }
+
+
+def test_random_that_is_re_drawn_and_everything_cost_nothing_to_choose(
+    comparison: Comparison,
+) -> None:
+    _, trials = read_trials(comparison.file)
+    found = [trial for trial in trials if trial.strategy in {"redrawn", "everything"}]
+    assert {trial.choosing_seconds for trial in found} == {0.0}
+    assert {(trial.strategy, trial.every) for trial in found} == {
+        ("redrawn", 1),
+        ("everything", 0),
     }
 
 
 def test_it_says_of_what_does_not_beat_random_that_it_does_not(comparison: Comparison) -> None:
-    table, _, sentences = comparison.again.stdout.rpartition("\n\n")
+    table, instead, notes, sentences = comparison.again.stdout.split("\n\n")
     header, *rows = table.splitlines()
     assert header.split()[:3] == ["fraction", "strategy", "accuracy"]
-    assert [row.split()[0] for row in rows] == ["5%"] * 4 + ["10%"] * 4
+    assert [row.split()[0] for row in rows] == ["5%"] * 5 + ["10%"] * 5 + ["100%"]
+    assert [row.split()[0] for row in instead.splitlines()[1:]] == (
+        ["5%"] * 5 + ["100%"] + ["10%"] * 5 + ["100%"]
+    )
+    assert notes.startswith("Intervals are over the seeds of the whole pipeline.")
     # Three steps teach nothing, so no subset can be worth more than another.
     assert "At 5% " in sentences
     assert "At 10% " in sentences
@@ -161,10 +187,12 @@ def test_json_has_the_trials_the_outcomes_and_the_sentence(comparison: Compariso
     result = comparison.run("--steps", "3", "--out", str(comparison.file), "--json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
-    assert list(found) == ["outcomes", "verdict", "trials"]
+    assert list(found) == ["outcomes", "answers", "verdict", "trials"]
     assert len(found["trials"]) == len(CELLS)
     rows = {(row["fraction"], row["strategy"]): row for row in found["outcomes"]}
-    assert len(rows) == 8
+    assert len(rows) == 11
+    assert [answer["fraction"] for answer in found["answers"]] == [0.05, 0.1]
+    assert rows[0.1, "craig"]["reach"]["everything"]["num_trainings"] == 2
     assert rows[0.1, "uniform"]["difference"] is None
     difference = rows[0.1, "craig"]["difference"]
     assert difference["low"] <= difference["mean"] <= difference["high"]
@@ -176,10 +204,11 @@ def test_markdown_is_a_table_of_as_many_columns_in_every_row(comparison: Compari
     result = comparison.run("--steps", "3", "--out", str(comparison.file), "--markdown")
     lines = result.stdout.splitlines()
     table = [line for line in lines if line.startswith("|")]
-    assert len(table) == 2 + 8
-    assert len({line.count("|") for line in table}) == 1
+    assert len(table) == 2 + 11 + 2 + 12
+    assert len({line.count("|") for line in table[: 2 + 11]}) == 1
+    assert len({line.count("|") for line in table[2 + 11 :]}) == 1
     assert "| 10% | craig |" in result.stdout
-    assert "not beat random" in lines[-1]
+    assert "not beat random" in lines[-3]
 
 
 def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) -> None:
@@ -204,6 +233,8 @@ def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) ->
         (("--run-set", "model=resnet18"), "model is given for every run and training by the "),
         (("--set", "seed=5"), "seed is given for every run and training by the comparison"),
         (("--image-size", "0"), "the image size 0 is outside 1.."),
+        (("--baselines", "rs2"), "there is no baseline 'rs2'. Choose from: uniform, "),
+        (("--strategies", "aum", "--every", "2"), "aum looks at how a run's learners came to see"),
         (("--device", "gpu"), "device 'gpu' is not a device: "),
         (
             ("--allow-module", "large_images", "--test", "large_images:large"),
@@ -239,11 +270,13 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     ]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.stderr
-    sentence = verdict(outcomes(read_trials(comparison.file)[1]))
+    sentences = verdict(outcomes(read_trials(comparison.file)[1])).splitlines()
     assert result.stdout.splitlines()[0].startswith(f"{out}: run compare-")
-    assert result.stdout.splitlines()[1] == sentence
+    assert result.stdout.splitlines()[1:] == sentences
     page = html.unescape(out.read_text(encoding="utf-8"))
-    assert sentence in page
+    assert len(sentences) == 2 * 3
+    assert all(sentence in page for sentence in sentences)
+    assert "What people would do instead" in page
     assert "Subset: craig, 144 examples" in page
     assert "Subset: grand, 144 examples" in page
     assert page.count("<img") == 2 * 24
@@ -257,7 +290,43 @@ def test_fractions_that_are_named_twice_are_trained_on_once(
         *("--steps", "3", "--fractions", "0.1,0.10", "--seeds", "1", "--out", str(out))
     )
     assert result.exit_code == 0, result.stderr
-    assert [trial.strategy for trial in read_trials(out)[1]] == list(STRATEGIES)
+    assert [trial.strategy for trial in read_trials(out)[1]] == ["everything", *STRATEGIES]
+
+
+AGAIN = (
+    *("--steps", "9", "--strategies", "grand", "--fractions", "0.1", "--seeds", "1"),
+    *("--every", "2", "--training-seeds", "2", "--baselines", "uniform,redrawn", "--json"),
+)
+
+
+def test_subsets_are_chosen_again_and_random_is_re_drawn_as_often(
+    comparison: Comparison, tmp_path: Path
+) -> None:
+    out = tmp_path / "again.jsonl"
+    result = comparison.run(*AGAIN, "--out", str(out))  # three steps each in three epochs
+    assert result.exit_code == 0, result.stderr
+    _, trials = read_trials(out)
+    assert [(trial.repeat, trial.strategy, trial.every) for trial in trials] == [
+        (repeat, strategy, every)
+        for repeat in (0, 1)
+        for strategy, every in (("uniform", 0), ("redrawn", 1), ("redrawn", 2), ("grand", 2))
+    ]
+    grand = [trial for trial in trials if trial.strategy == "grand"]
+    assert all(trial.waited_seconds > 0 for trial in grand)
+    assert {trial.waited_seconds for trial in trials if trial.strategy != "grand"} == {0.0}
+    # Both trainings of the seed begin with the same subset.
+    assert len({trial.digest for trial in grand}) == 1
+    found = json.loads(result.stdout)
+    (row,) = (row for row in found["outcomes"] if row["strategy"] == "grand")
+    assert row["rival"] == "random re-drawn every 2 epochs"
+    assert row["difference"]["unit"] == "trainings"
+    assert comparison.num_runs() == 2  # the comparison's own
+
+
+def test_a_target_is_a_share(comparison: Comparison) -> None:
+    result = comparison.run("--target", "95")
+    assert result.exit_code == 2
+    assert "95.0 is not in (0, 1), e.g. 0.9" in result.stderr
 
 
 def test_a_report_on_other_data_is_refused(comparison: Comparison, tmp_path: Path) -> None:

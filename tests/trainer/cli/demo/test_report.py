@@ -7,7 +7,7 @@ import pytest
 from lipt.common.states import RunState
 from lipt.trainer.cli.demo.experiment import DemoResult, SubsetResult
 from lipt.trainer.cli.demo.report import report_lines, spread
-from lipt.trainer.comparison.verdict import Difference
+from lipt.trainer.comparison.intervals import Difference
 from lipt.trainer.views import DatasetView, SoupView
 from tests.trainer.made_up import made_up_outcome, made_up_run
 
@@ -31,7 +31,7 @@ def test_the_report_sets_accuracies_and_subsets_side_by_side_and_ends_with_the_v
         run=run,
         subsets=(SubsetResult("grand", 180, (90, 90), "ab" * 32, (file,)),),
         outcomes=(outcome,),
-        verdict="At 10% grand does not beat random.",
+        verdict="At 10% grand does not beat random.\nChoosing cost 5 s.",
         files=(file,),
         report=Path("lipt-demo/report.html"),
         seconds=12.34,
@@ -49,7 +49,10 @@ def test_the_report_sets_accuracies_and_subsets_side_by_side_and_ends_with_the_v
     assert "3.5 MB" in row
     assert lines[lines.index(row) + 1 :] == [
         "",
+        "Intervals are over the seeds of the whole pipeline.",
+        "",
         "At 10% grand does not beat random.",
+        "Choosing cost 5 s.",
         "",
         "report: lipt-demo/report.html",
         "done in 12.3 s",

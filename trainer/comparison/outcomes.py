@@ -1,0 +1,195 @@
+"""Outcomes of a comparison: one row for each strategy and baseline at each fraction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+
+from lipt.trainer.comparison.baselines import BASELINES, EVERYTHING, FIXED, REDRAWN, label
+from lipt.trainer.comparison.intervals import (
+    Difference,
+    Key,
+    averaged,
+    mean_and_deviation,
+    paired_difference,
+)
+from lipt.trainer.comparison.reaching import Reach, course, reach
+from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.main_training.records import Look
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One strategy or baseline at one fraction over all seeds.
+
+    every: epochs after which it chose or drew again; 0 where its subset stayed.
+    num_seeds: of the whole pipeline.
+    num_trainings: over all of them.
+    std_accuracy: over the seeds, each with its trainings averaged; over the trainings where
+        there is one seed.
+    rival: what `difference` is to: the better of the two fixed kinds of random, or the random
+        subset that was re-drawn as often; empty where there is none.
+    difference: to that; None for fixed random subsets and for everything.
+    to_everything, to_redrawn: the difference to training on all examples, and to a random
+        subset that is re-drawn every epoch, for as many steps; None where they were not trained.
+    subset_accuracy, levelled_off: None where the examples changed; the latter for everything,
+        too, which has few passes on purpose.
+    choosing_seconds: of `total_seconds`: pre-training, selection, and waiting for a new one.
+    reach: how soon it came to the target; None without one, or without looks on the way.
+    course: means over the trainings at each look, their seconds with choosing included.
+    """
+
+    strategy: str
+    fraction: float
+    every: int
+    num_seeds: int
+    num_trainings: int
+    mean_accuracy: float
+    std_accuracy: float
+    rival: str
+    difference: Difference | None
+    to_everything: Difference | None
+    to_redrawn: Difference | None
+    subset_accuracy: float | None
+    levelled_off: bool | None
+    num_steps: int
+    pretraining_seconds: float
+    selection_seconds: float
+    choosing_seconds: float
+    training_seconds: float
+    total_seconds: float
+    bytes_sent: float
+    reach: Reach | None
+    course: tuple[Look, ...]
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables and sentences."""
+        return label(self.strategy, self.every)
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether nothing was chosen."""
+        return self.strategy in BASELINES
+
+    @property
+    def beats_random(self) -> bool:
+        """Whether zero lies below the interval of a chosen subset."""
+        return not self.is_baseline and self.difference is not None and self.difference.low > 0
+
+
+def outcomes(trials: Sequence[Trial], target: float | None = None) -> list[Outcome]:
+    """One row per fraction, strategy and way of choosing: baselines first, then the best first.
+
+    Args:
+        trials: of one comparison.
+        target: the accuracy that trainings are to reach; where None, at each fraction what
+            its fixed random subset ends with.
+    """
+    everything = [trial for trial in trials if trial.strategy == EVERYTHING]
+    rows: list[Outcome] = []
+    for fraction in sorted({trial.fraction for trial in trials}):
+        within = _Fraction.of(
+            [trial for trial in trials if trial.fraction == fraction], everything, target
+        )
+        found = [within.outcome(group) for group in within.groups()]
+        rows += sorted(found, key=lambda row: (not row.is_baseline, -row.mean_accuracy))
+    return rows
+
+
+@dataclass(frozen=True)
+class _Fraction:
+    """The trials of a fraction, and what its rows are compared with."""
+
+    trials: Sequence[Trial]
+    everything: Sequence[Trial]
+    redrawn: Sequence[Trial]
+    random: Sequence[Trial]
+    target: float | None
+    target_of_random: bool
+
+    @classmethod
+    def of(
+        cls, trials: Sequence[Trial], everything: Sequence[Trial], target: float | None
+    ) -> _Fraction:
+        fixed = [[trial for trial in trials if trial.strategy == name] for name in FIXED]
+        random = max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
+        of_random = target is None
+        if target is None and random:
+            target = fmean(averaged(_accuracies(random))[0])
+        redrawn = [trial for trial in trials if (trial.strategy, trial.every) == (REDRAWN, 1)]
+        return cls(trials, everything, redrawn, random, target, of_random)
+
+    def groups(self) -> list[list[Trial]]:
+        """The trials of each row."""
+        rows: dict[tuple[str, int], list[Trial]] = {}
+        for trial in self.trials:
+            rows.setdefault((trial.strategy, trial.every), []).append(trial)
+        return list(rows.values())
+
+    def outcome(self, row: Sequence[Trial]) -> Outcome:
+        """The row of some trials."""
+        first, accuracies = row[0], _accuracies(row)
+        mean, deviation = mean_and_deviation(accuracies)
+        rival, name = self._rival(first)
+        stays = not first.every and first.strategy != EVERYTHING
+        to_everything = to_redrawn = None
+        if first.strategy != EVERYTHING:
+            to_everything = paired_difference(accuracies, _accuracies(self.everything))
+        if (first.strategy, first.every) != (REDRAWN, 1):
+            to_redrawn = paired_difference(accuracies, _accuracies(self.redrawn))
+        reached = None
+        if self.target is not None:
+            reached = reach(
+                row,
+                self.target,
+                self.everything,
+                self.redrawn,
+                of_random=self.target_of_random,
+            )
+        return Outcome(
+            strategy=first.strategy,
+            fraction=first.fraction,
+            every=first.every,
+            num_seeds=len({trial.seed for trial in row}),
+            num_trainings=len(row),
+            mean_accuracy=mean,
+            std_accuracy=deviation,
+            rival=name,
+            difference=paired_difference(accuracies, _accuracies(rival)),
+            to_everything=to_everything,
+            to_redrawn=to_redrawn,
+            subset_accuracy=None if first.every else fmean(trial.subset_accuracy for trial in row),
+            levelled_off=all(trial.levelled_off for trial in row) if stays else None,
+            num_steps=first.num_steps,
+            pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
+            selection_seconds=fmean(
+                trial.selection_seconds + trial.waited_seconds for trial in row
+            ),
+            choosing_seconds=fmean(trial.choosing_seconds for trial in row),
+            training_seconds=fmean(trial.training_seconds for trial in row),
+            total_seconds=fmean(trial.total_seconds for trial in row),
+            bytes_sent=fmean(trial.bytes_sent for trial in row),
+            reach=reached,
+            course=course(row),
+        )
+
+    def _rival(self, trial: Trial) -> tuple[Sequence[Trial], str]:
+        """The random subset that a row is compared with, and what sentences call it."""
+        if trial.strategy in (*FIXED, EVERYTHING):
+            return [], ""
+        if trial.every and trial.strategy != REDRAWN:
+            as_often = [
+                other
+                for other in self.trials
+                if (other.strategy, other.every) == (REDRAWN, trial.every)
+            ]
+            if as_often:
+                return as_often, label(REDRAWN, trial.every)
+        return self.random, "random" if self.random else ""
+
+
+def _accuracies(trials: Sequence[Trial]) -> dict[Key, float]:
+    return {(trial.seed, trial.repeat): trial.test_accuracy for trial in trials}
