@@ -1,9 +1,10 @@
 """Redrawn subsets: sources of main training's subsets that need no coordinator.
 
 Each gives other examples before every epoch, so that training takes the steps of a fixed
-subset of the same budget and sees more of the data.
+subset of the same budget and sees more of the data. `redrawn_by_losses` has those that look
+at losses.
 
-Shapes: N examples of the data set, K budget.
+Shapes: N examples of the data set, K of an epoch.
 """
 
 from __future__ import annotations
@@ -43,11 +44,21 @@ class RedrawnRandom:
     def before_epoch(self, epoch: int) -> Subset:
         """The subset of an epoch, counted from 0: a function of the seed and the epoch."""
         ids_K = self._cycles.draw(epoch)
-        self.subset = _subset(ids_K, torch.ones(len(ids_K)), self._fingerprint, "redrawn_random")
+        self.subset = redrawn_subset(
+            ids_K, torch.ones(len(ids_K)), self._fingerprint, "redrawn_random"
+        )
         return self.subset
 
 
-def _subset(ids_K: Tensor, weights_K: Tensor, fingerprint: str, strategy: str) -> Subset:
+def redrawn_subset(
+    ids_K: Tensor,
+    weights_K: Tensor,
+    fingerprint: str,
+    strategy: str,
+    manifest: Mapping[str, Any] | None = None,
+) -> Subset:
+    """A subset of examples in any order."""
     ids_K, order_K = ids_K.sort()
     indices, weights = ids_K.numpy(), weights_K[order_K].numpy()
-    return Subset(indices, weights, fingerprint, subset_digest(indices, weights), strategy)
+    digest = subset_digest(indices, weights)
+    return Subset(indices, weights, fingerprint, digest, strategy, manifest or {})
