@@ -33,7 +33,8 @@ class EpochSampler(Sampler[int], ABC):
     def __init__(self, *, rank: int, num_ranks: int, uneven: Uneven) -> None:
         require_rank(rank, num_ranks)
         self.num_ranks = num_ranks
-        self._rank, self._uneven = rank, uneven
+        self._rank = rank
+        self._uneven: Uneven = uneven
         self._epoch = 0
         self._drawn: Tensor | None = None
 

@@ -60,7 +60,8 @@ class SubsetSampler(Sampler[int]):
             raise ConfigError("the subset is empty, so there is nothing to draw. Get another.")
         self.subset = subset
         self._shuffle, self._seed = shuffle, seed
-        self._rank, self.num_ranks, self._uneven = rank, num_ranks, uneven
+        self._rank, self.num_ranks = rank, num_ranks
+        self._uneven: Uneven = uneven
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
