@@ -108,7 +108,7 @@ def test_infobatch_takes_the_steps_of_its_budget_and_sees_everything_first(
 
 
 def test_infobatch_ends_on_everything(digits: Dataset) -> None:
-    # A pruned epoch is 12 to 23 steps: the last one of so many is on everything.
+    # A pruned epoch is 12 to 23 steps; the last eighth of so many is one or two of everything.
     sizes: list[int] = []
     source = infobatch(digits)
     recipe = LARGE_BATCHES.model_copy(update={"steps": 200})
@@ -119,9 +119,11 @@ def test_infobatch_ends_on_everything(digits: Dataset) -> None:
         reselect=source,
         on_epoch=[lambda _: sizes.append(len(source.subset))],
     )
-    assert sizes[0] == sizes[-1] == 1442
-    assert len(sizes) > 9
-    assert all(721 < size < 1442 for size in sizes[1:-1])
+    pruned = [size < 1442 for size in sizes]
+    assert pruned == [False, *[True] * sum(pruned), *[False] * (len(sizes) - 1 - sum(pruned))]
+    assert len(sizes) - 1 - sum(pruned) in (1, 2)
+    assert sum(pruned) > 6
+    assert min(sizes) > 721
 
 
 def test_infobatchs_weights_count_as_they_are(digits: Dataset) -> None:
