@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from lipt.common.states import RunState
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
+    from lipt.trainer.main_training.redrawn import RedrawnRandom
+    from lipt.trainer.main_training.redrawn_by_losses import RedrawnInfoBatch, RedrawnStale
+    from lipt.trainer.redrawing.row_numbers import with_ids
+    from lipt.trainer.redrawing.samplers import (
+        InfoBatchSampler,
+        RedrawingSampler,
+        StaleLossSampler,
+    )
     from lipt.trainer.reselection.reselection import Reselection
     from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
     from lipt.trainer.subsets.subset import Subset
@@ -26,14 +34,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client",
+    "InfoBatchSampler",
     "InfoView",
     "LearnerView",
     "Recipe",
+    "RedrawingSampler",
+    "RedrawnInfoBatch",
+    "RedrawnRandom",
+    "RedrawnStale",
     "ReselectingSampler",
     "Reselection",
     "RunState",
     "RunView",
     "Schedule",
+    "StaleLossSampler",
     "StrategyView",
     "Subset",
     "SubsetSampler",
@@ -41,12 +55,21 @@ __all__ = [
     "fit",
     "normalized_weights",
     "weighted_cross_entropy",
+    "with_ids",
 ]
 
 _MODULES = {
     "lipt.common.states": ("RunState",),
     "lipt.trainer.client.client": ("Client",),
     "lipt.trainer.main_training": ("Recipe", "Schedule", "Trained", "fit"),
+    "lipt.trainer.main_training.redrawn": ("RedrawnRandom",),
+    "lipt.trainer.main_training.redrawn_by_losses": ("RedrawnInfoBatch", "RedrawnStale"),
+    "lipt.trainer.redrawing.row_numbers": ("with_ids",),
+    "lipt.trainer.redrawing.samplers": (
+        "InfoBatchSampler",
+        "RedrawingSampler",
+        "StaleLossSampler",
+    ),
     "lipt.trainer.reselection.reselection": ("Reselection",),
     "lipt.trainer.reselection.samplers": ("ReselectingSampler", "SubsetSampler"),
     "lipt.trainer.subsets.subset": ("Subset",),

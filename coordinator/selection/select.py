@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
-from lipt.coordinator.selection.budget import require_budget
+from lipt.common.subsets.budget import require_budget
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Need, Strategy

@@ -18,6 +18,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import DataError, SignalsError, UnknownBlobError
 from lipt.common.process.devices import versions
+from lipt.common.subsets.budget import resolve_budget
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -26,7 +27,6 @@ from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.runs.requests import require_ready
 from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.selection.budget import resolve_budget
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.state.database import Database

@@ -1,4 +1,4 @@
-"""Integrations: re-selection in the training loops of other frameworks.
+"""Integrations: re-selection and redrawing in the training loops of other frameworks.
 
     lightning     pip install 'lipt[lightning]'
     huggingface   pip install 'lipt[huggingface]'

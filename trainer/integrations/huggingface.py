@@ -1,4 +1,4 @@
-"""Hugging Face integration: subsets and re-selection under `transformers.Trainer`.
+"""Hugging Face integration: subsets, re-selection, redrawing under `transformers.Trainer`.
 
     from lipt.trainer.integrations.huggingface import train_on
 
@@ -18,30 +18,45 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lipt.common.errors import ConfigError
 from lipt.common.imports.extras import import_extra
+from lipt.trainer.redrawing.epoch_sampler import EpochSampler, LossSampler
+from lipt.trainer.redrawing.samplers import InfoBatchSampler
 from lipt.trainer.reselection.reselection import ReselectionWarning
 from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
-from lipt.trainer.writing.files import write_atomically
+from lipt.trainer.writing.files import replacing, write_atomically
 
 _TrainerCallback: Any = import_extra(
     "transformers", package="transformers", extra="huggingface", needed_for="train_on"
 ).TrainerCallback
 
 _FILE = "lipt-reselection.json"
+_REDRAWING_FILE = "lipt-redrawing.pt"
 
 
-def train_on(trainer: Any, sampler: SubsetSampler) -> None:
+class RedrawingWarning(UserWarning):
+    """A checkpoint has not what a sampler knew; training goes on without it."""
+
+
+def train_on(trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
     """Let a `transformers.Trainer` draw its training examples from a sampler.
 
     Args:
         trainer: of any subclass, before `train()`; its `train_dataset` is the whole data set.
-        sampler: which examples, and in which order. One that re-selects is taken from epoch
-            to epoch, and through the Trainer's checkpoints.
+        sampler: which examples, and in which order. One that re-selects or redraws is taken
+            from epoch to epoch, and through the Trainer's checkpoints.
 
     Raises:
-        ConfigError: the sampler is that of one rank among several.
+        ConfigError: the sampler is that of one rank among several, or its epochs differ in
+            length.
     """
+    if isinstance(sampler, InfoBatchSampler):
+        raise ConfigError(
+            "the Trainer counts an epoch's steps once, and InfoBatch's epochs differ in length. "
+            "Take it in a loop of your own or under Lightning, or take a StaleLossSampler."
+        )
     if sampler.num_ranks != 1:
         raise ConfigError(
             f"the sampler is dealt out among {sampler.num_ranks} ranks, and accelerate would deal "
@@ -51,6 +66,8 @@ def train_on(trainer: Any, sampler: SubsetSampler) -> None:
     trainer._get_train_sampler = lambda *_: sampler  # noqa: SLF001
     if isinstance(sampler, ReselectingSampler):
         trainer.add_callback(ReselectionCallback(sampler))
+    elif isinstance(sampler, EpochSampler):
+        trainer.add_callback(RedrawingCallback(sampler))
 
 
 class ReselectionCallback(_TrainerCallback):  # type: ignore[misc]
@@ -66,8 +83,7 @@ class ReselectionCallback(_TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Find the epoch to begin with, and its subset where training goes on."""
-        # Epochs are counted in fractions, which may fall short of a whole one by rounding.
-        self._epoch = int((state.epoch or 0.0) + 1e-6)
+        self._epoch = _epochs_done(state)
         self._sampler.reselection.num_epochs = state.num_train_epochs
         if not state.global_step:
             return
@@ -96,6 +112,56 @@ class ReselectionCallback(_TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero:
             text = json.dumps(self._sampler.state_dict())
             write_atomically(_checkpoint(args, state) / _FILE, text.encode())
+
+
+class RedrawingCallback(_TrainerCallback):  # type: ignore[misc]
+    """Takes a sampler that redraws from epoch to epoch, and through checkpoints.
+
+    `train_on` adds it.
+
+    Args:
+        sampler: what the Trainer draws its training examples from.
+    """
+
+    def __init__(self, sampler: EpochSampler) -> None:
+        self._sampler = sampler
+        self._epoch = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Find the epoch to begin with, and what was known then where training goes on."""
+        self._epoch = _epochs_done(state)
+        if not state.global_step:
+            return
+        path = _checkpoint(args, state) / _REDRAWING_FILE
+        if path.is_file():
+            self._sampler.load_state_dict(torch.load(path, weights_only=True))
+        else:
+            warnings.warn(
+                f"{path} is missing, so training goes on without the losses that the sampler knew.",
+                RedrawingWarning,
+                stacklevel=2,
+            )
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Draw the epoch's examples."""
+        self._sampler.set_epoch(self._epoch)
+        self._epoch += 1
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tell all ranks the epoch's losses, before a checkpoint of one of them is written."""
+        if isinstance(self._sampler, LossSampler):
+            self._sampler.gather()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Put the sampler's state beside the checkpoint's other files."""
+        if state.is_world_process_zero:
+            with replacing(_checkpoint(args, state) / _REDRAWING_FILE) as temporary:
+                torch.save(self._sampler.state_dict(), temporary)
+
+
+def _epochs_done(state: Any) -> int:
+    # Epochs are counted in fractions, which may fall short of a whole one by rounding.
+    return int((state.epoch or 0.0) + 1e-6)
 
 
 def _checkpoint(args: Any, state: Any) -> Path:

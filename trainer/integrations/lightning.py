@@ -1,10 +1,12 @@
-"""Lightning integration: re-selection as a callback.
+"""Lightning integration: re-selection and redrawing as callbacks.
 
     from lipt.trainer.integrations.lightning import ReselectionCallback
 
     sampler = ReselectingSampler(client, module.net, "craig", fraction=0.1, every=20)
     loader = DataLoader(data, batch_size=256, sampler=sampler)
     Trainer(max_epochs=200, callbacks=[ReselectionCallback(sampler)]).fit(module, loader)
+
+`RedrawingCallback` does the same for a sampler that redraws.
 
 On several devices, give the sampler `rank`, `num_ranks` and `uneven="drop"`, and the Trainer
 `use_distributed_sampler=False`: Lightning's own wrapper does not follow a subset's size.
@@ -14,7 +16,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from lipt.common.errors import ConfigError
 from lipt.common.imports.extras import import_extra
+from lipt.trainer.redrawing.epoch_sampler import EpochSampler
+from lipt.trainer.redrawing.samplers import InfoBatchSampler
 from lipt.trainer.reselection.samplers import ReselectingSampler
 
 _Callback: Any = import_extra(
@@ -22,6 +27,7 @@ _Callback: Any = import_extra(
 ).Callback
 
 _KEY = "lipt_reselection"
+_REDRAWING_KEY = "lipt_redrawing"
 
 
 class ReselectionCallback(_Callback):  # type: ignore[misc]
@@ -69,3 +75,52 @@ class ReselectionCallback(_Callback):  # type: ignore[misc]
         # -1 where steps or time are what ends training.
         if trainer.max_epochs is not None and trainer.max_epochs >= 0:
             self._sampler.reselection.num_epochs = trainer.max_epochs
+
+
+class RedrawingCallback(_Callback):  # type: ignore[misc]
+    """Takes a sampler that redraws from epoch to epoch, and through checkpoints.
+
+    Args:
+        sampler: the training DataLoader's.
+    """
+
+    def __init__(self, sampler: EpochSampler) -> None:
+        super().__init__()
+        self._sampler = sampler
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuse settings under which epochs would be cut short.
+
+        Raises:
+            ConfigError: epochs differ in length, and Lightning would go by the first one's.
+        """
+        reloaded = trainer.reload_dataloaders_every_n_epochs
+        if isinstance(self._sampler, InfoBatchSampler) and reloaded != 1:
+            raise ConfigError(
+                f"reload_dataloaders_every_n_epochs is {reloaded}, so Lightning would cut "
+                "InfoBatch's epochs to the length of the one that it begins with. Give the "
+                "Trainer reload_dataloaders_every_n_epochs=1."
+            )
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Draw the next epoch's examples, by the losses of all ranks.
+
+        Now, as Lightning asks for an epoch's length, and starts workers that it reloads, before
+        it sets the sampler's epoch; and as a checkpoint of one rank is to have all losses.
+        """
+        self._sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Keep the sampler's state, and the epoch that training would go on with."""
+        following = trainer.fit_loop.epoch_progress.current.processed
+        checkpoint[_REDRAWING_KEY] = {"following": following, "sampler": self._sampler.state_dict()}
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Go on with the checkpoint's losses, in the order of the epoch that follows.
+
+        Lightning starts the loader's workers before it sets the sampler's epoch.
+        """
+        saved = checkpoint.get(_REDRAWING_KEY)
+        if saved is not None:
+            self._sampler.load_state_dict(saved["sampler"])
+            self._sampler.set_epoch(saved["following"])

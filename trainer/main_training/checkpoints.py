@@ -5,14 +5,15 @@ whole one. Training that goes on from it ends in the same weights, to the bit on
 
 Tensors: `model/NAME` and `momentum/NAME` (float, as trained), `indices` and `weights` of
 the subset where there is one, `generator` (the state of torch's CPU generator, which
-dropout draws from) and `cuda_generator` likewise. The metadata holds the rest as JSON.
+dropout draws from) and `cuda_generator` likewise, and `source/NAME` where subsets come from a
+source with a state. The metadata holds the rest as JSON.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Checkpoint:
     """Everything that was saved.
 
     identity: what must be the same when training goes on: recipe, model, data.
+    source: the state of where subsets come from, if it has one.
     """
 
     progress: Progress
@@ -64,6 +66,7 @@ class Checkpoint:
     subset: Subset | None
     generators: Mapping[str, Tensor]
     identity: Mapping[str, Any]
+    source: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -71,6 +74,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     tensors = {
         **{f"model/{name}": tensor for name, tensor in checkpoint.model.items()},
         **{f"momentum/{name}": tensor for name, tensor in checkpoint.momentum.items()},
+        **{f"source/{name}": tensor for name, tensor in checkpoint.source.items()},
         **checkpoint.generators,
     }
     metadata = {
@@ -124,6 +128,7 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
         subset=subset,
         generators={name: tensors[name] for name in tensors if name.endswith("generator")},
         identity=saved_identity,
+        source=_part(tensors, "source/"),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from lipt.common.errors import DataError, SubsetError
 from lipt.trainer.main_training.images import TrainingImages
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted_loss import normalized_weights
+
+# In a subset's manifest: its weights count as they are, whatever their mean.
+ABSOLUTE_WEIGHTS = "absolute_weights"
 
 
 class SubsetSource(Protocol):
@@ -37,6 +40,29 @@ class SubsetSource(Protocol):
 
     def before_epoch(self, epoch: int) -> Subset:
         """The subset of an epoch, counted from 0."""
+        ...
+
+
+@runtime_checkable
+class LossDriven(SubsetSource, Protocol):
+    """A source that looks at the losses of what was trained on, and so has a state.
+
+    budget: how many examples an epoch of a fixed subset would have: the number of steps is
+        that of training on one, where the recipe counts epochs.
+    """
+
+    budget: int
+
+    def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
+        """Take an epoch's losses: int64 row numbers and a loss for each, on the CPU."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint needs to go on with the same subsets."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state_dict` was taken."""
         ...
 
 
@@ -81,8 +107,10 @@ class Examples:
         if subset is not None and weighted:
             weights_N = torch.as_tensor(subset.weights.copy())
         self._labels_N = dataset.labels_N[self.ids_N].to(device)
-        # Their mean is 1.
-        self._weights_N = normalized_weights(weights_N).to(device)
+        # Their mean is 1, but where the subset says that they count as they are.
+        if subset is None or not subset.manifest.get(ABSOLUTE_WEIGHTS):
+            weights_N = normalized_weights(weights_N)
+        self._weights_N = weights_N.to(device)
         self._images = TrainingImages(dataset, self.ids_N, device)
 
     def __len__(self) -> int:

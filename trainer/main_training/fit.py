@@ -15,7 +15,12 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.specs import check_specs, specs_of
 from lipt.trainer.main_training.checkpoints import load_checkpoint, require_same
-from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource, require_comparable
+from lipt.trainer.main_training.examples import (
+    LossDriven,
+    MakeSubsetSource,
+    SubsetSource,
+    require_comparable,
+)
 from lipt.trainer.main_training.forward import place_model
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import OnEpoch, OnStep, Trained
@@ -53,9 +58,9 @@ def fit(
         device: "auto", "cpu", "cuda" or "cuda:N".
         initial: weights to begin with, such as theta* or theta_p.
         checkpoint: a file to write, and to go on from where it is there.
-        reselect: asked before every epoch for its subset, such as a `Reselection`; or a
-            function that makes one of the model in training and the first subset, which is
-            None where it is to be asked for:
+        reselect: asked before every epoch for its subset, such as a `RedrawnRandom` or a
+            `Reselection`; or a function that makes one of the model in training and the first
+            subset, which is None where it is to be asked for:
             `lambda model, first: Reselection(client, model, "craig", fraction=0.1, first=first)`.
         on_epoch: each is called with every epoch's record.
         on_step: called after every optimizer step with (steps done, steps in all). It must
@@ -100,8 +105,11 @@ def fit(
             if checkpoint is not None and saved is not None and subset is not None:
                 require_same(checkpoint, saved.identity, identity)
                 source.subset = subset
+                if isinstance(source, LossDriven):
+                    source.load_state_dict(saved.source)
             subset = source.subset if subset is None else subset
-        training = Training(built, forward_pass, train, test, recipe, schedule, subset)
+        budget = source.budget if isinstance(source, LossDriven) else None
+        training = Training(built, forward_pass, train, test, recipe, schedule, subset, budget)
         if saved is not None:
             training.restore(saved)
         return training.run(source, on_epoch, on_step or (lambda *_: None), checkpoint, identity)

@@ -9,6 +9,7 @@ Shapes: B examples of a batch, C classes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,19 @@ from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.forward import ForwardPass
 from lipt.trainer.main_training.recipe import Recipe
-from lipt.trainer.subsets.weighted_loss import weighted_cross_entropy
+from lipt.trainer.subsets.weighted_loss import example_losses
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a step showed; on the device.
+
+    sums: over the batch, of weighted loss and of correct answers; float64.
+    losses_B: each example's loss without its weight, before the step; float32.
+    """
+
+    sums: Tensor
+    losses_B: Tensor
 
 
 class Steps:
@@ -47,24 +60,20 @@ class Steps:
             fused=forward_pass.device.type == "cuda",
         )
 
-    def take(self, step: int, batch: Batch) -> Tensor:
-        """Take a step, counted from 0.
-
-        Returns:
-            The sums over the batch of loss and of correct answers; float64, on the device.
-        """
+    def take(self, step: int, batch: Batch) -> Taken:
+        """Take a step, counted from 0."""
         recipe, labels_B = self._recipe, batch.labels_B
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(step, self.num_steps)
         logits_BC = self._forward_pass(self._call, self._augmented(step, batch.images_BCHW))
-        loss = weighted_cross_entropy(
-            logits_BC, labels_B, batch.weights_B, label_smoothing=recipe.label_smoothing
-        )
+        losses_B = example_losses(logits_BC, labels_B, label_smoothing=recipe.label_smoothing)
+        loss = (losses_B * batch.weights_B).mean()
         self._optimizer.zero_grad()
         torch.autograd.backward(loss)
         self._optimizer.step()
         num_correct = (logits_BC.detach().argmax(dim=-1) == labels_B).sum()
-        return torch.stack([loss.detach().double() * len(labels_B), num_correct.double()])
+        sums = torch.stack([loss.detach().double() * len(labels_B), num_correct.double()])
+        return Taken(sums, losses_B.detach())
 
     def momentum(self) -> Weights:
         """The optimizer's state by the parameter's name; empty before the first step."""

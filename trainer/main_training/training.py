@@ -29,7 +29,7 @@ from lipt.trainer.main_training.checkpoints import (
     restore_generators,
     save_checkpoint,
 )
-from lipt.trainer.main_training.examples import Examples, SubsetSource
+from lipt.trainer.main_training.examples import Examples, LossDriven, SubsetSource
 from lipt.trainer.main_training.forward import ForwardPass, accuracy
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.main_training.records import EpochRecord, Look, OnEpoch, OnStep, Trained
@@ -48,8 +48,9 @@ class Training:
         test: what accuracy is measured on, if anything.
         recipe: how to train.
         schedule: when to evaluate and to write checkpoints.
-        subset: the first one; all of `train` where None. It decides the number of steps
-            where the recipe counts epochs.
+        subset: the first one; all of `train` where None.
+        budget: how many examples decide the number of steps where the recipe counts epochs;
+            those of the first subset where None.
 
     Raises:
         SubsetError: the subset is empty, or another data set's.
@@ -64,12 +65,13 @@ class Training:
         recipe: Recipe,
         schedule: Schedule,
         subset: Subset | None,
+        budget: int | None = None,
     ) -> None:
         self._model, self._forward_pass = model, forward_pass
         self._train, self._test, self._recipe, self._schedule = train, test, recipe, schedule
         self._device = forward_pass.device
         self._examples = self._examples_of(subset)
-        num_steps = recipe.num_steps(len(self._examples))
+        num_steps = recipe.num_steps(len(self._examples) if budget is None else budget)
         self._steps = Steps(model, forward_pass, recipe, num_steps)
         self._progress = Progress(epoch=0, step=0, num_steps=num_steps, seconds=0.0)
         # The steps in whose midst of an epoch the test set is looked at.
@@ -100,7 +102,8 @@ class Training:
         """Train to the last step.
 
         Args:
-            reselect: asked before every epoch for its subset.
+            reselect: asked before every epoch for its subset, and told the losses of what
+                was trained on where it looks at them.
             on_epoch: each is called with every epoch's record.
             on_step: called after every step.
             checkpoint: a file to write.
@@ -110,6 +113,7 @@ class Training:
             TrainingDivergedError: the loss is no longer finite.
             SubsetError: a subset that was chosen again is empty, or another data set's.
         """
+        told = reselect if isinstance(reselect, LossDriven) else None
         saved_at = monotonic()
         self._began = saved_at - self._progress.seconds
         if self._schedule.within_epochs:
@@ -118,12 +122,12 @@ class Training:
             if reselect is not None:
                 reselect.num_epochs = self._num_epochs()
                 self._use(reselect.before_epoch(self._progress.epoch))
-            record = self._train_epoch(on_step)
+            record = self._train_epoch(on_step, told)
             for tell in on_epoch:
                 tell(record)
             due = monotonic() - saved_at >= self._schedule.checkpoint_seconds
             if checkpoint is not None and (due or record.step == record.num_steps):
-                save_checkpoint(checkpoint, self._checkpoint(identity))
+                save_checkpoint(checkpoint, self._checkpoint(identity, told))
                 saved_at = monotonic()
         return Trained(
             weights=copy_to_cpu(self._model.state_dict()),
@@ -144,7 +148,7 @@ class Training:
         if ("" if subset is None else subset.digest) != self._examples.digest:
             self._examples = self._examples_of(subset)
 
-    def _train_epoch(self, on_step: OnStep) -> EpochRecord:
+    def _train_epoch(self, on_step: OnStep, told: LossDriven | None) -> EpochRecord:
         progress, recipe, examples = self._progress, self._recipe, self._examples
         step, num_steps = progress.step, progress.num_steps
         generator = derive_generator(recipe.seed, "main-order", progress.epoch)
@@ -152,10 +156,14 @@ class Training:
         batches = recipe.batches(order_N)[: num_steps - step]
         # Summed on the device: reading each batch's loss would make it wait.
         sums = torch.zeros(2, dtype=torch.float64, device=self._device)
+        losses: list[Tensor] = []
         evaluated, epoch_started = self._evaluation_seconds, monotonic()
         self._model.train()
         for batch in examples.batches(batches):
-            sums += self._steps.take(step, batch)
+            taken = self._steps.take(step, batch)
+            sums += taken.sums
+            if told is not None:
+                losses.append(taken.losses_B)
             step += 1
             on_step(step, num_steps)
             if step in self._marks:
@@ -167,6 +175,8 @@ class Training:
                 f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
                 f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
             )
+        if told is not None:
+            told.update(examples.ids_N[torch.cat(batches)], torch.cat(losses).cpu())
         now, evaluated = monotonic(), self._evaluation_seconds - evaluated
         epoch_seconds, seconds = now - epoch_started - evaluated, now - self._began
         self._progress = replace(
@@ -236,7 +246,7 @@ class Training:
         self._evaluation_seconds += monotonic() - started
         return found
 
-    def _checkpoint(self, identity: Mapping[str, Any]) -> Checkpoint:
+    def _checkpoint(self, identity: Mapping[str, Any], told: LossDriven | None) -> Checkpoint:
         return Checkpoint(
             progress=self._progress,
             model=copy_to_cpu(self._model.state_dict()),
@@ -244,4 +254,5 @@ class Training:
             subset=self._examples.subset,
             generators=generator_states(self._device),
             identity=identity,
+            source={} if told is None else told.state_dict(),
         )

@@ -8,7 +8,7 @@ subset. Batches are the DataLoader's or the user's own batch sampler's business.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
@@ -17,13 +17,11 @@ from torch.utils.data import Sampler
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
+from lipt.trainer.subsets.dealing import Uneven, deal, require_rank
 from lipt.trainer.subsets.subset import Subset
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
-
-# What happens to the examples that do not divide evenly among the ranks.
-Uneven = Literal["keep", "drop", "repeat"]
 
 
 class SubsetSampler(Sampler[int]):
@@ -57,16 +55,13 @@ class SubsetSampler(Sampler[int]):
         num_ranks: int = 1,
         uneven: Uneven = "keep",
     ) -> None:
-        if not 0 <= rank < num_ranks:
-            raise ConfigError(
-                f"rank {rank} is not one of {num_ranks}. Ranks count from 0 to "
-                f"num_ranks - 1, here {num_ranks - 1}."
-            )
+        require_rank(rank, num_ranks)
         if not len(subset):
             raise ConfigError("the subset is empty, so there is nothing to draw. Get another.")
         self.subset = subset
         self._shuffle, self._seed = shuffle, seed
-        self._rank, self.num_ranks, self._uneven = rank, num_ranks, uneven
+        self._rank, self.num_ranks = rank, num_ranks
+        self._uneven: Uneven = uneven
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -86,14 +81,7 @@ class SubsetSampler(Sampler[int]):
 
     def _share(self, order_N: torch.Tensor) -> torch.Tensor:
         """This rank's part of an order."""
-        left_over = len(order_N) % self.num_ranks
-        if left_over and self._uneven == "drop":
-            order_N = order_N[: len(order_N) - left_over]
-        elif left_over and self._uneven == "repeat":
-            missing = self.num_ranks - left_over
-            repeats = -(-missing // len(order_N))
-            order_N = torch.cat([order_N, order_N.repeat(repeats)[:missing]])
-        return order_N[self._rank :: self.num_ranks]
+        return deal(order_N, self._rank, self.num_ranks, self._uneven)
 
 
 class ReselectingSampler(SubsetSampler):

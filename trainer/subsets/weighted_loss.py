@@ -28,10 +28,15 @@ def weighted_cross_entropy(
     Returns:
         0-d, float32.
     """
-    losses_B = functional.cross_entropy(
+    losses_B = example_losses(logits_BC, labels_B, label_smoothing=label_smoothing)
+    return (losses_B * weights_B).mean()
+
+
+def example_losses(logits_BC: Tensor, labels_B: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Each example's cross-entropy, float32, without weights; arguments as above."""
+    return functional.cross_entropy(
         logits_BC.float(), labels_B, reduction="none", label_smoothing=label_smoothing
     )
-    return (losses_B * weights_B).mean()
 
 
 def normalized_weights(weights_N: Tensor) -> Tensor:

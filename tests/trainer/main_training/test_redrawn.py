@@ -1,55 +1,75 @@
+"""Main training on examples that are drawn anew for every epoch."""
+
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
+
 import pytest
 import torch
 
 from lipt.common.data import Dataset
-from lipt.common.errors import BudgetError
+from lipt.common.errors import BudgetError, ConfigError
 from lipt.trainer.main_training import fit
 from lipt.trainer.main_training.records import EpochRecord
-from lipt.trainer.main_training.redrawn import RedrawnRandom, mixed_order
-from tests.trainer.main_training.conftest import RECIPE, net
+from lipt.trainer.main_training.redrawn import RedrawnRandom
+from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
 
 
-def test_a_pass_has_no_example_twice(digits: Dataset) -> None:
+def test_random_examples_are_all_seen_once_before_one_is_seen_again(digits: Dataset) -> None:
+    # 1,442 digits are ten epochs of 144 and two examples more.
     source = RedrawnRandom(digits, 144, seed=0)
-    parts = [source.before_epoch(epoch).indices for epoch in range(10)]  # 10 x 144 of 1,442
-    drawn = np.concatenate(parts)
-    assert len(np.unique(drawn)) == len(drawn) == 1440
+    seen = torch.cat([torch.tensor(source.before_epoch(epoch).indices) for epoch in range(10)])
+    assert len(seen.unique()) == 1440
+    counts = digits.labels_N[torch.tensor(source.before_epoch(3).indices)].bincount()
+    assert counts.min() >= 13
+    assert counts.max() <= 16
 
 
-def test_the_next_pass_has_another_order(digits: Dataset) -> None:
-    source = RedrawnRandom(digits, 144, seed=0)
-    assert source.before_epoch(0) != source.before_epoch(10)
-
-
-def test_seed_and_epoch_decide_and_nothing_else(digits: Dataset) -> None:
-    one, other = RedrawnRandom(digits, 100, seed=3), RedrawnRandom(digits, 100, seed=3)
-    for epoch in (7, 2, 30):
-        other.before_epoch(epoch)
-    assert one.before_epoch(5) == other.before_epoch(5) == other.subset
-    assert RedrawnRandom(digits, 100, seed=4).before_epoch(5) != one.subset
-
-
-def test_every_part_has_about_each_classes_share() -> None:
-    labels_N = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
-    order_N = mixed_order(labels_N, seed=0, which_pass=0)
-    assert sorted(order_N.tolist()) == list(range(100))
-    for part_K in order_N.split(20):  # of which 12, 6 and 2 are their shares
-        counts = torch.bincount(labels_N[part_K], minlength=3) - torch.tensor([12, 6, 2])
-        assert counts.abs().max() <= 2
-
-
-@pytest.mark.parametrize("budget", [0, 1443])
-def test_a_budget_that_cannot_be_drawn_is_refused(digits: Dataset, budget: int) -> None:
-    with pytest.raises(BudgetError, match=rf"budget {budget} is outside 1\.\.1442"):
-        RedrawnRandom(digits, budget, seed=0)
-
-
-def test_main_training_takes_another_part_every_epoch(digits: Dataset) -> None:
+def test_training_takes_the_steps_of_a_fixed_subset(digits: Dataset) -> None:
     records: list[EpochRecord] = []
-    source = RedrawnRandom(digits, 48, seed=0)
-    fit(net(), digits, recipe=RECIPE, reselect=source, on_epoch=[records.append])
-    assert [record.num_examples for record in records] == [48] * 4
-    assert len({record.subset_digest for record in records}) == 4
+    recipe = RECIPE.model_copy(update={"steps": None, "epochs": 4})
+    source = RedrawnRandom(digits, 40, seed=0)
+    trained = fit(net(), digits, recipe=recipe, reselect=source, on_epoch=[records.append])
+    assert trained.num_steps == 12  # batches of 16, 16 and 8
+    assert [record.num_examples for record in records] == [40] * 4
+    digests = [RedrawnRandom(digits, 40, seed=0).before_epoch(epoch).digest for epoch in range(4)]
+    assert [record.subset_digest for record in records] == digests
+    assert len(set(digests)) == 4
+
+
+@pytest.mark.parametrize("killed_after", [1, 3])
+def test_training_that_was_killed_goes_on_to_the_same_weights(
+    digits: Dataset, tmp_path: Path, killed_after: int
+) -> None:
+    undisturbed = fit(net(), digits, recipe=RECIPE, reselect=RedrawnRandom(digits, 40, seed=7))
+    path = tmp_path / "checkpoint.safetensors"
+
+    def stop(record: EpochRecord) -> None:
+        if record.epoch == killed_after + 1:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        fit(
+            net(),
+            digits,
+            recipe=RECIPE,
+            reselect=RedrawnRandom(digits, 40, seed=7),
+            checkpoint=path,
+            schedule=EVERY_EPOCH,
+            on_epoch=[stop],
+        )
+    source = RedrawnRandom(digits, 40, seed=7)
+    resumed = fit(net(seed=5), digits, recipe=RECIPE, reselect=source, checkpoint=path)
+    assert equal(undisturbed, resumed)
+
+
+def test_a_checkpoint_of_another_draw_is_refused(digits: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    fit(net(), digits, recipe=RECIPE, reselect=RedrawnRandom(digits, 40, 0), checkpoint=path)
+    with pytest.raises(ConfigError, match=r"its selection\.seed is 0, now it is 1"):
+        fit(net(), digits, recipe=RECIPE, reselect=RedrawnRandom(digits, 40, 1), checkpoint=path)
+
+
+def test_a_budget_that_cannot_be_drawn_is_refused(digits: Dataset) -> None:
+    with pytest.raises(BudgetError, match=r"budget 1443 is outside 1\.\.1442"):
+        RedrawnRandom(digits, 1443, seed=0)

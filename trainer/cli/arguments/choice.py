@@ -1,9 +1,12 @@
-"""The choice of subsets in `lipt train`: its flags, and which of them go together."""
+"""The choice of subsets in `lipt train`: its flags, and which of them go together.
+
+A file of a subset, a strategy of the coordinator's, other examples for every epoch, or all.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,12 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy in place of a file, and what it is asked for each time."""
+    """A strategy or a way to redraw in place of a file, and what is asked for each time."""
 
     strategy: Annotated[
         str | None,
         typer.Option(
             "--strategy", "-s", help="Have the coordinator choose the subset, in place of --subset."
+        ),
+    ] = None
+    redraw: Annotated[
+        Literal["random", "stale", "infobatch"] | None,
+        typer.Option(
+            "--redraw",
+            help="Draw other examples for every epoch, without a coordinator: random ones, those "
+            "with the highest last losses, or all but half of the easy ones.",
         ),
     ] = None
     fraction: Fraction = None
@@ -47,26 +58,15 @@ class Choice:
         from lipt.common.errors import ConfigError
         from lipt.trainer.cli.arguments.overrides import parse_options
 
+        self._require_one_way(subset_given=subset_given)
         if self.strategy is None:
-            given = {
-                "--fraction": self.fraction,
-                "--budget": self.budget,
-                "--option": self.options or None,
-                "--preset": self.preset,
-                "--every": self.every,
-                "--prefetch": self.prefetch or None,
-            }
-            alone = [name for name, value in given.items() if value is not None]
-            if alone:
-                raise ConfigError(f"{alone[0]} was given without --strategy. Give both, or none.")
+            self._require_nothing_alone()
+        if self.strategy is None and self.redraw is None:
             return {}
-        if subset_given:
-            raise ConfigError(
-                "--subset and --strategy were both given. A file is trained on as it is; a "
-                "strategy's subset is asked for again as the model changes. Drop one."
-            )
         if (self.fraction is None) == (self.budget is None):
             raise ConfigError("give one of --fraction and --budget, e.g. --fraction 0.1")
+        if self.strategy is None:
+            return {}
         asked: SelectionOptions = {
             "fraction": self.fraction,
             "budget": self.budget,
@@ -76,3 +76,40 @@ class Choice:
         if self.preset is not None:
             asked["preset"] = self.preset
         return asked if self.every is None else {**asked, "every": self.every}
+
+    def _require_one_way(self, *, subset_given: bool) -> None:
+        from lipt.common.errors import ConfigError
+
+        if self.redraw is not None and (subset_given or self.strategy is not None):
+            other = "--subset" if subset_given else "--strategy"
+            raise ConfigError(
+                f"{other} and --redraw were both given. --redraw takes its examples from all of "
+                "--data, other ones for every epoch. Drop one."
+            )
+        if subset_given and self.strategy is not None:
+            raise ConfigError(
+                "--subset and --strategy were both given. A file is trained on as it is; a "
+                "strategy's subset is asked for again as the model changes. Drop one."
+            )
+
+    def _require_nothing_alone(self) -> None:
+        from lipt.common.errors import ConfigError
+
+        for_both = {
+            "--fraction": self.fraction,
+            "--budget": self.budget,
+            "--option": self.options or None,
+        }
+        for name, value in for_both.items():
+            if value is not None and self.redraw is None:
+                raise ConfigError(
+                    f"{name} was given without --strategy or --redraw. Give one of them, or none."
+                )
+        for_strategies = {
+            "--preset": self.preset,
+            "--every": self.every,
+            "--prefetch": self.prefetch or None,
+        }
+        for name, value in for_strategies.items():
+            if value is not None:
+                raise ConfigError(f"{name} was given without --strategy. Give both, or none.")

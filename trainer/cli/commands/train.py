@@ -1,4 +1,4 @@
-"""`lipt train`: main training on a subset, with the paper's recipe."""
+"""`lipt train`: main training on a subset, or on redrawn examples, with the paper's recipe."""
 
 from __future__ import annotations
 
@@ -108,6 +108,7 @@ def train(
     from lipt.common.data import open_dataset
     from lipt.common.weights.container import pack
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
+    from lipt.trainer.cli.commands.redrawing import redrawing_of
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.cli.display.training_progress import TrainingProgress
     from lipt.trainer.main_training import Recipe, Schedule, fit
@@ -121,6 +122,7 @@ def train(
         given = {"epochs": epochs, "steps": steps}
         recipe = validate(Recipe, collect_overrides(given, settings or [], None))
         request = choice.request(subset_given=subset is not None)
+        redrawing = redrawing_of(choice)
     require_replaceable(out, checkpoint)
     require_place(log)
     require_apart({"--subset": subset, "--checkpoint": checkpoint, "--out": out, "--log": log})
@@ -152,14 +154,14 @@ def train(
             device=device,
             initial=initial,
             checkpoint=checkpoint,
-            reselect=reselecting,
+            reselect=reselecting if redrawing is None else redrawing(train_data, recipe.seed),
             on_epoch=(lines, progress.on_epoch, *on_epoch),
             on_step=progress.on_step,
             allowed_modules=modules,
         )
     if out is not None:
         write_atomically(out, pack(trained.weights))
-    _report(trained, out, reselecting, json=json)
+    _report(trained, out, reselecting, redrawn=redrawing is not None, json=json)
 
 
 def _weights(client: Client, run: str, kind: str) -> Weights:
@@ -171,7 +173,12 @@ def _weights(client: Client, run: str, kind: str) -> Weights:
 
 
 def _report(
-    trained: Trained, out: Path | None, reselecting: Reselecting | None, *, json: bool
+    trained: Trained,
+    out: Path | None,
+    reselecting: Reselecting | None,
+    *,
+    redrawn: bool,
+    json: bool,
 ) -> None:
     measures = {
         "num_steps": trained.num_steps,
@@ -182,7 +189,8 @@ def _report(
         "waited_seconds": 0.0 if reselecting is None else reselecting.waited_seconds,
         "reselections": [] if reselecting is None else reselecting.history(),
     }
-    accuracies = [f"{format_percent(trained.subset_accuracies[-1][1])} on the subset"]
+    trained_on = "the last epoch's examples" if redrawn else "the subset"
+    accuracies = [f"{format_percent(trained.subset_accuracies[-1][1])} on {trained_on}"]
     if trained.test_accuracy is not None:
         accuracies.insert(0, f"{format_percent(trained.test_accuracy)} on the test set")
     lines = [f"{trained.num_steps} steps in {trained.seconds:.0f} s: {', '.join(accuracies)}"]

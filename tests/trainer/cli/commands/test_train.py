@@ -160,7 +160,7 @@ def test_weights_of_another_model_are_refused(fake: Any, train: Any, subset_file
         (("-s", "craig", "-f", "0.1", "-k", "3"), "give one of --fraction and --budget"),
         (("-s", "craig", "-f", "0.1", "--subset", "s.npy"), "--subset and --strategy were both"),
         (("--every", "5"), "--every was given without --strategy"),
-        (("--fraction", "0.1"), "--fraction was given without --strategy"),
+        (("--fraction", "0.1"), "--fraction was given without --strategy or --redraw"),
         (("--prefetch",), "--prefetch was given without --strategy"),
     ],
     ids=str,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipt.common.errors import BudgetError
-from lipt.coordinator.selection.budget import (
+from lipt.common.subsets.budget import (
     budget_from_fraction,
     require_budget,
     resolve_budget,
