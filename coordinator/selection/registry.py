@@ -30,8 +30,10 @@ from lipt.coordinator.selection.strategies import (
     least_confidence,
     log_det,
     margin,
+    milo,
     moderate,
     sas,
+    stratified,
     uniform,
     uniform_per_class,
 )
@@ -48,6 +50,8 @@ STRATEGIES: dict[str, Strategy] = {
         *(adacore, craig, crest, gradmatch, glister),
         # what covers the data
         *(facility_location, graph_cut, log_det, kcenter, herding, cal, moderate, ccs),
+        # what covers the features, at random
+        *(stratified, milo),
         # what the learners say
         *(forgetting, aum, dual, disagreement),
         # what the user's own features say
