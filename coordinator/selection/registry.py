@@ -34,6 +34,7 @@ from lipt.coordinator.selection.strategies import (
     moderate,
     sas,
     stratified,
+    subzerocore,
     uniform,
     uniform_per_class,
 )
@@ -49,7 +50,7 @@ STRATEGIES: dict[str, Strategy] = {
         # what matches gradients, or follows the validation loss
         *(adacore, craig, crest, gradmatch, glister),
         # what covers the data
-        *(facility_location, graph_cut, log_det, kcenter, herding, cal, moderate, ccs),
+        *(facility_location, subzerocore, graph_cut, log_det, kcenter, herding, cal, moderate, ccs),
         # what covers the features, at random
         *(stratified, milo),
         # what the learners say

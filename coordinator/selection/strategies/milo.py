@@ -14,9 +14,9 @@ each farthest from those before it, and g is that distance, (1 - cosine) relativ
 farthest pair: it is near 1 for who is like nobody and 0 for duplicates.
 
 What is this variant: the authors' gain is the difference that an example makes to the
-smallest distance. For greedy choice that is nearly 0 for all but the first few, and weights
-by it are equal to a part in a thousand: the draw is uniform. So g is here the smallest
-distance itself. The weights still differ by a factor of 2.5 at most; a diverse draw is a
+smallest distance. In greedy choice that is nearly 0 for all but the first few, weights by it
+differ by less than a percent for nearly all, and the draw is uniform. So g is here the
+smallest distance itself. The weights still differ by a factor of 2.5 at most; a diverse draw is a
 mild correction to a random subset.
 
 Shapes: N examples, B of a sample, D features, K budget.

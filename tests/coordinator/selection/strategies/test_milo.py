@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import math
+from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -133,9 +133,9 @@ def test_examples_that_cannot_be_told_apart(stage: Stage, rows: Tensor) -> None:
     assert gains_N.tolist() == [0.0] * len(rows)
 
 
-def test_weights_of_the_authors_gains_are_nearly_equal() -> None:
-    # Why this variant is none of theirs: their draw is uniform but for a few.
-    gains = sorted(plain_disparity_gains(random_signals(300, num_features=32)), reverse=True)[:-1]
-    differences = [0.0, gains[0], *(after - before for before, after in zip(gains, gains[1:], strict=False))]
-    weights = sorted(1 + g + g**2 / 2 for g in (d - min(differences) for d in differences))
-    assert math.isclose(weights[15], weights[-15], rel_tol=0.01)
+def test_weights_by_the_authors_gains_would_be_nearly_equal() -> None:
+    # Why this variant's gains are not theirs: the draw would be uniform but for a few.
+    distances = sorted(plain_disparity_gains(random_signals(100, num_features=32)))[:0:-1]
+    gains = [0.0, distances[0], *(after - before for before, after in pairwise(distances))]
+    weights = sorted(1 + g + g**2 / 2 for g in (gain - min(gains) for gain in gains))
+    assert weights[-5] < 1.03 * weights[5]
