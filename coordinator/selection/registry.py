@@ -37,6 +37,7 @@ from lipt.coordinator.selection.strategies import (
     subzerocore,
     uniform,
     uniform_per_class,
+    zcore,
 )
 from lipt.coordinator.selection.strategy import Strategy
 
@@ -52,7 +53,7 @@ STRATEGIES: dict[str, Strategy] = {
         # what covers the data
         *(facility_location, subzerocore, graph_cut, log_det, kcenter, herding, cal, moderate, ccs),
         # what covers the features, at random
-        *(stratified, milo),
+        *(stratified, zcore, milo),
         # what the learners say
         *(forgetting, aum, dual, disagreement),
         # what the user's own features say

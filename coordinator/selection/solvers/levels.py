@@ -190,9 +190,7 @@ def store_levels_between(
     sums_N = torch.zeros(len(candidates_N), dtype=torch.int64, device=device)
     for rows in _even_tiles(len(candidates_N), device):
         for columns in _even_tiles(len(targets_T), device):
-            levels_nm = scale.levels(
-                similarity.represented(candidates_N[rows], targets_T[columns])
-            )
+            levels_nm = scale.levels(similarity.represented(candidates_N[rows], targets_T[columns]))
             matrix_NT[rows, columns] = levels_nm
             sums_N[rows] += levels_nm.sum(dim=1, dtype=torch.int64)
     return StoredLevels(matrix_NT, sums_N)

@@ -15,9 +15,7 @@ from torch import Tensor
 from lipt.coordinator.selection.selection import Selection, keep_largest
 
 
-def draw_by_weight(
-    log_weights_N: Tensor, budget: int, *, generator: torch.Generator
-) -> Selection:
+def draw_by_weight(log_weights_N: Tensor, budget: int, *, generator: torch.Generator) -> Selection:
     """Draw `budget` examples, in the order of the draw.
 
     What has no weight (a logarithm of -inf) is taken when nothing else is left, the lowest

@@ -68,9 +68,7 @@ def plain_greedy(value_NN: Tensor, budget: int) -> list[int]:
         (1, 1, 0.6, 0),
     ],
 )
-def test_neighbours_by_hand(
-    num_examples: int, budget: int, coverage: float, expected: int
-) -> None:
+def test_neighbours_by_hand(num_examples: int, budget: int, coverage: float, expected: int) -> None:
     assert num_neighbours(num_examples, budget, coverage) == expected
 
 
