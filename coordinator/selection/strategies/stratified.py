@@ -27,8 +27,9 @@ from lipt.coordinator.selection.solvers.spherical_kmeans import spherical_kmeans
 from lipt.coordinator.selection.strategy import FEATURES, Strategy
 from lipt.coordinator.signals.signals import Signals
 
-# By default: fewer per cell say less about it than chance does, more cells cost more.
-_CHOSEN_PER_CELL = 5
+# By default. The fewer per cell, the less is left to chance; one alone would make of every
+# cell, however accidental, something that has to be kept. More cells cost more.
+_CHOSEN_PER_CELL = 2
 _MOST_CELLS = 256
 
 
@@ -37,7 +38,7 @@ def stratified(
     budget: int,
     *,
     num_cells: Annotated[
-        int, Field(ge=0), "cells of k-means; 0: one for every 5 to choose, at most 256"
+        int, Field(ge=0), "cells of k-means; 0: one for every 2 to choose, at most 256"
     ] = 0,
     shares: Annotated[
         Literal["equal", "proportional"], "what each cell gives: as many as others, or by its size"
@@ -77,6 +78,6 @@ STRATEGY = Strategy(
     function=stratified,
     summary="random, a share of every cell of the feature space",
     paper='Cochran 1977, "Sampling Techniques", chapter 5',
-    cost="50 N G d, G cells",
+    cost="N k d",
     needs=FEATURES,
 )

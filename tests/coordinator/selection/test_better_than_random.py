@@ -235,7 +235,7 @@ def evenness(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
     for seed in range(5):
         cells_N = spherical_kmeans(
             signals.features_ND,
-            -(-len(chosen_K) // 5),
+            -(-len(chosen_K) // 2),
             generator=torch.Generator().manual_seed(seed),
         )
         counts_G = cells_N[chosen_K].bincount(minlength=int(cells_N.max()) + 1).double()

@@ -38,9 +38,9 @@ def plainly(columns_DN: Tensor, draws: PlaneDraws, num_neighbours: int) -> list[
     for (a, b), (x, y) in zip(draws.features_M2.tolist(), draws.points_M2.tolist(), strict=True):
         covering = min(range(size), key=lambda i: abs(columns[a][i] - x) + abs(columns[b][i] - y))
         scores[covering] += 1
-        x, y = columns[a][covering], columns[b][covering]
+        own_x, own_y = columns[a][covering], columns[b][covering]
         others = [
-            (abs(columns[a][i] - x) + abs(columns[b][i] - y), i)
+            (abs(columns[a][i] - own_x) + abs(columns[b][i] - own_y), i)
             for i in range(size)
             if i != covering
         ]

@@ -61,7 +61,7 @@ def test_fewer_miss_a_kind_than_at_random() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "expected"), [(1, 1), (5, 1), (6, 2), (500, 100), (1280, 256), (10**6, 256)]
+    ("budget", "expected"), [(1, 1), (2, 1), (3, 2), (500, 250), (512, 256), (10**6, 256)]
 )
 def test_cells_grow_with_the_budget_to_a_limit(budget: int, expected: int) -> None:
     assert default_cells(budget) == expected
