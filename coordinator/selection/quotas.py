@@ -1,6 +1,8 @@
-"""Quotas: how many examples each class gives, in equal shares as far as the classes reach.
+"""Quotas: how many examples each class or group gives.
 
-Shapes: C classes.
+In equal shares as far as the classes reach, or in proportion to their sizes.
+
+Shapes: C classes, G groups.
 """
 
 from __future__ import annotations
@@ -27,11 +29,7 @@ def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
     Raises:
         BudgetError: the budget is outside 0..sum(counts_C).
     """
-    if not 0 <= budget <= sum(counts_C):
-        raise BudgetError(
-            f"budget {budget} cannot be shared among classes of {sum(counts_C)} examples "
-            f"together. Choose one in 0..{sum(counts_C)}."
-        )
+    _require_enough(counts_C, budget)
     quotas = [0] * len(counts_C)
     left = budget
     while left:
@@ -47,3 +45,36 @@ def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
             quotas[label] += more
             left -= more
     return tuple(quotas)
+
+
+def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]:
+    """Share a budget among groups in proportion to their sizes.
+
+    What rounding down leaves goes to the largest remainders, ties to the lowest group.
+
+    Args:
+        counts_G: examples of each group; 0 for one that is empty.
+        budget: how many are wanted, in 0..sum(counts_G).
+
+    Returns:
+        One quota per group, none above its size; they sum to `budget`.
+
+    Raises:
+        BudgetError: the budget is outside 0..sum(counts_G).
+    """
+    _require_enough(counts_G, budget)
+    total = max(1, sum(counts_G))
+    shares = [divmod(budget * count, total) for count in counts_G]
+    quotas = [whole for whole, _ in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda group: (-shares[group][1], group))
+    for group in by_remainder[: budget - sum(quotas)]:
+        quotas[group] += 1
+    return tuple(quotas)
+
+
+def _require_enough(counts: Sequence[int], budget: int) -> None:
+    if not 0 <= budget <= sum(counts):
+        raise BudgetError(
+            f"budget {budget} cannot be shared among classes of {sum(counts)} examples "
+            f"together. Choose one in 0..{sum(counts)}."
+        )

@@ -30,10 +30,14 @@ from lipt.coordinator.selection.strategies import (
     least_confidence,
     log_det,
     margin,
+    milo,
     moderate,
     sas,
+    stratified,
+    subzerocore,
     uniform,
     uniform_per_class,
+    zcore,
 )
 from lipt.coordinator.selection.strategy import Strategy
 
@@ -47,7 +51,9 @@ STRATEGIES: dict[str, Strategy] = {
         # what matches gradients, or follows the validation loss
         *(adacore, craig, crest, gradmatch, glister),
         # what covers the data
-        *(facility_location, graph_cut, log_det, kcenter, herding, cal, moderate, ccs),
+        *(facility_location, subzerocore, graph_cut, log_det, kcenter, herding, cal, moderate, ccs),
+        # what covers the features, at random
+        *(stratified, zcore, milo),
         # what the learners say
         *(forgetting, aum, dual, disagreement),
         # what the user's own features say

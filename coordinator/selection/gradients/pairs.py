@@ -30,7 +30,9 @@ class PairwiseSimilarity:
     vectors: of the N examples.
     squares_N: their squared norms, float32.
     from_products: (products_nm, squares_n, squares_m) -> similarities_nm, in place.
-    lowest, highest: bounds of the similarities.
+    lowest, highest: bounds of the similarities, and of what they are times the weights.
+    weights_N: how well each example represents others of the same similarity, float32; all
+        the same where None.
     """
 
     vectors: Vectors
@@ -38,6 +40,7 @@ class PairwiseSimilarity:
     from_products: Callable[[Tensor, Tensor, Tensor], Tensor]
     lowest: float
     highest: float
+    weights_N: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -54,9 +57,24 @@ class PairwiseSimilarity:
             products(left, right), self.squares_N[rows], self.squares_N[columns]
         )
 
+    def represented(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor:
+        """How well some examples represent others: weight times similarity; n x m float32."""
+        return self.weighted(self.block(rows, columns), rows)
+
+    def weighted(self, similarities_nm: Tensor, rows: slice | Tensor) -> Tensor:
+        """The similarities of some examples times their weights; not copied without weights."""
+        if self.weights_N is None:
+            return similarities_nm
+        return similarities_nm * self.weights_N[rows, None]
+
     def take(self, ids_n: Tensor) -> PairwiseSimilarity:
         """The similarities among some of the examples, with the same bounds."""
-        return replace(self, vectors=self.vectors[ids_n], squares_N=self.squares_N[ids_n])
+        return replace(
+            self,
+            vectors=self.vectors[ids_n],
+            squares_N=self.squares_N[ids_n],
+            weights_N=None if self.weights_N is None else self.weights_N[ids_n],
+        )
 
 
 def proximity(vectors: Vectors) -> PairwiseSimilarity:
@@ -80,6 +98,21 @@ def scaled_cosine(vectors: Vectors) -> PairwiseSimilarity:
     """
     squares_N = squared_norms(vectors).float()
     return PairwiseSimilarity(vectors, squares_N, _scaled_cosines, 0.0, 1.0)
+
+
+def weighing(similarity: PairwiseSimilarity, weights_N: Tensor) -> PairwiseSimilarity:
+    """The same similarities, counted as much as the weight of who represents.
+
+    Args:
+        similarity: none below 0, so that a larger weight is never worse.
+        weights_N: not negative.
+    """
+    return replace(
+        similarity,
+        weights_N=weights_N.float(),
+        lowest=similarity.lowest * float(weights_N.min()),
+        highest=similarity.highest * float(weights_N.max()),
+    )
 
 
 def _minus_distances(products_nm: Tensor, squares_n: Tensor, squares_m: Tensor) -> Tensor:

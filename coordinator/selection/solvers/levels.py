@@ -1,5 +1,6 @@
 """Levels: similarities as whole numbers, so that sums of them are exact.
 
+Where examples represent others by weight, levels are those of weight times similarity.
 A similarity becomes one of 2^b evenly spaced levels. With b = 24 that is all that float32
 resolves; with fewer the matrix of all pairs takes half or a quarter of the memory, and of
 the time to read it. Whole numbers add up to the same sum in any order: gains do not
@@ -119,7 +120,7 @@ class ComputedLevels:
         row_bytes = 8 * max(len(ids_n), self.similarity.vectors.width)
         return torch.cat(
             [
-                self.scale.levels(self.similarity.block(ids_n, columns))
+                self.scale.levels(self.similarity.represented(ids_n, columns))
                 for columns in row_blocks(len(self), row_bytes)
             ],
             dim=1,
@@ -137,7 +138,7 @@ def fit_scale(similarity: PairwiseSimilarity, precision: Precision) -> Scale:
     if precision == "8-bit":
         step = max(1, len(similarity) // _NUM_OBSERVED)
         observed_n = torch.arange(0, len(similarity), step, device=similarity.device)
-        observed = similarity.block(observed_n, observed_n).flatten().sort().values
+        observed = similarity.represented(observed_n, observed_n).flatten().sort().values
         quartile, least = float(observed[len(observed) // 4]), float(observed[0])
         # Where most pairs are the same, all that there is to tell apart lies below.
         lowest = quartile if quartile < float(observed[-1]) else least
@@ -152,17 +153,31 @@ def store_levels(similarity: PairwiseSimilarity, scale: Scale) -> StoredLevels:
     tiles = _even_tiles(num_examples, device)
     for number, rows in enumerate(tiles):
         for columns in tiles[number:]:
-            levels_nm = scale.levels(similarity.block(rows, columns))
-            if rows == columns:
-                # Products round differently below the diagonal, and two examples that tie
-                # because each is the other's nearest would not.
-                levels_nm = levels_nm.triu() + levels_nm.triu(diagonal=1).T
+            levels_nm, levels_mn = _both_ways(similarity, scale, rows, columns)
             matrix_NN[rows, columns] = levels_nm
             sums_N[rows] += levels_nm.sum(dim=1, dtype=torch.int64)
             if rows != columns:
-                matrix_NN[columns, rows] = levels_nm.T.contiguous()
-                sums_N[columns] += levels_nm.sum(dim=0, dtype=torch.int64)
+                matrix_NN[columns, rows] = levels_mn.contiguous()
+                sums_N[columns] += levels_mn.sum(dim=1, dtype=torch.int64)
     return StoredLevels(matrix_NN, sums_N)
+
+
+def _both_ways(
+    similarity: PairwiseSimilarity, scale: Scale, rows: slice, columns: slice
+) -> tuple[Tensor, Tensor]:
+    """The levels of some examples with others, and of these with them: n x m and m x n."""
+    similarities_nm = similarity.block(rows, columns)
+    if rows == columns:
+        # Products round differently below the diagonal, and two examples that tie because
+        # each is the other's nearest would not.
+        similarities_nm = similarities_nm.triu() + similarities_nm.triu(diagonal=1).T
+    if similarity.weights_N is None:
+        levels_nm = scale.levels(similarities_nm)
+        return levels_nm, levels_nm.T
+    return (
+        scale.levels(similarity.weighted(similarities_nm, rows)),
+        scale.levels(similarity.weighted(similarities_nm.T, columns)),
+    )
 
 
 def store_levels_between(
@@ -175,7 +190,7 @@ def store_levels_between(
     sums_N = torch.zeros(len(candidates_N), dtype=torch.int64, device=device)
     for rows in _even_tiles(len(candidates_N), device):
         for columns in _even_tiles(len(targets_T), device):
-            levels_nm = scale.levels(similarity.block(candidates_N[rows], targets_T[columns]))
+            levels_nm = scale.levels(similarity.represented(candidates_N[rows], targets_T[columns]))
             matrix_NT[rows, columns] = levels_nm
             sums_N[rows] += levels_nm.sum(dim=1, dtype=torch.int64)
     return StoredLevels(matrix_NT, sums_N)

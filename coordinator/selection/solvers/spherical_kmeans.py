@@ -70,11 +70,15 @@ def _far_rows(unit_ND: Tensor, num_rows: int, generator: torch.Generator) -> Ten
 
 
 def _nearest(unit_ND: Tensor, centres_GD: Tensor) -> Tensor:
-    cosines_NG = _cosines(unit_ND, centres_GD)
-    # Ties go to the first cluster, which argmax does not promise.
-    best_NG = cosines_NG == cosines_NG.amax(dim=-1, keepdim=True)
-    places_G = torch.arange(len(centres_GD), device=unit_ND.device)
-    return torch.where(best_NG, places_G, len(centres_GD)).amin(dim=-1)
+    num_centres, width = centres_GD.shape
+    places_G = torch.arange(num_centres, device=unit_ND.device)
+    nearest = []
+    for rows in row_blocks(len(unit_ND), 8 * (width + 3 * num_centres)):
+        cosines_BG = unit_ND[rows].double() @ centres_GD.T
+        # Ties go to the first cluster, which argmax does not promise.
+        best_BG = cosines_BG == cosines_BG.amax(dim=-1, keepdim=True)
+        nearest.append(torch.where(best_BG, places_G, num_centres).amin(dim=-1))
+    return torch.cat(nearest)
 
 
 def _cosines(unit_ND: Tensor, centres_GD: Tensor) -> Tensor:

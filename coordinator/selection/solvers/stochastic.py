@@ -12,6 +12,7 @@ Source: Mirzasoleiman et al. 2015, "Lazier Than Lazy Greedy" (arXiv:1409.7938).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -41,9 +42,45 @@ def stochastic_facility_location(
     Returns:
         The ids in the order of choice; K int64 on the CPU. Ties go to the lowest id.
     """
-    size = sample_size(len(levels), budget, epsilon)
     best_N = torch.zeros_like(levels.rows(torch.tensor([0]))[0])
-    left = list(range(len(levels)))
+
+    def take(candidate: int) -> None:
+        torch.maximum(best_N, levels.rows(torch.tensor([candidate]))[0], out=best_N)
+
+    return stochastic_greedy(
+        len(levels),
+        budget,
+        gains_of=lambda ids_B: gains_over(levels.rows(ids_B), best_N),
+        take=take,
+        epsilon=epsilon,
+        generator=generator,
+    )
+
+
+def stochastic_greedy(
+    num_candidates: int,
+    budget: int,
+    *,
+    gains_of: Callable[[Tensor], Tensor],
+    take: Callable[[int], None],
+    epsilon: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """Choose the best of a random sample, `budget` times.
+
+    Args:
+        num_candidates: N.
+        budget: K, in 1..N.
+        gains_of: from B ascending ids, what each would add to what has been taken.
+        take: told each id that is chosen.
+        epsilon: in (0, 1), how much of the guarantee may be given up.
+        generator: where samples are drawn; on the CPU.
+
+    Returns:
+        The ids in the order of choice; K int64 on the CPU. Ties go to the lowest id.
+    """
+    size = sample_size(num_candidates, budget, epsilon)
+    left = list(range(num_candidates))
     chosen = []
     for _ in range(budget):
         count = min(size, len(left))
@@ -53,8 +90,8 @@ def stochastic_facility_location(
             left[step], left[other] = left[other], left[step]
         sample = sorted((candidate, place) for place, candidate in enumerate(left[:count]))
         ids_B = torch.tensor([candidate for candidate, _ in sample])
-        candidate, place = sample[int(gains_over(levels.rows(ids_B), best_N).argmax())]
-        torch.maximum(best_N, levels.rows(torch.tensor([candidate]))[0], out=best_N)
+        candidate, place = sample[int(gains_of(ids_B).argmax())]
+        take(candidate)
         chosen.append(candidate)
         left[place] = left[-1]
         left.pop()

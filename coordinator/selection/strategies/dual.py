@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.presets import Preset
 from lipt.coordinator.selection.selection import Selection, keep_largest
+from lipt.coordinator.selection.solvers.weighted_draw import draw_by_weight
 from lipt.coordinator.selection.strategy import DYNAMICS, Strategy
 from lipt.coordinator.signals.dynamics import deviation_over_moments, mean_over_moments
 from lipt.coordinator.signals.signals import Signals
@@ -72,7 +72,7 @@ def dual(
         float(means_N[anchors].mean()), dropped=1 - budget / len(signals), exponent=exponent
     )
     log_weights_N = scores_N.log() + log_beta_density(means_N, a, b)
-    return keep_largest(log_weights_N + _gumbel_noise(log_weights_N, seed), budget)
+    return draw_by_weight(log_weights_N, budget, generator=derive_generator(seed, "dual"))
 
 
 def uncertain_and_hard(probabilities_NLT: Tensor, window: Window) -> Tensor:
@@ -107,13 +107,6 @@ def log_beta_density(means_N: Tensor, a: float, b: float) -> Tensor:
     """The logarithm of Beta's density, up to a constant: it weighs examples by each other."""
     inside_N = means_N.clamp(_EDGE, 1 - _EDGE)
     return (a - 1) * inside_N.log() + (b - 1) * (1 - inside_N).log()
-
-
-def _gumbel_noise(like_N: Tensor, seed: int) -> Tensor:
-    """The K largest of log weight + noise are a draw by weight without replacement."""
-    waits_N = torch.empty(len(like_N), dtype=torch.float64)
-    waits_N.exponential_(generator=derive_generator(seed, "dual"))
-    return -waits_N.clamp_min(torch.finfo(torch.float64).tiny).log().to(like_N.device)
 
 
 def _of_data(name: str, exponent: str) -> Preset:

@@ -8,8 +8,10 @@ Shapes: N examples, V validation examples, C classes, D features, G gradient ent
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from torch.nn import functional
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.select import select
+from lipt.coordinator.selection.solvers.spherical_kmeans import spherical_kmeans
 from lipt.coordinator.selection.strategy import Balance
 from lipt.coordinator.signals.signals import Signals, probabilities_of
 from tests.coordinator.selection.builders import full_signals, written_out
@@ -221,6 +224,61 @@ def cross_covariance(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
     return value
 
 
+def direction_distances(signals: Signals) -> Tensor:
+    """1 - cosine of the features of all pairs."""
+    unit = functional.normalize(signals.features_ND.double(), dim=1)
+    return 1 - unit @ unit.T
+
+
+def evenness(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """Stratified: minus the imbalance among cells that k-means finds from other starts."""
+    imbalance = 0.0
+    for seed in range(5):
+        cells_N = spherical_kmeans(
+            signals.features_ND,
+            -(-len(chosen_K) // 2),
+            generator=torch.Generator().manual_seed(seed),
+        )
+        counts_G = cells_N[chosen_K].bincount(minlength=int(cells_N.max()) + 1).double()
+        imbalance += float(counts_G.var(correction=0))
+    return -imbalance
+
+
+def weighed_by_density(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """SubZeroCore: facility location, by how usual the distance of the nth neighbour is."""
+    size, budget = len(signals), len(chosen_K)
+    of_others = math.comb(size - 1, budget)
+    count = next(
+        n for n in range(1, size) if 1 - math.comb(size - 1 - n, budget) / of_others >= 0.6
+    )
+    distances_NN = direction_distances(signals)
+    radii_N = distances_NN.sort(dim=1).values[:, count]
+    weights_N = (-(radii_N - radii_N.mean()).square() / (2 * radii_N.var(correction=0))).exp()
+    return float((weights_N * (2 - distances_NN))[:, chosen_K].max(dim=1).values.sum())
+
+
+def typical(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """MILO's easy stage: likeness to all, less 0.4 of that to each other."""
+    likeness_NN = 1 - direction_distances(signals) / 2
+    return float(likeness_NN[:, chosen_K].sum() - 0.4 * likeness_NN[chosen_K][:, chosen_K].sum())
+
+
+def plane_coverage(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """ZCore: the scores of the chosen by 2,000 points that have nothing to do with ours."""
+    features_ND, generator = signals.features_ND.double().numpy(), np.random.default_rng(0)
+    low, high = features_ND.min(axis=0), features_ND.max(axis=0)
+    middle, scores_N = np.median(features_ND, axis=0), np.zeros(len(features_ND))
+    for _draw in range(2000):
+        plane = generator.choice(features_ND.shape[1], 2, replace=False)
+        point = generator.triangular(low[plane], middle[plane], high[plane])
+        covering = np.abs(features_ND[:, plane] - point).sum(axis=1).argmin()
+        apart_N = np.abs(features_ND[:, plane] - features_ND[covering, plane]).sum(axis=1)
+        apart_N[covering] = np.inf
+        scores_N[covering] += 1
+        scores_N -= apart_N**-4.0 / (apart_N**-4.0).sum()
+    return float(scores_N[chosen_K.numpy()].mean())
+
+
 VALUES: dict[str, Value] = {
     "el2n": mean_score(lambda signals: signals.errors_NC.norm(dim=1)),
     "grand": mean_score(lambda signals: written_out(signals).norm(dim=1)),
@@ -244,6 +302,10 @@ VALUES: dict[str, Value] = {
     "kcenter": centre_radius,
     "herding": mean_kept,
     "ccs": strata_reached,
+    "stratified": evenness,
+    "zcore": plane_coverage,
+    "subzerocore": weighed_by_density,
+    "milo": typical,
     "sas": similar_to_others,
     "clipcov": cross_covariance,
 }

@@ -71,6 +71,11 @@ FIRST_CHOICE_TIES = {"log_det"}
 BATCHES_OF_AN_ESTIMATE = {"lipt.coordinator.selection.gradients.curvature"}
 # Preconditioned signals are kept as the signals are: rounded once more where they are halves.
 ROUNDED_AGAIN = {"adacore"}
+# Whatever their options are.
+DRAWING = {
+    *("uniform", "uniform_per_class", "ccs", "crest", "adacore"),
+    *("stratified", "zcore", "milo"),
+}
 # One pass over the examples: cheap enough for thousands.
 OF_MANY = {
     *("el2n", "grand", "entropy", "margin", "least_confidence"),
@@ -83,7 +88,7 @@ def draws(strategy: Strategy, options: Options) -> bool:
     """Whether the seed decides anything."""
     given = {option.name: option.default for option in strategy.options} | dict(options)
     return (
-        strategy.name in {"uniform", "uniform_per_class", "ccs", "crest", "adacore"}
+        strategy.name in DRAWING
         or given.get("sampling") == "beta"
         or given.get("regularizer") == "random"
         or given.get("solver") in {"stochastic", "partition"}

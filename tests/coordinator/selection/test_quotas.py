@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipt.common.errors import BudgetError
-from lipt.coordinator.selection.quotas import class_quotas
+from lipt.coordinator.selection.quotas import class_quotas, proportional_quotas
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,36 @@ def test_equals_sharing_one_seat_at_a_time(data: st.DataObject) -> None:
 def test_a_budget_that_the_classes_cannot_give_is_refused(budget: int) -> None:
     with pytest.raises(BudgetError, match=rf"budget {budget} .* 5 examples.*Choose one in 0\.\.5"):
         class_quotas([2, 3], budget)
+
+
+@pytest.mark.parametrize(
+    ("counts", "budget", "expected"),
+    [
+        ([10, 20, 30], 6, (1, 2, 3)),
+        ([10, 20, 30], 7, (1, 2, 4)),  # 1.17, 2.33, 3.5
+        ([1, 1, 1], 2, (1, 1, 0)),  # all alike: the lowest groups
+        ([0, 4], 4, (0, 4)),
+        ([3, 4, 5], 12, (3, 4, 5)),
+        ([3, 4, 5], 0, (0, 0, 0)),
+        ([], 0, ()),
+    ],
+)
+def test_proportions_by_hand(counts: list[int], budget: int, expected: tuple[int, ...]) -> None:
+    assert proportional_quotas(counts, budget) == expected
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_proportions_are_off_by_less_than_one(data: st.DataObject) -> None:
+    counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6))
+    budget = data.draw(st.integers(0, sum(counts)))
+    quotas = proportional_quotas(counts, budget)
+    assert sum(quotas) == budget
+    for quota, count in zip(quotas, counts, strict=True):
+        assert quota <= count
+        assert abs(quota * sum(counts) - budget * count) < max(1, sum(counts))
+
+
+def test_a_budget_that_the_groups_cannot_give_is_refused() -> None:
+    with pytest.raises(BudgetError, match=r"budget 6 .* 5 examples.*Choose one in 0\.\.5"):
+        proportional_quotas([2, 3], 6)

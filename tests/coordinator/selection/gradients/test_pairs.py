@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.pairs import proximity, scaled_cosine
+from lipt.coordinator.selection.gradients.pairs import proximity, scaled_cosine, weighing
 from lipt.coordinator.selection.gradients.vectors import SpaceName, Vectors, gradients_of, in_space
 from tests.coordinator.selection.builders import random_signals, written_out
 
@@ -63,3 +63,16 @@ def test_half_precision_is_computed_on_in_float32() -> None:
     half = gradients_of(random_signals(7, 3, 300)).to(torch.float16)
     single = half.to(torch.float32)
     assert torch.equal(distances(half), distances(single))
+
+
+def test_weights_are_those_of_who_represents() -> None:
+    plain = scaled_cosine(gradients_of(random_signals(6)))
+    weights_N = torch.tensor([0.5, 2.0, 0.0, 1.0, 1.0, 0.25])
+    weighed = weighing(plain, weights_N)
+    rows = torch.tensor([1, 5])
+    expected = torch.tensor([[2.0], [0.25]]) * plain.block(rows, EVERY)
+    assert torch.equal(weighed.represented(rows, EVERY), expected)
+    assert torch.equal(weighed.take(rows).represented(EVERY, EVERY), expected[:, rows])
+    # What pairs are to each other stays.
+    assert torch.equal(weighed.block(rows, EVERY), plain.block(rows, EVERY))
+    assert (weighed.lowest, weighed.highest) == (0.0, 2.0)

@@ -9,6 +9,7 @@ from lipt.coordinator.selection.gradients.pairs import (
     PairwiseSimilarity,
     proximity,
     scaled_cosine,
+    weighing,
 )
 from lipt.coordinator.selection.gradients.vectors import Vectors, gradients_of
 from lipt.coordinator.selection.solvers import levels
@@ -142,3 +143,24 @@ def test_memory_bounds_the_number_of_examples() -> None:
     assert most_examples(10_000) == 100
     assert affordable_precision(100, 100, 10_000) == "8-bit"
     assert affordable_precision(101, 100, 10_000) is None
+
+
+@pytest.mark.parametrize("tile", [1, 7, 512])
+@precisions
+def test_stored_levels_of_weighed_examples_are_those_computed(
+    precision: Precision, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Row i is weighed by i: the matrix is not symmetric, though each pair is compared once.
+    monkeypatch.setattr(levels, "_CPU_TILE", tile)
+    weights_N = torch.linspace(0.1, 1.0, 23)
+    similarity = weighing(scaled_cosine(make_vectors(23)), weights_N)
+    scale = fit_scale(similarity, precision)
+    stored = store_levels(similarity, scale)
+    expected = scale.levels(weights_N[:, None] * everything(similarity))
+    assert (stored.matrix_NT.long() - expected.long()).abs().max() <= 4
+    assert torch.equal(stored.sums_N, stored.matrix_NT.sum(dim=1, dtype=torch.int64))
+    ids_N = torch.arange(23)
+    computed = ComputedLevels(similarity, scale).rows(ids_N)
+    between = store_levels_between(similarity, scale, ids_N, ids_N).matrix_NT
+    for other in (computed, between):
+        assert (other.long() - expected.long()).abs().max() <= 4
