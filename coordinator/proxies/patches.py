@@ -53,6 +53,10 @@ class PatchFilters:
         """D: two signs and four quarters of every filter."""
         return 8 * len(self.biases_F)
 
+    def to(self, device: torch.device) -> PatchFilters:
+        """The same on a device."""
+        return PatchFilters(self.weights_PF.to(device), self.biases_F.to(device), self.side)
+
 
 def side_for(image_shape: tuple[int, int, int]) -> int:
     """The side that images are scaled to: what is lost below 64 pixels is worth little here."""

@@ -97,6 +97,7 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
                         pb.StrategyPreset(name=name, summary=preset.summary)
                         for name, preset in strategy.presets.items()
                     ],
+                    default_proxy=strategy.proxy,
                 )
                 for strategy in STRATEGIES.values()
             ]
@@ -115,6 +116,7 @@ def _query(request: pb.GetSubsetRequest) -> SubsetQuery:
         features=blob_from_proto(request.features) if request.HasField("features") else None,
         previous=request.previous,
         preset=request.preset,
+        proxy=request.proxy,
     )
 
 

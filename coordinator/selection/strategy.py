@@ -63,6 +63,7 @@ class Strategy:
         version chose and stored are no answer to it.
     rechecks: whether a subset of it stays in use, when the weights have changed, as long as
         a quadratic model of the loss around the old ones holds.
+    proxy: what its signals are computed with where a request does not say.
     """
 
     function: Callable[..., Selection]
@@ -76,6 +77,7 @@ class Strategy:
     rechecks: bool = False
     presets: Mapping[str, Preset] = field(default_factory=dict)
     revision: int = 0
+    proxy: str = "soup"
 
     @property
     def name(self) -> str:

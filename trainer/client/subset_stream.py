@@ -31,6 +31,7 @@ def subset_request(
     balanced: bool | None,
     options: Mapping[str, object] | None,
     preset: str | None = None,
+    proxy: str | None = None,
     previous: Subset | str | None = None,
 ) -> subset_pb2.GetSubsetRequest:
     """The request for a subset; None leaves the choice to the strategy.
@@ -50,6 +51,7 @@ def subset_request(
         budget=budget,
         options={name: _option_text(value) for name, value in (options or {}).items()},
         preset=preset,
+        proxy=proxy,
         previous=previous.digest if isinstance(previous, Subset) else previous,
         # Only who has the examples can put a difference to them together.
         accept_difference=isinstance(previous, Subset),

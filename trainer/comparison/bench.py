@@ -56,6 +56,7 @@ class Bench:
     """What all trials of a comparison share.
 
     recipe: with the steps of every training.
+    asked: what every subset is asked for besides its strategy and size.
     on_step: called after every optimizer step.
     """
 
@@ -64,6 +65,7 @@ class Bench:
     train: Dataset
     test: Dataset
     recipe: Recipe
+    asked: Mapping[str, Any]
     device: str
     allowed_modules: Collection[str]
     on_step: OnStep | None
@@ -80,12 +82,14 @@ class Bench:
 
     def chosen(self, cell: Cell, run: RunView) -> Trial:
         """A training on a subset of a run, which is chosen again where the cell says so."""
-        subset = self.client.subset(run.run_id, cell.strategy, fraction=cell.fraction)
+        subset = self.client.subset(
+            run.run_id, cell.strategy, fraction=cell.fraction, **self.asked
+        )
         made: list[Reselection] = []
 
         def reselect(model: nn.Module, first: Subset | None) -> Reselection:
             asked: SelectionOptions = {"run": run.run_id, "fraction": cell.fraction}
-            asked |= {"every": cell.every, "first": first}
+            asked |= {"every": cell.every, "first": first, "proxy": self.asked.get("proxy")}
             made.append(Reselection(self.client, model, cell.strategy, **asked))
             return made[0]
 

@@ -65,7 +65,9 @@ def compare(
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
     recipe = plan.recipe.model_copy(update={"steps": steps})
     trials = TrialFile(out, _identity(plan, recipe, train, test))
-    bench = Bench(client, plan.model, train, test, recipe, device, allowed_modules, on_step)
+    bench = Bench(
+        client, plan.model, train, test, recipe, plan.asked(), device, allowed_modules, on_step
+    )
     for seed in plan.seeds:
         missing = [cell for cell in plan.cells(seed) if trials.find(cell) is None]
         run = None
@@ -138,6 +140,7 @@ def _identity(plan: Plan, recipe: Recipe, train: Dataset, test: Dataset) -> dict
         "data": train.fingerprint,
         "data_source": train.source,
         "test": test.fingerprint,
+        **plan.asked(),
     }
 
 

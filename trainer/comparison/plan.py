@@ -20,6 +20,7 @@ class Plan:
     recipe: of every training; its steps are the same for all, its seed is decided here.
         Without `steps`, they are its epochs on the largest subset.
     run_overrides: settings of the runs, nested as in `RunConfig`.
+    proxy: what judges the examples, as in `client.subset`; each strategy's default where None.
     baselines: what the strategies are compared with, of `BASELINES`.
     every: epochs after which strategies choose again, on the weights of that moment, and a
         random subset is drawn again beside them; 0 for subsets that stay.
@@ -36,10 +37,15 @@ class Plan:
     baselines: tuple[str, ...] = BASELINES
     every: int = 0
     training_seeds: int = 1
+    proxy: str | None = None
 
     def overrides(self, seed: int) -> dict[str, Any]:
         """The settings of a seed's run."""
         return merge(self.run_overrides, {"model": self.model, "seed": seed})
+
+    def asked(self) -> dict[str, Any]:
+        """What every subset is asked for besides its strategy and size."""
+        return {} if self.proxy is None else {"proxy": self.proxy}
 
     def all_strategies(self) -> tuple[str, ...]:
         """The fixed kinds of random first, then what was asked for, each once."""

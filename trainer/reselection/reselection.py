@@ -56,6 +56,7 @@ class SelectionOptions(TypedDict, total=False):
     options: Mapping[str, object] | None
     preset: str | None
     balanced: bool | None
+    proxy: str | None
     prefetch: bool
     num_epochs: int | None
     first: Subset | None
@@ -77,6 +78,8 @@ class Reselection:
         options: the strategy's own, by name.
         preset: one of the strategy's: what `options` and `balanced` leave open.
         balanced: equal shares per class; the strategy's default where None.
+        proxy: what judges the examples, as in `client.subset`; the strategy's default where
+            None. One of the learners has nothing to say of weights in training.
         prefetch: ask one epoch early, in a thread, so that training does not wait; the
             subset is then that of weights one epoch old.
         num_epochs: how many epochs training has in all, where that is known: no subset is
@@ -101,6 +104,7 @@ class Reselection:
         options: Mapping[str, object] | None = None,
         preset: str | None = None,
         balanced: bool | None = None,
+        proxy: str | None = None,
         prefetch: bool = False,
         num_epochs: int | None = None,
         first: Subset | None = None,
@@ -121,6 +125,8 @@ class Reselection:
             "balanced": balanced,
             # Left out where there is none, so that older checkpoints are of the same selection.
             **({} if preset is None else {"preset": preset}),
+            # Not where it is not given: a checkpoint of an older version has the same identity.
+            **({} if proxy is None else {"proxy": proxy}),
         }
         texts = {name: str(value) for name, value in (options or {}).items()}
         # What is asked for, and how often, as JSON.

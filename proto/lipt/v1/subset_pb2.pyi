@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetSubsetRequest(_message.Message):
-    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "accept_difference", "preset")
+    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "accept_difference", "preset", "proxy")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class GetSubsetRequest(_message.Message):
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     ACCEPT_DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     PRESET_FIELD_NUMBER: _ClassVar[int]
+    PROXY_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     fraction: float
@@ -38,7 +39,8 @@ class GetSubsetRequest(_message.Message):
     previous: str
     accept_difference: bool
     preset: str
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., accept_difference: bool = ..., preset: _Optional[str] = ...) -> None: ...
+    proxy: str
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., accept_difference: bool = ..., preset: _Optional[str] = ..., proxy: _Optional[str] = ...) -> None: ...
 
 class GetSubsetResponse(_message.Message):
     __slots__ = ("progress", "subset", "examples", "difference")
@@ -115,7 +117,7 @@ class ListStrategiesResponse(_message.Message):
     def __init__(self, strategies: _Optional[_Iterable[_Union[Strategy, _Mapping]]] = ...) -> None: ...
 
 class Strategy(_message.Message):
-    __slots__ = ("name", "summary", "paper", "returns_weights", "balanced_by_default", "options", "needs", "cost", "presets")
+    __slots__ = ("name", "summary", "paper", "returns_weights", "balanced_by_default", "options", "needs", "cost", "presets", "default_proxy")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     PAPER_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +127,7 @@ class Strategy(_message.Message):
     NEEDS_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     PRESETS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_PROXY_FIELD_NUMBER: _ClassVar[int]
     name: str
     summary: str
     paper: str
@@ -134,7 +137,8 @@ class Strategy(_message.Message):
     needs: _containers.RepeatedScalarFieldContainer[str]
     cost: str
     presets: _containers.RepeatedCompositeFieldContainer[StrategyPreset]
-    def __init__(self, name: _Optional[str] = ..., summary: _Optional[str] = ..., paper: _Optional[str] = ..., returns_weights: bool = ..., balanced_by_default: bool = ..., options: _Optional[_Iterable[_Union[StrategyOption, _Mapping]]] = ..., needs: _Optional[_Iterable[str]] = ..., cost: _Optional[str] = ..., presets: _Optional[_Iterable[_Union[StrategyPreset, _Mapping]]] = ...) -> None: ...
+    default_proxy: str
+    def __init__(self, name: _Optional[str] = ..., summary: _Optional[str] = ..., paper: _Optional[str] = ..., returns_weights: bool = ..., balanced_by_default: bool = ..., options: _Optional[_Iterable[_Union[StrategyOption, _Mapping]]] = ..., needs: _Optional[_Iterable[str]] = ..., cost: _Optional[str] = ..., presets: _Optional[_Iterable[_Union[StrategyPreset, _Mapping]]] = ..., default_proxy: _Optional[str] = ...) -> None: ...
 
 class StrategyPreset(_message.Message):
     __slots__ = ("name", "summary")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lipt.trainer.cli.arguments.options import Budget, Fraction, Options, Preset
+from lipt.trainer.cli.arguments.options import Budget, Fraction, Options, Preset, Proxy
 
 if TYPE_CHECKING:
     from lipt.trainer.reselection.reselection import SelectionOptions
@@ -38,6 +38,7 @@ class Choice:
     budget: Budget = None
     options: Options = None
     preset: Preset = None
+    proxy: Proxy = None
     every: Annotated[
         int | None, typer.Option(min=1, help="Epochs until the subset is chosen again (20).")
     ] = None
@@ -75,6 +76,8 @@ class Choice:
         }
         if self.preset is not None:
             asked["preset"] = self.preset
+        if self.proxy is not None:
+            asked["proxy"] = self.proxy
         return asked if self.every is None else {**asked, "every": self.every}
 
     def _require_one_way(self, *, subset_given: bool) -> None:
@@ -107,6 +110,7 @@ class Choice:
                 )
         for_strategies = {
             "--preset": self.preset,
+            "--proxy": self.proxy,
             "--every": self.every,
             "--prefetch": self.prefetch or None,
         }

@@ -38,6 +38,14 @@ Preset = Annotated[
         "--preset", help="Options by one name, such as paper: see 'lipt strategies'. --option wins."
     ),
 ]
+Proxy = Annotated[
+    str | None,
+    typer.Option(
+        "--proxy",
+        help="What judges the examples: soup (the run's weights), ridge: and some of patches, "
+        "learners, soup, user, backbone, joined by +, or auto. Default: the strategy's own.",
+    ),
+]
 ImageSize = Annotated[
     int | None,
     typer.Option(

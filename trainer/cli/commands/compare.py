@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json
+from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Proxy
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 
@@ -57,6 +57,7 @@ def compare(
     epochs: Annotated[
         int | None, typer.Option(help="Passes over the largest subset (200).")
     ] = None,
+    proxy: Proxy = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of main training's recipe."),
@@ -118,6 +119,7 @@ def compare(
             baselines=parse_names(baselines),
             every=every,
             training_seeds=training_seeds,
+            proxy=proxy,
         )
     require_replaceable(out)
     modules = allow_module or []

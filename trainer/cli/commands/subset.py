@@ -15,6 +15,7 @@ from lipt.trainer.cli.arguments.options import (
     Json,
     Options,
     Preset,
+    Proxy,
     Run,
 )
 from lipt.trainer.cli.arguments.paths import require_replaceable
@@ -62,6 +63,7 @@ def get(
             "features (N x d) and, for pairs, paired_features (N x p).",
         ),
     ] = None,
+    proxy: Proxy = None,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
@@ -90,6 +92,7 @@ def get(
                 preset=preset,
                 weights=weights,
                 features=features,
+                proxy=proxy,
                 on_progress=lambda progress: report(str(progress)),
             )
         )
