@@ -11,7 +11,7 @@ A key is (pipeline seed, which of its trainings).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
 from typing import Literal
@@ -54,6 +54,10 @@ class Difference:
         if self.unit == "seeds":
             return f"{self.num_units} seeds" if self.num_units > 1 else "one seed"
         return f"{self.num_units} trainings of one seed"
+
+    def negated(self) -> Difference:
+        """The difference the other way round."""
+        return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
 
 
 def averaged(values: Mapping[Key, float]) -> tuple[list[float], Unit]:

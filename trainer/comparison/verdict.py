@@ -90,7 +90,9 @@ def _better(best: Outcome, tried: Sequence[Outcome]) -> str:
     names = [row.label for row in compared if not row.beats_random]
     text = f"{at} {_and(names)} {_do(names)} not beat {best.rival}: "
     text += "it" if len(names) == 1 else f"the best, {best.label},"
-    return f"{text} differs by {_points(best.difference, '+')}."
+    needed = best.difference.num_needed
+    more = "" if needed is None else f"; about {needed} would tell one point"
+    return f"{text} differs by {_points(best.difference, '+', more)}."
 
 
 def _rising(rows: Sequence[Outcome]) -> str:
@@ -119,7 +121,7 @@ def _standing(difference: Difference, rival: str) -> str:
     if difference.low > 0:
         return f"better than {rival} by {_points(difference)}"
     if difference.high < 0:
-        return f"worse than {rival} by {_points(_negated(difference))}"
+        return f"worse than {rival} by {_points(difference.negated())}"
     return f"not told apart from {rival}, at {_points(difference, '+')}"
 
 
@@ -183,24 +185,11 @@ def _at(fraction: float) -> str:
     return f"At {100 * fraction:g}%"
 
 
-def _points(difference: Difference, sign: str = "") -> str:
+def _points(difference: Difference, sign: str = "", more: str = "") -> str:
     mean, low, high = (
         f"{100 * value:{sign}.1f}" for value in (difference.mean, difference.low, difference.high)
     )
-    needed = difference.num_needed
-    more = "" if needed is None else f"; about {needed} would tell one point"
     return f"{mean} points (95% interval {low} to {high}, {difference.basis}{more})"
-
-
-def _negated(difference: Difference) -> Difference:
-    return Difference(
-        -difference.mean,
-        -difference.high,
-        -difference.low,
-        num_units=difference.num_units,
-        unit=difference.unit,
-        num_needed=difference.num_needed,
-    )
 
 
 def _seconds(seconds: float) -> str:

@@ -69,7 +69,7 @@ def render(report: Report) -> str:
 def _courses(rows: Sequence[Outcome]) -> list[tuple[float, Sequence[Outcome], Plot]]:
     """For each fraction its rows, everything beside them, and the plot of their courses."""
     everything = [row for row in rows if row.strategy == EVERYTHING]
-    found = []
+    found: list[tuple[float, Sequence[Outcome], Plot]] = []
     for fraction in dict.fromkeys(row.fraction for row in rows if row.strategy != EVERYTHING):
         within = [row for row in rows if row.fraction == fraction and row.strategy != EVERYTHING]
         plot = accuracy_over_time([*within, *everything])

@@ -154,7 +154,7 @@ def faster(**changes: Any) -> str:
             UNDECIDED,
             (
                 "not told apart from everything, at +0.2 points (95% interval -2.0 to +2.4, "
-                "3 seeds; about 9 would tell one point)."
+                "3 seeds)."
             ),
         ),
         (ALONE, "+2.0 points from everything (one seed tells nothing)."),
