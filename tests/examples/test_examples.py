@@ -82,6 +82,22 @@ def test_the_recipe_trains_on_a_subset(run_example: Run, tmp_path: Path) -> None
     assert (tmp_path / "recipe.ckpt").is_file()
 
 
+def test_random_examples_are_redrawn_in_every_epoch(run_example: Run) -> None:
+    # Nine epochs of 180 are 1,620 of 1,797 examples, each once; in the tenth the rest is seen.
+    said = run_example("redrawing.py", EPOCHS="9").stdout
+    assert said.startswith(f"{NUM_CHOSEN} examples an epoch, 1620 of 1797 seen, loss ")
+    said = run_example("redrawing.py", EPOCHS="10").stdout
+    assert said.startswith(f"{NUM_CHOSEN} examples an epoch, 1797 of 1797 seen, loss ")
+
+
+def test_infobatch_saves_passes(run_example: Run) -> None:
+    said = run_example("infobatch.py", EPOCHS="8").stdout
+    match = re.fullmatch(r"(\d+)% of all passes saved, loss [\d.]+\n", said)
+    assert match is not None, said
+    # At most half of six epochs of eight; a loss that few have above its mean leaves much out.
+    assert 15 <= int(match[1]) <= 37
+
+
 def test_features_of_ones_own_are_selected_on(run_example: Run) -> None:
     said = run_example("own_features.py").stdout
     assert said == "100 examples by kcenter on [1797, 16] features\n"

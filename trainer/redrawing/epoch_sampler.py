@@ -73,7 +73,9 @@ class LossSampler(EpochSampler):
 
     Args:
         num_examples: of the data set.
-        rank, num_ranks, uneven: as those of `EpochSampler`.
+        rank: which of the processes this is, from 0.
+        num_ranks: how many processes train together.
+        uneven: as that of `EpochSampler`.
     """
 
     def __init__(self, num_examples: int, *, rank: int, num_ranks: int, uneven: Uneven) -> None:

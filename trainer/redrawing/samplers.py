@@ -85,7 +85,9 @@ class StaleLossSampler(LossSampler):
         pool: size of an epoch's random pool, in budgets.
         hardest_out: share of the pool that is left out at the hard end; 0.05 where labels
             are noisy.
-        rank, num_ranks, uneven: as those of `RedrawingSampler`.
+        rank: which of the processes this is, from 0.
+        num_ranks: how many processes train together.
+        uneven: what happens where an epoch does not divide by `num_ranks`: see `SubsetSampler`.
 
     Raises:
         BudgetError: not one of `fraction` and `budget`, or one that cannot be drawn.
@@ -135,7 +137,9 @@ class InfoBatchSampler(LossSampler):
         seed: of the draws; the same on every rank.
         prune: share of the easy examples, of losses below the mean, that an epoch leaves out.
         annealing: share of all epochs, at the end, that are on all examples.
-        rank, num_ranks, uneven: as those of `RedrawingSampler`.
+        rank: which of the processes this is, from 0.
+        num_ranks: how many processes train together.
+        uneven: what happens where an epoch does not divide by `num_ranks`: see `SubsetSampler`.
 
     Raises:
         BudgetError: there is no example.
