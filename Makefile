@@ -12,10 +12,10 @@ PROTOS := $(wildcard proto/lipt/v1/*.proto)
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-faults lint format docs stubs generate bench bench-selection clean
+.PHONY: help env demo test test-faults lint format docs stubs generate bench bench-selection bench-selection-value clean
 
 help:  ## Show these targets.
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 env: $(VENV)/.installed  ## Make the environment in .venv.
 
@@ -67,6 +67,9 @@ bench: env  ## Measure, as ratios in one run.
 # DEEPCORE=PATH and CORDS=PATH are checkouts; ARGUMENTS as in `python -m benchmarks.selection -h`.
 bench-selection: env  ## Selection against the field's libraries. Takes hours; ARGUMENTS='--sizes 5000'.
 	$(BIN)/python -m benchmarks.selection --deepcore '$(DEEPCORE)' --cords '$(CORDS)' $(ARGUMENTS)
+
+bench-selection-value: env  ## Train on subsets of clean and dirty data. Takes many hours, resumes.
+	$(BIN)/python -m benchmarks.value $(ARGUMENTS)
 
 clean:  ## Remove the environment and everything generated.
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache docs/generated site lipt-demo

@@ -1,0 +1,109 @@
+"""The pipeline of one data set and seed: a coordinator, two workers, and the subsets asked for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.value.cells import Cell
+from benchmarks.value.served import VARIABLE, named
+from lipt.common.errors import LiptError
+from lipt.common.states import RunState
+from lipt.trainer.cli.demo.processes import Children
+from lipt.trainer.client.client import Client
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import RunView
+
+_NUM_WORKERS = 2
+_SOURCE = "benchmarks.value.served:data"
+_RUN = "value"
+# The learners', whatever main training's is.
+_MODEL = "resnet8"
+# The paper's n=10, M=1, K=10, B=256, with a learning rate that suits a net this small; for
+# digits as many examples as there are.
+_LEARNERS: Mapping[str, Mapping[str, Any]] = {
+    "cifar10-jpeg": {"learning_rate": 0.2, "num_snapshots": 3},
+    "digits": {"num_learners": 8, "batch_size": 64, "learning_rate": 0.2, "num_snapshots": 3},
+    "mnist5k": {"num_learners": 8, "batch_size": 64, "learning_rate": 0.2, "num_snapshots": 3},
+}
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A run that is ready at a coordinator that serves it."""
+
+    client: Client
+    run: RunView
+
+    def subset(self, cell: Cell) -> Subset:
+        """What the cell's strategy chooses.
+
+        Raises:
+            LiptError: it cannot.
+        """
+        options = {"proxy": cell.proxy} if cell.proxy else {}
+        return self.client.subset(self.run.run_id, cell.strategy, fraction=cell.fraction, **options)
+
+    @property
+    def pretraining_seconds(self) -> float:
+        """From theta* to the soup."""
+        costs = self.run.costs
+        if costs is None:
+            return 0.0
+        return (
+            costs.initialization_seconds
+            + costs.sharding_seconds
+            + costs.training_seconds
+            + costs.merging_seconds
+        )
+
+
+@contextmanager
+def pipeline(data: str, setting: str, seed: int, work: Path) -> Iterator[Pipeline]:
+    """Start the processes, wait for the run, and end them; the coordinator's state stays.
+
+    Args:
+        data, setting, seed: what is served; the seed is the run's, too.
+        work: where states and logs are kept, so that a stopped bench does no run twice.
+    """
+    place = work / f"{data}-{setting}-{seed}"
+    place.mkdir(parents=True, exist_ok=True)
+    address_file = place / "address"
+    address_file.unlink(missing_ok=True)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("LIPT_")},
+        VARIABLE: named(data, setting, seed),
+        "OMP_NUM_THREADS": "1",
+    }
+    if "LIPT_DATA" in os.environ:
+        environment["LIPT_DATA"] = os.environ["LIPT_DATA"]
+    with Children(place, environment) as children:
+        common = ["--device", "cpu"]
+        served = ["--data", _SOURCE, "--model", _MODEL, "--state-dir", str(place / "state")]
+        where = ["--listen", "127.0.0.1:0", "--address-file", str(address_file)]
+        children.start("coordinator", ["-m", "lipt.coordinator", *common, *served, *where])
+        address = _wait_for_address(children, address_file)
+        for number in range(_NUM_WORKERS):
+            cache = ["--cache-dir", str(place / f"cache-{number}"), "--name", f"worker-{number}"]
+            joined = ["--coordinator", address]
+            children.start(f"worker-{number}", ["-m", "lipt.worker", *common, *joined, *cache])
+        with Client(address) as client:
+            same = [run for run in client.runs() if run.name == _RUN]
+            overrides = {"model": _MODEL, "seed": seed, "learners": dict(_LEARNERS[data])}
+            run = same[0] if same else client.start_run(overrides, name=_RUN)
+            ready = client.wait(run.run_id)
+            if ready.state is not RunState.READY:
+                raise LiptError(f"the run of {place.name} is {ready.state}: {ready.message}")
+            yield Pipeline(client, ready)
+
+
+def _wait_for_address(children: Children, file: Path) -> str:
+    while not (file.exists() and file.read_text().strip()):
+        children.check()
+        time.sleep(0.2)
+    return file.read_text().strip()

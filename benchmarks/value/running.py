@@ -1,0 +1,58 @@
+"""Running cells: one pipeline after another, its subsets first, then its trainings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.value.cells import Cell
+from benchmarks.value.originals import original
+from benchmarks.value.pipeline import pipeline
+from benchmarks.value.results import Results
+from benchmarks.value.settings import make
+from benchmarks.value.training import as_dataset, own_subset, train
+from lipt.common.errors import LiptError
+from lipt.trainer.subsets.subset import Subset
+
+
+def run(cells: Sequence[Cell], results: Results, work: Path) -> None:
+    """Do the cells in their order, and write each result as it comes."""
+    for (data, setting, seed), group in groupby(cells, key=lambda cell: cell.pipeline):
+        todo = list(group)
+        dirty = make(setting, original(data).train, seed)
+        dataset = as_dataset(dirty.images, data)
+        test = as_dataset(original(data).test, data)
+        chosen, pretraining_seconds = _chosen(todo, work)
+        for cell in todo:
+            if cell.needs_service and cell not in chosen:
+                continue
+            subset = chosen.get(cell)
+            if not cell.needs_service:
+                subset = own_subset(cell, dirty, dataset)
+            elif subset is not None:
+                subset = replace(subset, fingerprint=dataset.fingerprint)
+            started = time.monotonic()
+            result = train(cell, subset, dirty, dataset, test)
+            if cell.needs_service:
+                result = replace(result, pretraining_seconds=pretraining_seconds)
+            results.add(cell, result)
+            seconds = time.monotonic() - started
+            print(f"{result.accuracy:.1%} in {seconds:.0f} s: {cell}", flush=True)
+
+
+def _chosen(cells: Iterable[Cell], work: Path) -> tuple[dict[Cell, Subset], float]:
+    """The subsets that a coordinator chooses; one that cannot be had is named and left out."""
+    asking = [cell for cell in cells if cell.needs_service]
+    found: dict[Cell, Subset] = {}
+    if not asking:
+        return found, 0.0
+    with pipeline(*asking[0].pipeline, work) as served:
+        for cell in asking:
+            try:
+                found[cell] = served.subset(cell)
+            except (LiptError, TypeError) as error:
+                print(f"left out, {cell}: {error}", flush=True)
+        return found, served.pretraining_seconds

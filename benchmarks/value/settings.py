@@ -1,0 +1,163 @@
+"""Settings of the bench: the ways in which data is made dirty, and what is then known of it.
+
+Shapes: N rows of the dirty data, M of the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarks.value.originals import Images
+from lipt.common.determinism.seeding import derive_generator
+
+# CIFAR-10's classes that people confuse: truck -> automobile, bird -> airplane, deer -> horse,
+# cat <-> dog. Classes without an entry keep their labels.
+_CONFUSED = {9: 1, 2: 0, 4: 7, 3: 5, 5: 3}
+_TAIL = 50.0
+_SHARE_OF_ORIGINALS = 0.1
+_SHARE_OF_ROWS = 0.4
+
+
+@dataclass(frozen=True)
+class Dirty:
+    """Data as a user has it, and what only the bench knows.
+
+    true_N: the labels before noise. original_N: rows with the same value are copies of one
+    image; the first of them is the image itself.
+    """
+
+    images: Images
+    true_N: Tensor
+    original_N: Tensor
+
+    @property
+    def wrong_N(self) -> Tensor:
+        """Whether the given label is not the true one."""
+        return self.images.labels_N != self.true_N
+
+    @property
+    def ideal_N(self) -> Tensor:
+        """Whether a row is the first copy of its image whose label is right."""
+        ideal_N = torch.zeros(len(self.original_N), dtype=torch.bool)
+        rows_R = torch.nonzero(~self.wrong_N).flatten()
+        seen: set[int] = set()
+        for row, image in zip(rows_R.tolist(), self.original_N[rows_R].tolist(), strict=True):
+            ideal_N[row] = image not in seen
+            seen.add(image)
+        return ideal_N
+
+
+def make(setting: str, clean: Images, seed: int) -> Dirty:
+    """The data of a setting; the same at every call.
+
+    Args:
+        setting: one of `SETTINGS`.
+        clean: the original data.
+        seed: of all draws.
+    """
+    if setting not in SETTINGS:
+        raise SystemExit(f"there is no setting {setting!r}. Choose from: {', '.join(SETTINGS)}.")
+    untouched = Dirty(clean, clean.labels_N, torch.arange(len(clean)))
+    return SETTINGS[setting](untouched, seed)
+
+
+def _symmetric(share: float) -> Callable[[Dirty, int], Dirty]:
+    """A share of the labels becomes random, of all classes alike: some stay right by chance."""
+
+    def dirty(data: Dirty, seed: int) -> Dirty:
+        generator = derive_generator(seed, "value-noise")
+        num_rows, num_classes = len(data.images), len(data.images.class_names)
+        hit_N = torch.rand(num_rows, generator=generator) < share
+        drawn_N = torch.randint(num_classes, (num_rows,), generator=generator)
+        return _relabelled(data, torch.where(hit_N, drawn_N, data.images.labels_N))
+
+    return dirty
+
+
+def _asymmetric(share: float) -> Callable[[Dirty, int], Dirty]:
+    """A share of a class's labels becomes that of the class it is confused with."""
+
+    def dirty(data: Dirty, seed: int) -> Dirty:
+        generator = derive_generator(seed, "value-noise")
+        num_classes = len(data.images.class_names)
+        photographs = "truck" in data.images.class_names
+        following = {label: (label + 1) % num_classes for label in range(num_classes)}
+        confused = _CONFUSED if photographs else following
+        targets_C = torch.tensor([confused.get(label, label) for label in range(num_classes)])
+        hit_N = torch.rand(len(data.images), generator=generator) < share
+        labels_N = data.images.labels_N
+        return _relabelled(data, torch.where(hit_N, targets_C[labels_N], labels_N))
+
+    return dirty
+
+
+def _long_tail(data: Dirty, seed: int) -> Dirty:
+    """The classes shrink one after the other, the last one to a fiftieth; which, is drawn."""
+    generator = derive_generator(seed, "value-tail")
+    labels_N, num_classes = data.true_N, len(data.images.class_names)
+    kept = []
+    for place, label in enumerate(torch.randperm(num_classes, generator=generator).tolist()):
+        rows = torch.nonzero(labels_N == label).flatten()
+        count = max(1, round(len(rows) * _TAIL ** (-place / (num_classes - 1))))
+        kept.append(rows[torch.randperm(len(rows), generator=generator)[:count]])
+    return _taken(data, torch.cat(kept).sort().values)
+
+
+def _near_duplicates(data: Dirty, seed: int) -> Dirty:
+    """A tenth of the images, and copies of them by Zipf's law until there are 40% as many rows.
+
+    A copy is shifted by up to a pixel, brighter or darker, and noisy.
+    """
+    generator = derive_generator(seed, "value-duplicates")
+    total = len(data.images)
+    num_originals, num_rows = round(_SHARE_OF_ORIGINALS * total), round(_SHARE_OF_ROWS * total)
+    originals = torch.randperm(total, generator=generator)[:num_originals]
+    chances_M = 1.0 / torch.arange(1, num_originals + 1)
+    copies = torch.multinomial(
+        chances_M, num_rows - num_originals, replacement=True, generator=generator
+    )
+    taken = _taken(data, torch.cat((originals, originals[copies])))
+    images_NCHW = taken.images.images_NCHW.clone()
+    for row in range(num_originals, num_rows):
+        images_NCHW[row] = _near_copy(images_NCHW[row], generator)
+    # Originals and copies are mixed: an id's place says nothing.
+    order_N = torch.randperm(num_rows, generator=generator)
+    mixed = Images(images_NCHW, taken.images.labels_N, taken.images.class_names)
+    return _taken(Dirty(mixed, taken.true_N, taken.original_N), order_N)
+
+
+def _near_copy(image_CHW: Tensor, generator: torch.Generator) -> Tensor:
+    shift = torch.randint(-1, 2, (2,), generator=generator).tolist()
+    pixels_CHW = image_CHW.float().roll(shift, dims=(1, 2))
+    pixels_CHW = pixels_CHW * (0.9 + 0.2 * float(torch.rand((), generator=generator)))
+    pixels_CHW += 4.0 * torch.randn(pixels_CHW.shape, generator=generator)
+    return pixels_CHW.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _everything(data: Dirty, seed: int) -> Dirty:
+    """A long tail, then copies, then 40% of the labels random."""
+    return _symmetric(0.4)(_near_duplicates(_long_tail(data, seed), seed), seed)
+
+
+def _taken(data: Dirty, rows: Tensor) -> Dirty:
+    return Dirty(data.images.take(rows), data.true_N[rows], data.original_N[rows])
+
+
+def _relabelled(data: Dirty, labels_N: Tensor) -> Dirty:
+    images = Images(data.images.images_NCHW, labels_N, data.images.class_names)
+    return Dirty(images, data.true_N, data.original_N)
+
+
+SETTINGS: Mapping[str, Callable[[Dirty, int], Dirty]] = {
+    "clean": lambda data, _: data,
+    "noise20": _symmetric(0.2),
+    "noise40": _symmetric(0.4),
+    "asymmetric40": _asymmetric(0.4),
+    "tail50": _long_tail,
+    "duplicates": _near_duplicates,
+    "all-three": _everything,
+}

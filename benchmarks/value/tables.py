@@ -1,0 +1,119 @@
+"""Tables of the bench: every row against class-balanced random, paired by seed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from benchmarks.value.cells import Cell
+from benchmarks.value.originals import HELD_OUT
+from lipt.trainer.comparison.verdict import paired_difference
+
+BASELINE = "uniform_per_class"
+_HEADER = (
+    *("setting", "kept", "strategy", "proxy", "accuracy", "to random (95% interval)"),
+    *("wrong labels", "copies", "on the subset", "seeds"),
+)
+_INTRODUCTION = """# What a subset is worth, setting by setting
+
+Main training on subsets of clean and of dirty data, against class-balanced random subsets of the
+same size and seed, at equal optimizer steps. Each seed is one of the whole pipeline: of the dirt,
+theta*, the learners, the subset and main training. *Oracle* knows which labels are right and which
+images are originals, and draws class-balanced random from those; *everything* is trained on all
+rows for as many steps; *redrawn* draws another random subset every epoch. Rows may be missing:
+two cores do about thirty such trainings an hour.
+
+    make bench-selection-value ARGUMENTS='--only setting=noise40 --only fraction=0.1'
+
+"""
+
+
+def page(results: Mapping[Cell, Mapping[str, Any]], wanted: Sequence[Cell]) -> str:
+    """The page in Markdown: a table for each data set, recipe and architecture."""
+    parts = [_INTRODUCTION]
+    groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
+    for cell in results:
+        groups[cell.data, cell.recipe, cell.model].append(cell)
+    for (data, recipe, model), cells in groups.items():
+        held = " (held out of every decision)" if data in HELD_OUT else ""
+        parts.append(f"## {data}, {recipe} main training of {model}{held}\n\n")
+        parts.append("\n".join(_table(cells, results)) + "\n\n")
+    missing = [cell for cell in wanted if cell not in results]
+    parts.append(f"## Missing\n\n{_missing(missing)}\n")
+    return "".join(parts)
+
+
+def write(path: Path, text: str) -> None:
+    """Write the page where it has changed."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+def _table(cells: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]]) -> Iterator[str]:
+    yield f"| {' | '.join(_HEADER)} |"
+    yield f"|{' --- |' * len(_HEADER)}"
+    rows: dict[Cell, dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    for cell in cells:
+        rows[replace(cell, seed=0)][cell.seed] = results[cell]
+    settings = list(dict.fromkeys(cell.setting for cell in cells))
+    for row in sorted(rows, key=lambda row: _order(row, settings, rows)):
+        yield f"| {' | '.join(_line(row, rows))} |"
+
+
+def _order(
+    row: Cell, settings: list[str], rows: Mapping[Cell, Mapping[int, Mapping[str, Any]]]
+) -> tuple[object, ...]:
+    first = row.strategy != BASELINE
+    accuracy = fmean(found["accuracy"] for found in rows[row].values())
+    return settings.index(row.setting), row.fraction, first, -accuracy
+
+
+def _line(row: Cell, rows: Mapping[Cell, Mapping[int, Mapping[str, Any]]]) -> Iterator[str]:
+    found = rows[row]
+    accuracies = _values(found, "accuracy")
+    yield row.setting
+    yield f"{row.fraction:.0%}" if row.strategy != "everything" else "all"
+    yield row.strategy
+    yield row.proxy or "-"
+    spread = f" +- {100 * stdev(accuracies.values()):.1f}" if len(accuracies) > 1 else ""
+    yield f"{fmean(accuracies.values()):.1%}{spread}"
+    yield _difference(row, accuracies, rows)
+    yield f"{fmean(_values(found, 'wrong').values()):.1%}"
+    yield f"{fmean(_values(found, 'copies').values()):.1%}"
+    yield f"{fmean(_values(found, 'subset_accuracy').values()):.1%}"
+    yield str(len(found))
+
+
+def _difference(
+    row: Cell,
+    accuracies: dict[int, float],
+    rows: Mapping[Cell, Mapping[int, Mapping[str, Any]]],
+) -> str:
+    if row.strategy == BASELINE:
+        return "-"
+    baseline = _values(rows.get(replace(row, strategy=BASELINE, proxy=""), {}), "accuracy")
+    if not accuracies.keys() & baseline.keys():
+        return "-"
+    found = paired_difference(accuracies, baseline)
+    mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
+    return f"{mean} ({low} to {high})" if found.bounded else mean
+
+
+def _values(found: Mapping[int, Mapping[str, Any]], name: str) -> dict[int, float]:
+    return {seed: row[name] for seed, row in found.items()}
+
+
+def _missing(cells: Iterable[Cell]) -> str:
+    counts: dict[tuple[str, str, str, str], int] = defaultdict(int)
+    for cell in cells:
+        counts[cell.data, cell.recipe, cell.model, cell.setting] += 1
+    if not counts:
+        return "Nothing of what was planned."
+    return "\n".join(
+        f"- {data}, {recipe} training of {model}, {setting}: {count} trainings"
+        for (data, recipe, model, setting), count in counts.items()
+    )

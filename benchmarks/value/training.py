@@ -1,0 +1,121 @@
+"""One cell's main training, and what is known of the subset that it trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from benchmarks.value.cells import Cell, recipe_of
+from benchmarks.value.originals import Images
+from benchmarks.value.settings import Dirty
+from lipt.common.data import Dataset
+from lipt.common.data.dataset import in_memory
+from lipt.common.data.fingerprinting import fingerprint
+from lipt.common.determinism.seeding import derive_seed
+from lipt.common.subsets.budget import budget_from_fraction
+from lipt.common.subsets.digest import subset_digest
+from lipt.coordinator.selection.registry import find_strategy
+from lipt.coordinator.selection.select import select
+from lipt.coordinator.signals.signals import labels_only
+from lipt.trainer.main_training import Schedule, fit
+from lipt.trainer.main_training.redrawn import RedrawnRandom
+from lipt.trainer.subsets.subset import Subset
+
+# The subset's accuracy at the end says whether training has converged.
+_SCHEDULE = Schedule(test_at=(), subset_at=(0.99,))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a cell came to.
+
+    wrong: share of the subset whose labels are not the true ones; copies: share that is a
+        near copy of another one in it.
+    selection_seconds, pretraining_seconds: 0 where nothing is asked of a coordinator.
+    facts: what the subset's manifest says of how it was chosen.
+    """
+
+    accuracy: float
+    subset_accuracy: float
+    num_examples: int
+    wrong: float
+    copies: float
+    digest: str
+    training_seconds: float
+    selection_seconds: float = 0.0
+    pretraining_seconds: float = 0.0
+    facts: dict[str, object] | None = None
+
+
+def as_dataset(images: Images, source: str) -> Dataset:
+    """The images as main training takes them."""
+
+    def raw(row: int) -> bytes:
+        return images.images_NCHW[row].numpy().tobytes()
+
+    digest = fingerprint(images.labels_N, len(images.class_names), raw)
+    return in_memory(source, images.class_names, images.labels_N, digest, images.images_NCHW)
+
+
+def own_subset(cell: Cell, dirty: Dirty, dataset: Dataset) -> Subset | None:
+    """The subset of a cell that needs no service; None stands for all rows."""
+    if cell.strategy in ("everything", "redrawn"):
+        return None
+    budget = budget_from_fraction(cell.fraction, len(dataset))
+    seed = derive_seed(cell.seed, "selection")
+    allowed = torch.arange(len(dataset))
+    name = cell.strategy
+    if name == "oracle":
+        allowed = torch.nonzero(dirty.ideal_N).flatten()
+        name = "uniform_per_class"
+        budget = min(budget, len(allowed))
+    strategy = find_strategy(name)
+    chosen = select(
+        strategy,
+        labels_only(dataset.labels_N[allowed]),
+        budget,
+        balanced=strategy.resolve_balance(None),
+        seed=seed,
+        options={},
+    )
+    indices_K = allowed[chosen.indices_K].numpy()
+    weights_K = np.ones(len(indices_K), dtype=np.float32)
+    digest = subset_digest(indices_K, weights_K)
+    return Subset(indices_K, weights_K, dataset.fingerprint, digest, cell.strategy)
+
+
+def train(
+    cell: Cell, subset: Subset | None, dirty: Dirty, dataset: Dataset, test: Dataset
+) -> Result:
+    """Train on the subset, on one thread."""
+    torch.set_num_threads(1)
+    redrawn = None
+    if cell.strategy == "redrawn":
+        budget = budget_from_fraction(cell.fraction, len(dataset))
+        redrawn = RedrawnRandom(dataset, budget, cell.seed)
+    trained = fit(
+        cell.model,
+        dataset,
+        subset=subset,
+        test=test,
+        recipe=recipe_of(cell),
+        schedule=_SCHEDULE,
+        device="cpu",
+        reselect=redrawn,
+    )
+    ids_K = torch.arange(len(dataset)) if subset is None else torch.as_tensor(subset.indices.copy())
+    originals_K = dirty.original_N[ids_K]
+    manifest = {} if subset is None else subset.manifest
+    return Result(
+        accuracy=trained.test_accuracy or 0.0,
+        subset_accuracy=trained.subset_accuracies[-1][1],
+        num_examples=len(ids_K),
+        wrong=float(dirty.wrong_N[ids_K].double().mean()),
+        copies=1.0 - len(originals_K.unique()) / len(originals_K),
+        digest="" if subset is None else subset.digest,
+        training_seconds=trained.seconds,
+        selection_seconds=float(manifest.get("costs", {}).get("selection_seconds", 0.0)),
+        facts={name: manifest[name] for name in ("findings", "proxy") if name in manifest} or None,
+    )
