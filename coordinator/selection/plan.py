@@ -1,8 +1,13 @@
 """Plan: what `auto` does with what was found in the data, and why.
 
-The fewer are kept, the more typical they should be; where half and more is kept nothing should
-go that is not wrong. Where no gain over class-balanced random was ever measured, the plan is
-class-balanced random. The figures behind every number here are in docs/value.md.
+The fewer are kept, the more typical they should be: of each class the examples whose labels a
+head trusts least are left out, a multiple of the share that the head gets wrong there. The
+multiple falls with the fraction kept, and is nothing from a fifth on, where what is atypical is
+worth as much as what is typical; wrong labels are left out at any fraction, as far as they are
+sure. Where no gain over class-balanced random was measured, the plan is class-balanced random.
+The figures behind every number here are in docs/value.md.
+
+Shapes: C classes.
 """
 
 from __future__ import annotations
@@ -10,15 +15,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-# Up to this share kept, the most typical half of a class is enough to draw from.
-FEW = 0.05
-# Up to this share kept, what is atypical is worth less than what is typical.
-SOME = 0.15
-# Where at least as many labels are wrong, the better half of a class is drawn from, as long as
-# that is enough: what is lost of the right ones is worth less than the wrong ones cost.
-NOISY = 0.1
+# Up to the first share kept, half as many again as the head gets wrong are left out; from the
+# second on, none.
+FEW, MANY = 0.05, 0.2
+_STRICTEST = 1.5
+# A class keeps enough to choose from, however little of it is trusted.
+_MOST = 0.7
+# For each label that is wrong for sure: the least trusted are not all wrong.
+_PER_WRONG_LABEL = 1.5
+# From that share of wrong labels on, what is left out is worth the right ones among it.
+_NOISY = 0.02
 # Of what is between guessing and knowing: below it the head's word on an example is noise.
-SKILL = 0.2
+_SKILL = 0.2
 
 
 @dataclass(frozen=True)
@@ -26,82 +34,87 @@ class Evidence:
     """What is known when the plan is made.
 
     fraction: share of the examples to keep.
-    accuracy: of the head on labels that it has not seen; guessing: that of a guess.
-    noise_low, noise_rate: of the labels, how many are wrong: at least, and most likely.
-    num_suspects: examples whose labels look wrong.
-    num_surplus: near copies of others.
+    errors_C: share of each class that the head gets wrong, on labels that it has not seen; 0
+        for a class without examples.
+    num_classes: how many have examples.
+    noise_rate: of all labels, how many are wrong, most likely; noise_low: at least.
+    noise_low_C: the same of each class.
     """
 
     fraction: float
-    accuracy: float
-    guessing: float
-    noise_low: float
+    errors_C: tuple[float, ...]
+    num_classes: int
     noise_rate: float
-    num_suspects: int
-    num_surplus: int
+    noise_low: float
+    noise_low_C: tuple[float, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """Of the head on labels that it has not seen, the mean over classes."""
+        return 1.0 - sum(self.errors_C) / self.num_classes
 
     @property
     def skill(self) -> float:
-        """0 for guessing, 1 for always right, of what the noise leaves to be right about."""
-        possible = max(1.0 - self.noise_rate, self.guessing + 1e-9)
-        return (self.accuracy - self.guessing) / max(possible - self.guessing, 1e-9)
+        """0 for guessing, 1 for always right, of what wrong labels leave to be right about."""
+        if self.num_classes < 2:
+            return 0.0
+        guessing = 1.0 / self.num_classes
+        # A head that knows nothing disagrees with most labels, and that looks like noise.
+        possible = max(1.0 - self.noise_rate, (1.0 + guessing) / 2)
+        return (self.accuracy - guessing) / (possible - guessing)
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is left out, and how the rest is drawn from.
 
-    leave_out_suspects: whether examples with suspicious labels go, as far as the budget allows.
-    share: of each class, its most trustworthy labels first, that is drawn from.
+    left_out_C: share of each class that is left out, its least trusted labels.
     method: facility location on the features, or random.
     why: in a sentence.
     """
 
-    leave_out_suspects: bool
-    share: float
+    left_out_C: tuple[float, ...]
     method: Literal["facility_location", "random"]
     why: str
 
 
 def make_plan(evidence: Evidence) -> Plan:
-    """What to do; surplus copies go in any case."""
-    kept = f"{evidence.fraction:.0%}"
-    if evidence.skill < SKILL:
+    """What to leave out, and how to choose among the rest."""
+    nothing = (0.0,) * len(evidence.errors_C)
+    if evidence.skill < _SKILL:
         return Plan(
-            leave_out_suspects=False,
-            share=1.0,
-            method="random",
-            why=f"the proxy is right on {evidence.accuracy:.1%} of the examples that it has not "
-            "seen, too few to go by: class-balanced random",
+            nothing,
+            "random",
+            f"a head on the proxy's features is right on {evidence.accuracy:.1%} of the labels "
+            "that it has not seen, too few to go by: class-balanced random",
         )
-    if evidence.noise_low >= NOISY:
-        few = evidence.fraction <= SOME
-        return Plan(
-            leave_out_suspects=True,
-            share=0.5,
-            method="facility_location" if few else "random",
-            why=f"at least {evidence.noise_low:.1%} of the labels are wrong: kept of the better "
-            "half of each class",
-        )
-    if evidence.fraction <= FEW:
-        return Plan(
-            leave_out_suspects=True,
-            share=0.5,
-            method="facility_location",
-            why=f"of {kept}, the typical are worth most: kept of the more typical half of each "
-            "class, so that they represent it",
-        )
-    if evidence.fraction <= SOME:
-        return Plan(
-            leave_out_suspects=True,
-            share=1.0,
-            method="facility_location",
-            why=f"at {kept} what is atypical is worth less than what is typical: kept so that "
-            "they represent the rest of their class",
-        )
-    return Plan(
-        leave_out_suspects=False,
-        share=1.0,
-        method="random",
-        why=f"no gain is known of choosing {kept} of clean data: class-balanced random",
+    noisy = evidence.noise_low >= _NOISY
+    strictness = _strictness(evidence.fraction)
+    left_out_C = tuple(
+        min(_MOST, max(strictness * error, min(error, _PER_WRONG_LABEL * low) if noisy else 0.0))
+        for error, low in zip(evidence.errors_C, evidence.noise_low_C, strict=True)
     )
+    kept = f"{evidence.fraction:.2g} of the examples"
+    if strictness:
+        why = (
+            f"to keep {kept}, typical ones are worth most: of each class those that represent it, "
+            f"without the {_mean(evidence, left_out_C):.0%} whose labels are trusted least"
+        )
+        return Plan(left_out_C, "facility_location", why)
+    if noisy:
+        why = (
+            f"at least {evidence.noise_low:.1%} of the labels are wrong: class-balanced random "
+            f"without the {_mean(evidence, left_out_C):.0%} that are trusted least"
+        )
+        return Plan(left_out_C, "random", why)
+    why = f"no gain is known of choosing {kept} where labels are right: class-balanced random"
+    return Plan(nothing, "random", why)
+
+
+def _strictness(fraction: float) -> float:
+    """How many are left out for each that the head gets wrong."""
+    return _STRICTEST * min(1.0, max(0.0, (MANY - fraction) / (MANY - FEW)))
+
+
+def _mean(evidence: Evidence, shares_C: tuple[float, ...]) -> float:
+    return sum(shares_C) / evidence.num_classes

@@ -10,6 +10,7 @@ from lipt.common.errors import UnknownNameError
 from lipt.coordinator.selection.strategies import (
     adacore,
     aum,
+    auto,
     cal,
     ccs,
     clipcov,
@@ -44,6 +45,8 @@ from lipt.coordinator.selection.strategy import Strategy
 STRATEGIES: dict[str, Strategy] = {
     module.STRATEGY.name: module.STRATEGY
     for module in (
+        # the default
+        auto,
         # baselines
         *(uniform, uniform_per_class),
         # scores of one model

@@ -54,7 +54,7 @@ def select(
     require_budget(budget, len(signals))
     _require_signals(strategy, signals, options)
     signals = strategy.prepared(signals, seed=seed, options=options)
-    if balanced:
+    if balanced and not strategy.sees_all_classes:
         parts = list(_select_per_class(strategy, signals, budget, seed=seed, options=options))
     else:
         parts = [_apply(strategy, signals, budget, seed=seed, options=options)]
@@ -62,7 +62,13 @@ def select(
     weights_K = torch.cat([part.weights_K for part in parts])
     reasons = [part.stopped_early for part in parts if part.stopped_early]
     order_K = indices_K.argsort()
-    return Selection(indices_K[order_K], weights_K[order_K], stopped_early=" ".join(reasons))
+    return Selection(
+        indices_K[order_K],
+        weights_K[order_K],
+        stopped_early=" ".join(reasons),
+        # Of a strategy that saw all classes at once.
+        findings=parts[0].findings if len(parts) == 1 else {},
+    )
 
 
 def _select_per_class(
@@ -94,7 +100,7 @@ def _apply(
             f"them distinct, and {len(weights_K)} weights, for a budget of {budget} "
             f"among {len(signals)} examples. This is a defect of the strategy: please report it."
         )
-    return Selection(indices_K, weights_K, selection.stopped_early)
+    return Selection(indices_K, weights_K, selection.stopped_early, selection.findings)
 
 
 def _require_signals(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:

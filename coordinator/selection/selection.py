@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +18,13 @@ class Selection:
     weights_K: float32, one per index; ones where the strategy has no weights.
     stopped_early: why there are fewer than the budget, as a sentence; empty where there
         are not. A strategy that has nothing left to gain says so, and never pads.
+    findings: what a strategy that looks before it chooses has found and decided, as JSON.
     """
 
     indices_K: Tensor
     weights_K: Tensor
     stopped_early: str = ""
+    findings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def unweighted(indices_K: Tensor) -> Selection:

@@ -63,6 +63,8 @@ class Strategy:
         version chose and stored are no answer to it.
     rechecks: whether a subset of it stays in use, when the weights have changed, as long as
         a quadratic model of the loss around the old ones holds.
+    sees_all_classes: whether it is applied to all classes at once even where they get equal
+        shares, because it shares the budget out by itself.
     proxy: what its signals are computed with where a request does not say.
     """
 
@@ -77,6 +79,7 @@ class Strategy:
     rechecks: bool = False
     presets: Mapping[str, Preset] = field(default_factory=dict)
     revision: int = 0
+    sees_all_classes: bool = False
     proxy: str = "soup"
 
     @property

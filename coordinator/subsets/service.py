@@ -248,6 +248,7 @@ class Subsets:
             "budget": job.budget,
             "balanced": job.balanced,
             "stopped_early": selected.stopped_early,
+            "findings": dict(selected.findings),
             "weights_sha256": job.weights.sha256,
             "features_sha256": job.features and job.features.sha256,
             "device": selected.device,

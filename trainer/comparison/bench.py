@@ -82,9 +82,7 @@ class Bench:
 
     def chosen(self, cell: Cell, run: RunView) -> Trial:
         """A training on a subset of a run, which is chosen again where the cell says so."""
-        subset = self.client.subset(
-            run.run_id, cell.strategy, fraction=cell.fraction, **self.asked
-        )
+        subset = self.client.subset(run.run_id, cell.strategy, fraction=cell.fraction, **self.asked)
         made: list[Reselection] = []
 
         def reselect(model: nn.Module, first: Subset | None) -> Reselection:

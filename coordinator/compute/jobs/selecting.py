@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,8 @@ class Selected:
     num_examples: int
     # Why there are fewer than the budget; empty where there are not.
     stopped_early: str = ""
+    # What the strategy has found in the data and decided, as JSON.
+    findings: Mapping[str, Any] = field(default_factory=dict)
     # Of the proxy, for the manifest; none where signals were theta_p's own, or not looked at.
     proxy: Mapping[str, Any] | None = None
 
@@ -94,6 +96,7 @@ class SelectSubset:
             device_name(context.device),
             num_examples=len(indices_K),
             stopped_early=chosen.stopped_early,
+            findings=chosen.findings,
             proxy=facts,
         )
 

@@ -1,0 +1,94 @@
+"""The plan of `auto`: what is left out by what was found, and when it is plain random."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lipt.coordinator.selection.plan import Evidence, make_plan
+
+# As on cifar10-jpeg: a head that gets 40% and 20% of two classes wrong, and labels that are right.
+CLEAN = Evidence(
+    fraction=0.1,
+    errors_C=(0.4, 0.2),
+    num_classes=2,
+    noise_rate=0.0,
+    noise_low=0.0,
+    noise_low_C=(0.0, 0.0),
+)
+
+
+def test_few_are_taken_from_what_the_head_gets_right_and_then_some() -> None:
+    # Half as many again as it gets wrong.
+    assert make_plan(replace(CLEAN, fraction=0.05)).left_out_C == pytest.approx((0.6, 0.3))
+
+
+def test_a_tenth_is_taken_from_what_the_head_gets_right() -> None:
+    plan = make_plan(CLEAN)
+    assert plan.left_out_C == pytest.approx((0.4, 0.2))
+    assert plan.method == "facility_location"
+    assert "without the 30% whose labels are trusted least" in plan.why
+
+
+def test_from_a_fifth_on_right_labels_are_drawn_at_random() -> None:
+    for fraction in (0.2, 0.3, 1.0):
+        plan = make_plan(replace(CLEAN, fraction=fraction))
+        assert plan.method == "random"
+        assert plan.left_out_C == (0.0, 0.0)
+        assert "no gain is known" in plan.why
+
+
+def test_wrong_labels_are_left_out_at_any_fraction_as_far_as_they_are_sure() -> None:
+    noisy = replace(
+        CLEAN,
+        fraction=0.5,
+        errors_C=(0.45, 0.15),
+        noise_rate=0.2,
+        noise_low=0.18,
+        noise_low_C=(0.2, 0.12),
+    )
+    plan = make_plan(noisy)
+    # 1.5 for each wrong one, and no more than the head gets wrong.
+    assert plan.left_out_C == pytest.approx((0.3, 0.15))
+    assert plan.method == "random"
+    assert "at least 18.0% of the labels are wrong" in plan.why
+
+
+def test_a_few_wrong_labels_are_no_reason_to_leave_anything_out() -> None:
+    nearly = replace(CLEAN, fraction=0.5, noise_rate=0.02, noise_low=0.01, noise_low_C=(0.2, 0.0))
+    assert make_plan(nearly).left_out_C == (0.0, 0.0)
+
+
+def test_a_class_always_keeps_something_to_choose_from() -> None:
+    hard = replace(
+        CLEAN, fraction=0.01, errors_C=(0.9, 0.1, 0.1), num_classes=3, noise_low_C=(0.0,) * 3
+    )
+    assert make_plan(hard).left_out_C == pytest.approx((0.7, 0.15, 0.15))
+
+
+def test_a_head_that_guesses_is_not_listened_to() -> None:
+    guessing = replace(CLEAN, errors_C=(0.5, 0.44))
+    plan = make_plan(guessing)
+    assert plan.method == "random"
+    assert plan.left_out_C == (0.0, 0.0)
+    assert "right on 53.0%" in plan.why
+
+
+def test_wrong_labels_do_not_make_a_head_look_unskilled() -> None:
+    # Right on 60% where 64% of the labels are right is next to everything there is.
+    ten = replace(
+        CLEAN,
+        errors_C=(0.4,) * 10,
+        num_classes=10,
+        noise_rate=0.36,
+        noise_low=0.35,
+        noise_low_C=(0.35,) * 10,
+    )
+    assert ten.skill == pytest.approx(0.5 / 0.54)
+    assert make_plan(ten).method == "facility_location"
+
+
+def test_one_class_alone_is_drawn_at_random() -> None:
+    alone = replace(CLEAN, errors_C=(0.0, 0.0), num_classes=1)
+    assert make_plan(alone).method == "random"
