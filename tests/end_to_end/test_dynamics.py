@@ -47,6 +47,12 @@ def test_one_worker_and_two_give_the_same_subsets_of_exact_size(
             assert subsets[0].digest == subsets[1].digest
             digests[strategy, *options] = subsets[0].digest
         assert len(set(digests.values())) == len(STRATEGIES)
+        # 123 of the 1797 examples are less than a tenth.
+        paper = client.subset("both", "ccs", budget=123, preset="paper")
+        assert paper.manifest["options"] == {"score": "aum", "beta": "0.3", "num_strata": "50"}
+        given = {"score": "aum", "beta": 0.3, "num_strata": 50}
+        by_hand = client.subset("both", "ccs", budget=123, balanced=False, options=given)
+        assert paper.digest == by_hand.digest
         # Snapshots are not pruned, so each is larger than a result.
         without = watched(small_run)
         without["learners"]["num_snapshots"] = 0

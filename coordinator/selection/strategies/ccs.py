@@ -118,7 +118,8 @@ STRATEGY = Strategy(
     presets={
         "paper": Preset(
             "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
-            "half of it on, in between in proportion; classes as they come; needs learners",
+            "half of it on (straight lines between are ours); classes as they come; "
+            "needs learners",
             _as_in_the_paper,
             balanced=False,
         )
