@@ -3,8 +3,8 @@
 The fewer are kept, the more typical they should be: of each class the examples whose labels a
 head trusts least are left out, a multiple of the share that the head gets wrong there. The
 multiple falls with the fraction kept, and is nothing from a fifth on, where what is atypical is
-worth as much as what is typical; wrong labels are left out at any fraction, as far as they are
-sure. Where no gain over class-balanced random was measured, the plan is class-balanced random.
+worth as much as what is typical; wrong labels are left out at any fraction, where it is
+sure that there are some. Where no gain over class-balanced random was measured, the plan is class-balanced random.
 The figures behind every number here are in docs/value.md.
 
 Shapes: C classes.
@@ -21,7 +21,7 @@ FEW, MANY = 0.05, 0.2
 _STRICTEST = 1.5
 # A class keeps enough to choose from, however little of it is trusted.
 _MOST = 0.7
-# For each label that is wrong for sure: the least trusted are not all wrong.
+# For each wrong label: the least trusted are not all wrong.
 _PER_WRONG_LABEL = 1.5
 # From that share of wrong labels on, what is left out is worth the right ones among it.
 _NOISY = 0.02
@@ -38,7 +38,7 @@ class Evidence:
         for a class without examples.
     num_classes: how many have examples.
     noise_rate: of all labels, how many are wrong, most likely; noise_low: at least.
-    noise_low_C: the same of each class.
+    noise_C: of each class, how many are wrong, most likely.
     """
 
     fraction: float
@@ -46,7 +46,7 @@ class Evidence:
     num_classes: int
     noise_rate: float
     noise_low: float
-    noise_low_C: tuple[float, ...]
+    noise_C: tuple[float, ...]
 
     @property
     def accuracy(self) -> float:
@@ -91,8 +91,8 @@ def make_plan(evidence: Evidence) -> Plan:
     noisy = evidence.noise_low >= _NOISY
     strictness = _strictness(evidence.fraction)
     left_out_C = tuple(
-        min(_MOST, max(strictness * error, min(error, _PER_WRONG_LABEL * low) if noisy else 0.0))
-        for error, low in zip(evidence.errors_C, evidence.noise_low_C, strict=True)
+        min(_MOST, max(strictness * error, min(error, _PER_WRONG_LABEL * wrong) if noisy else 0.0))
+        for error, wrong in zip(evidence.errors_C, evidence.noise_C, strict=True)
     )
     kept = f"{evidence.fraction:.2g} of the examples"
     if strictness:

@@ -69,7 +69,7 @@ def gather(found: LabelErrors, labels_N: Tensor, budget: int) -> Evidence:
         num_classes=int((counts_C > 0).sum()),
         noise_rate=found.noise.overall.rate,
         noise_low=found.noise.overall.low,
-        noise_low_C=tuple(rate.low for rate in found.noise.per_class),
+        noise_C=tuple(rate.rate for rate in found.noise.per_class),
     )
 
 

@@ -117,8 +117,9 @@ STRATEGY = Strategy(
     needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
     presets={
         "paper": Preset(
-            "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, 0% from half "
-            "of it on (between these straight lines, ours); classes as they come; needs learners",
+            "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
+            "half of it on (straight lines between are ours); classes as they come; "
+            "needs learners",
             _as_in_the_paper,
             balanced=False,
         )

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 

@@ -15,7 +15,7 @@ CLEAN = Evidence(
     num_classes=2,
     noise_rate=0.0,
     noise_low=0.0,
-    noise_low_C=(0.0, 0.0),
+    noise_C=(0.0, 0.0),
 )
 
 
@@ -39,14 +39,14 @@ def test_from_a_fifth_on_right_labels_are_drawn_at_random() -> None:
         assert "no gain is known" in plan.why
 
 
-def test_wrong_labels_are_left_out_at_any_fraction_as_far_as_they_are_sure() -> None:
+def test_wrong_labels_are_left_out_at_any_fraction_where_it_is_sure_that_there_are_some() -> None:
     noisy = replace(
         CLEAN,
         fraction=0.5,
         errors_C=(0.45, 0.15),
         noise_rate=0.2,
         noise_low=0.18,
-        noise_low_C=(0.2, 0.12),
+        noise_C=(0.2, 0.12),
     )
     plan = make_plan(noisy)
     # 1.5 for each wrong one, and no more than the head gets wrong.
@@ -56,13 +56,13 @@ def test_wrong_labels_are_left_out_at_any_fraction_as_far_as_they_are_sure() -> 
 
 
 def test_a_few_wrong_labels_are_no_reason_to_leave_anything_out() -> None:
-    nearly = replace(CLEAN, fraction=0.5, noise_rate=0.02, noise_low=0.01, noise_low_C=(0.2, 0.0))
+    nearly = replace(CLEAN, fraction=0.5, noise_rate=0.02, noise_low=0.01, noise_C=(0.2, 0.0))
     assert make_plan(nearly).left_out_C == (0.0, 0.0)
 
 
 def test_a_class_always_keeps_something_to_choose_from() -> None:
     hard = replace(
-        CLEAN, fraction=0.01, errors_C=(0.9, 0.1, 0.1), num_classes=3, noise_low_C=(0.0,) * 3
+        CLEAN, fraction=0.01, errors_C=(0.9, 0.1, 0.1), num_classes=3, noise_C=(0.0,) * 3
     )
     assert make_plan(hard).left_out_C == pytest.approx((0.7, 0.15, 0.15))
 
@@ -83,7 +83,7 @@ def test_wrong_labels_do_not_make_a_head_look_unskilled() -> None:
         num_classes=10,
         noise_rate=0.36,
         noise_low=0.35,
-        noise_low_C=(0.35,) * 10,
+        noise_C=(0.35,) * 10,
     )
     assert ten.skill == pytest.approx(0.5 / 0.54)
     assert make_plan(ten).method == "facility_location"
