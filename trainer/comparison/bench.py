@@ -26,6 +26,9 @@ from lipt.trainer.views import RunView
 LOOK_AT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9)
 _SCHEDULE = Schedule(test_at=LOOK_AT, subset_at=(LATE,), within_epochs=True)
 
+# For all of the data that would cost more than it tells, and for examples that change nothing.
+_WITHOUT_SUBSET = replace(_SCHEDULE, subset_at=None)
+
 
 class Held:
     """A source of subsets that are each kept for several epochs.
@@ -111,13 +114,14 @@ class Bench:
         self, cell: Cell, subset: Subset | None, source: SubsetSource | MakeSubsetSource | None
     ) -> Trial:
         seed = training_seed(cell.seed, cell.repeat)
+        stays = subset is not None and source is None
         trained = fit(
             self.model,
             self.train,
             subset=subset,
             test=self.test,
             recipe=self.recipe.model_copy(update={"seed": seed}),
-            schedule=_SCHEDULE,
+            schedule=_SCHEDULE if stays else _WITHOUT_SUBSET,
             device=self.device,
             reselect=source,
             allowed_modules=self.allowed_modules,
@@ -132,8 +136,8 @@ class Bench:
             num_steps=trained.num_steps,
             weighted=weighted,
             test_accuracy=trained.looks[-1].accuracy,
-            subset_accuracy=trained.subset_accuracies[-1][1],
-            levelled_off=levelled_off(trained.subset_accuracies, trained.num_steps),
+            subset_accuracy=trained.subset_accuracies[-1][1] if stays else None,
+            levelled_off=stays and levelled_off(trained.subset_accuracies, trained.num_steps),
             pretraining_seconds=0.0,
             selection_seconds=0.0,
             training_seconds=trained.seconds - trained.evaluation_seconds,

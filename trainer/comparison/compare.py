@@ -89,10 +89,12 @@ def compare(
 def _line(trial: Trial, training_seeds: int) -> str:
     """What a trial came to, in words."""
     which = f", training {trial.repeat + 1}" if training_seeds > 1 else ""
+    on_subset = ""
+    if trial.subset_accuracy is not None:
+        on_subset = f"{trial.subset_accuracy:.1%} on the subset, "
     return (
         f"seed {trial.seed}{which}, {trial.fraction:.0%}, {label(trial.strategy, trial.every)}: "
-        f"{trial.test_accuracy:.1%} on the test set, {trial.subset_accuracy:.1%} on the subset, "
-        f"{trial.training_seconds:.0f} s"
+        f"{trial.test_accuracy:.1%} on the test set, {on_subset}{trial.training_seconds:.0f} s"
     )
 
 

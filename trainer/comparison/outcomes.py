@@ -34,8 +34,8 @@ class Outcome:
     difference: to that; None for fixed random subsets and for everything.
     to_everything, to_redrawn: the difference to training on all examples, and to a random
         subset that is re-drawn every epoch, for as many steps; None where they were not trained.
-    subset_accuracy, levelled_off: None where the examples changed; the latter for everything,
-        too, which has few passes on purpose.
+    subset_accuracy, levelled_off: None where the examples changed, and for everything, which
+        has few passes on purpose.
     choosing_seconds: of `total_seconds`: pre-training, selection, and waiting for a new one.
     reach: how soon it came to the target; None without one, or without looks on the way.
     course: means over the trainings at each look, their seconds with choosing included.
@@ -161,7 +161,7 @@ class _Fraction:
             difference=paired_difference(accuracies, _accuracies(rival)),
             to_everything=to_everything,
             to_redrawn=to_redrawn,
-            subset_accuracy=None if first.every else fmean(trial.subset_accuracy for trial in row),
+            subset_accuracy=_mean_where_all([trial.subset_accuracy for trial in row]),
             levelled_off=all(trial.levelled_off for trial in row) if stays else None,
             num_steps=first.num_steps,
             pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
@@ -189,6 +189,11 @@ class _Fraction:
             if as_often:
                 return as_often, label(REDRAWN, trial.every)
         return self.random, "random" if self.random else ""
+
+
+def _mean_where_all(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
 def _accuracies(trials: Sequence[Trial]) -> dict[Key, float]:

@@ -49,6 +49,7 @@ class Trial:
     training_seconds: of main training, without the time that accuracies took. (Older files:
         with it.)
     bytes_sent: between the coordinator and its workers; 0 for random subsets.
+    subset_accuracy: at the end; None where the examples changed, and for everything.
     levelled_off: whether accuracy on the subset had, so that more steps would change little.
     digest: of the first subset; empty for everything.
     every, repeat: as in `Cell`.
@@ -63,7 +64,7 @@ class Trial:
     num_steps: int
     weighted: bool
     test_accuracy: float
-    subset_accuracy: float
+    subset_accuracy: float | None
     levelled_off: bool
     pretraining_seconds: float
     selection_seconds: float

@@ -24,14 +24,15 @@ class Schedule:
     sizes wants it at the same steps for all, so the test set can be looked at within epochs.
 
     test_at: shares, in (0, 1), at which the test set is looked at.
-    subset_at: shares at which the subset is, without augmentation.
+    subset_at: shares at which the subset is, without augmentation; None: never, not even
+        after the last step.
     within_epochs: whether the test set is looked at on the very steps of `test_at`, in the
         midst of an epoch, too.
     checkpoint_seconds: time between checkpoints; 0 writes one after every epoch.
     """
 
     test_at: Sequence[float] = evenly(10)
-    subset_at: Sequence[float] = evenly(10)
+    subset_at: Sequence[float] | None = evenly(10)
     checkpoint_seconds: float = 60.0
     within_epochs: bool = False
 

@@ -217,7 +217,8 @@ class Training:
         step, num_steps = self._progress.step, self._progress.num_steps
         next_step = step + self._steps_per_epoch()
         on_test = on_subset = None
-        if due(self._schedule.subset_at, step, next_step, num_steps):
+        subset_at = self._schedule.subset_at
+        if subset_at is not None and due(subset_at, step, next_step, num_steps):
             on_subset = self._accuracy(self._train, self._examples.ids_N)
             accuracies = (*self._progress.subset_accuracies, (step, on_subset))
             self._progress = replace(self._progress, subset_accuracies=accuracies)

@@ -139,6 +139,9 @@ def test_what_is_looked_at_changes_nothing_in_what_is_trained(
 
     often, _ = run(Schedule())
     seldom, records = run(Schedule(test_at=(), subset_at=(0.8,)))
+    never, _ = run(Schedule(test_at=(), subset_at=None))
+    assert equal(often, never)
+    assert never.subset_accuracies == ()
     assert equal(often, seldom)
     assert often.test_accuracy == seldom.test_accuracy
     # Five epochs of three steps.
