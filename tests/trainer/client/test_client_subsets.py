@@ -17,6 +17,7 @@ from lipt.common.errors import (
     BudgetError,
     FeaturesError,
     InvalidRequestError,
+    ProxyError,
     SubsetError,
     WeightsError,
 )
@@ -90,6 +91,19 @@ def test_a_coordinator_without_presets_is_not_taken_for_one_with_them(
     words = "'paper' was asked for, and the coordinator selected without it.*Update it"
     with pytest.raises(InvalidRequestError, match=words):
         client.subset(budget=3, preset="paper")
+
+
+def test_a_proxy_is_named_and_has_to_be_looked_at(fake: Any, client: Client) -> None:
+    told = json.dumps({"proxy": {"proxy": "ridge:patches"}})
+    examples = subset_examples(INDICES, WEIGHTS)
+    fake.subset_scripts = [[description(manifest_json=told), examples], whole(), whole()]
+    assert client.subset(budget=3, proxy="ridge:patches").indices.tolist() == INDICES
+    assert fake.requests[0].proxy == "ridge:patches"
+    # An older coordinator answers as if nothing had been said.
+    with pytest.raises(ProxyError, match=r"older version.*'ridge:patches'"):
+        client.subset(budget=3, proxy="ridge:patches")
+    client.subset(budget=3)
+    assert fake.requests[-1].proxy == ""
 
 
 def test_balance_is_left_to_the_strategy_where_it_is_not_given(fake: Any, client: Client) -> None:
