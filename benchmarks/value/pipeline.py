@@ -46,8 +46,9 @@ class Pipeline:
         Raises:
             LiptError: it cannot.
         """
-        options = {"proxy": cell.proxy} if cell.proxy else {}
-        return self.client.subset(self.run.run_id, cell.strategy, fraction=cell.fraction, **options)
+        return self.client.subset(
+            self.run.run_id, cell.strategy, fraction=cell.fraction, proxy=cell.proxy or None
+        )
 
     @property
     def pretraining_seconds(self) -> float:

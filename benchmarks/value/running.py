@@ -53,6 +53,6 @@ def _chosen(cells: Iterable[Cell], work: Path) -> tuple[dict[Cell, Subset], floa
         for cell in asking:
             try:
                 found[cell] = served.subset(cell)
-            except (LiptError, TypeError) as error:
+            except LiptError as error:
                 print(f"left out, {cell}: {error}", flush=True)
         return found, served.pretraining_seconds

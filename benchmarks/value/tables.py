@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.value.cells import Cell
 from benchmarks.value.originals import HELD_OUT
-from lipt.trainer.comparison.verdict import paired_difference
+from lipt.trainer.comparison.intervals import paired_difference
 
 BASELINE = "uniform_per_class"
 _HEADER = (
@@ -90,7 +90,7 @@ def _line(row: Cell, rows: Mapping[Cell, Mapping[int, Mapping[str, Any]]]) -> It
 
 def _difference(
     row: Cell,
-    accuracies: dict[int, float],
+    accuracies: dict[tuple[int, int], float],
     rows: Mapping[Cell, Mapping[int, Mapping[str, Any]]],
 ) -> str:
     if row.strategy == BASELINE:
@@ -103,8 +103,9 @@ def _difference(
     return f"{mean} ({low} to {high})" if found.bounded else mean
 
 
-def _values(found: Mapping[int, Mapping[str, Any]], name: str) -> dict[int, float]:
-    return {seed: row[name] for seed, row in found.items()}
+def _values(found: Mapping[int, Mapping[str, Any]], name: str) -> dict[tuple[int, int], float]:
+    # Each seed of the pipeline has one training.
+    return {(seed, 0): row[name] for seed, row in found.items()}
 
 
 def _missing(cells: Iterable[Cell]) -> str:

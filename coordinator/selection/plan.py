@@ -3,9 +3,9 @@
 The fewer are kept, the more typical they should be: of each class the examples whose labels a
 head trusts least are left out, a multiple of the share that the head gets wrong there. The
 multiple falls with the fraction kept, and is nothing from a fifth on, where what is atypical is
-worth as much as what is typical; wrong labels are left out at any fraction, where it is
-sure that there are some. Where no gain over class-balanced random was measured, the plan is class-balanced random.
-The figures behind every number here are in docs/value.md.
+worth as much as what is typical. Wrong labels are left out at any fraction, where it is sure
+that there are some. Where no gain over class-balanced random was measured, the plan is
+class-balanced random. The figures behind every number here are in docs/value.md.
 
 Shapes: C classes.
 """

@@ -157,7 +157,7 @@ class Client(AbstractContextManager["Client"]):
     def subset(
         self,
         run: str = "latest",
-        strategy: str = "facility_location",
+        strategy: str = "auto",
         *,
         fraction: float | None = None,
         budget: int | None = None,

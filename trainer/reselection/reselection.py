@@ -95,7 +95,7 @@ class Reselection:
         self,
         client: Client,
         model: nn.Module,
-        strategy: str = "facility_location",
+        strategy: str = "auto",
         *,
         run: str = "latest",
         fraction: float | None = None,

@@ -109,7 +109,7 @@ class ReselectingSampler(SubsetSampler):
         self,
         client: Client,
         model: nn.Module,
-        strategy: str = "facility_location",
+        strategy: str = "auto",
         *,
         shuffle: bool = True,
         seed: int = 0,

@@ -40,7 +40,7 @@ def get(
     run: Run = "latest",
     strategy: Annotated[
         str, typer.Option("--strategy", "-s", help="A name from 'lipt strategies'.")
-    ] = "facility_location",
+    ] = "auto",
     fraction: Fraction = None,
     budget: Budget = None,
     balanced: Annotated[
