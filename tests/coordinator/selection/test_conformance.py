@@ -67,8 +67,6 @@ MAY_STOP_EARLY = {"gradmatch"}
 CLUSTER_WEIGHTS = {"craig", "adacore"}
 # Every example alone spans the same volume: the first choice is a tie, which goes to id 0.
 FIRST_CHOICE_TIES = {"log_det"}
-# Each of its batches has a probe of its own: they define the estimate, not its memory.
-BATCHES_OF_AN_ESTIMATE = {"lipt.coordinator.selection.gradients.curvature"}
 # Preconditioned signals are kept as the signals are: rounded once more where they are halves.
 ROUNDED_AGAIN = {"adacore"}
 # One pass over the examples: cheap enough for thousands.
@@ -235,8 +233,6 @@ def test_the_same_on_blocks_of_any_size(
     whole = choose(strategy, signals, 30, balanced=balanced, options=options)
     for size in (1, 7, len(signals) - 1):
         for name, module in list(sys.modules.items()):
-            if name in BATCHES_OF_AN_ESTIMATE:
-                continue
             if name.startswith("lipt.coordinator.") and hasattr(module, "row_blocks"):
                 monkeypatch.setattr(module, "row_blocks", blocks_of(size))
             if name.startswith("lipt.coordinator.selection.solvers.") and hasattr(
