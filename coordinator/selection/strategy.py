@@ -9,7 +9,13 @@ from functools import cached_property
 from typing import Any
 
 from lipt.common.errors import StrategyOptionError
-from lipt.coordinator.selection.options import Option, options_of, parse_options, takes_seed
+from lipt.coordinator.selection.options import (
+    Option,
+    options_of,
+    parse_options,
+    takes_balanced,
+    takes_seed,
+)
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.signals.signals import Signals
 
@@ -50,7 +56,9 @@ class Strategy:
     """A selection algorithm and what the service has to know of it.
 
     function: `f(signals, budget, *, options..., seed) -> Selection`, `seed` where it draws.
-        Balanced, it sees one class at a time. Its name is the strategy's.
+        Balanced, it sees one class at a time; one that takes `balanced` sees all classes in
+        any case, and shares the budget among them as `class_quotas` does where it is true.
+        Its name is the strategy's.
     cost: in the letters of the field: N examples, C classes, d features, k budget.
     needs: what has to be there; a function of all options' values where it depends on them.
     prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples
@@ -75,6 +83,11 @@ class Strategy:
         return self.function.__name__
 
     @cached_property
+    def balances_itself(self) -> bool:
+        """Whether the function sees all classes also where they get equal shares."""
+        return takes_balanced(self.function)
+
+    @cached_property
     def options(self) -> tuple[Option, ...]:
         """Its options, as the functions' signatures have them."""
         options = options_of(self.function)
@@ -95,10 +108,19 @@ class Strategy:
         return self.prepare(signals, **_arguments(self.prepare, seed, options))
 
     def apply(
-        self, signals: Signals, budget: int, *, seed: int, options: Mapping[str, Any]
+        self,
+        signals: Signals,
+        budget: int,
+        *,
+        balanced: bool,
+        seed: int,
+        options: Mapping[str, Any],
     ) -> Selection:
-        """The function's answer, unchecked."""
-        return self.function(signals, budget, **_arguments(self.function, seed, options))
+        """The function's answer, unchecked; `balanced` is for one that balances itself."""
+        arguments = _arguments(self.function, seed, options)
+        if self.balances_itself:
+            arguments["balanced"] = balanced
+        return self.function(signals, budget, **arguments)
 
     def needs_for(self, options: Mapping[str, Any]) -> frozenset[Need]:
         """What it needs with the values of all options."""

@@ -81,7 +81,7 @@ def draws(strategy: Strategy, options: Options) -> bool:
     """Whether the seed decides anything."""
     given = {option.name: option.default for option in strategy.options} | dict(options)
     return (
-        strategy.name in {"uniform", "uniform_per_class", "ccs", "crest", "adacore"}
+        strategy.name in {"uniform", "uniform_per_class", "ccs", "crest"}
         or given.get("sampling") == "beta"
         or given.get("regularizer") == "random"
         or given.get("solver") in {"stochastic", "partition"}
@@ -196,7 +196,8 @@ def test_equal_examples_are_taken_in_order(
     one = full_signals([0], num_classes=3)
     same = one.take(torch.zeros(num_examples, dtype=torch.int64))
     budget = max(1, num_examples // 3)
-    chosen = strategy.apply(same, budget, seed=0, options=strategy.parse_options(options))
+    parsed = strategy.parse_options(options)
+    chosen = strategy.apply(same, budget, balanced=False, seed=0, options=parsed)
     num_taken = 1 if chosen.stopped_early else budget
     assert chosen.indices_K.tolist() == list(range(num_taken))
 
