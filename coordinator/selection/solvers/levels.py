@@ -116,7 +116,7 @@ class ComputedLevels:
 
     def rows(self, ids_n: Tensor) -> Tensor:
         """The levels of some examples with all; n x N."""
-        row_bytes = 8 * max(len(ids_n), self.similarity.vectors.width)
+        row_bytes = 8 * max(len(ids_n), self.similarity.width)
         return torch.cat(
             [
                 self.scale.levels(self.similarity.block(ids_n, columns))
