@@ -34,7 +34,7 @@ def select(
     """Choose exactly `budget` examples, or fewer and say why.
 
     Balanced, the strategy sees one class at a time, with the class's own seed and
-    the quota of `class_quotas`.
+    the quota of `class_quotas`, unless it balances by itself.
 
     Args:
         strategy: from the registry.
@@ -54,10 +54,10 @@ def select(
     require_budget(budget, len(signals))
     _require_signals(strategy, signals, options)
     signals = strategy.prepared(signals, seed=seed, options=options)
-    if balanced and not strategy.sees_all_classes:
+    if balanced and not strategy.balances_itself:
         parts = list(_select_per_class(strategy, signals, budget, seed=seed, options=options))
     else:
-        parts = [_apply(strategy, signals, budget, seed=seed, options=options)]
+        parts = [_apply(strategy, signals, budget, balanced=balanced, seed=seed, options=options)]
     indices_K = torch.cat([part.indices_K for part in parts])
     weights_K = torch.cat([part.weights_K for part in parts])
     reasons = [part.stopped_early for part in parts if part.stopped_early]
@@ -80,15 +80,28 @@ def _select_per_class(
             continue
         rows = torch.nonzero(signals.labels_N == label).flatten().cpu()
         class_seed = derive_seed(seed, "selection-class", label)
-        part = _apply(strategy, signals.of_class(label), quota, seed=class_seed, options=options)
+        part = _apply(
+            strategy,
+            signals.of_class(label),
+            quota,
+            balanced=True,
+            seed=class_seed,
+            options=options,
+        )
         reason = f"class {label}: {part.stopped_early}" if part.stopped_early else ""
         yield Selection(rows[part.indices_K], part.weights_K, stopped_early=reason)
 
 
 def _apply(
-    strategy: Strategy, signals: Signals, budget: int, *, seed: int, options: Mapping[str, Any]
+    strategy: Strategy,
+    signals: Signals,
+    budget: int,
+    *,
+    balanced: bool,
+    seed: int,
+    options: Mapping[str, Any],
 ) -> Selection:
-    selection = strategy.apply(signals, budget, seed=seed, options=options)
+    selection = strategy.apply(signals, budget, balanced=balanced, seed=seed, options=options)
     indices_K, weights_K = selection.indices_K.cpu(), selection.weights_K.float().cpu()
     num_distinct = len(torch.unique(indices_K))
     in_range = bool(((indices_K >= 0) & (indices_K < len(signals))).all())

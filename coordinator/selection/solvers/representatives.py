@@ -37,7 +37,11 @@ PrecisionName = Literal["auto", "24-bit", "16-bit", "8-bit"]
 
 @dataclass(frozen=True)
 class Representatives:
-    """Chosen examples, in the order of choice, and how similar they are to all."""
+    """Chosen examples, in the order of choice, and how similar they are to all.
+
+    levels: never of 8 bits, which do for choosing, but leave too many examples at the same
+        level with two of the chosen to tell whose they are.
+    """
 
     chosen_K: Tensor
     levels: LevelRows
@@ -79,12 +83,12 @@ def choose_representatives(
     chosen_precision: Precision = (affordable or "8-bit") if precision == "auto" else precision
     levels: LevelRows = computed
     if solver == "lazy" or affordable:
-        stored = store_levels(similarity, fit_scale(similarity, chosen_precision))
-        if solver == "lazy":
-            return Representatives(lazy_greedy(stored, budget), stored)
-        levels = stored
+        levels = stored = store_levels(similarity, fit_scale(similarity, chosen_precision))
+    fine = computed if chosen_precision == "8-bit" else levels
+    if solver == "lazy":
+        return Representatives(lazy_greedy(stored, budget), fine)
     generator = derive_generator(seed, "facility-location-samples")
     chosen_K = stochastic_facility_location(
         levels, budget, epsilon=epsilon, generator=generator
     ).to(similarity.device)
-    return Representatives(chosen_K, levels)
+    return Representatives(chosen_K, fine)

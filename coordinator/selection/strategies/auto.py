@@ -2,7 +2,8 @@
 
 Leave-one-out outputs of a ridge head say which labels are trusted, and how many are wrong. What
 to do about it depends on how many are kept, so that a plan is made (lipt.coordinator.selection.
-plan), and where no gain is known the plan is class-balanced random. Classes get equal shares.
+plan), and where no gain is known the plan is class-balanced random. Classes get equal shares
+unless told otherwise.
 
 Shapes: N examples, n of one class, C classes, K budget.
 Source: the head's outputs are read as in Northcutt et al. 2021 (arXiv:1911.00068), the rest is
@@ -19,19 +20,25 @@ from torch import Tensor
 from lipt.common.determinism.seeding import derive_seed
 from lipt.coordinator.diagnosis.label_errors import LabelErrors, find_label_errors
 from lipt.coordinator.selection.plan import Evidence, Plan, make_plan
-from lipt.coordinator.selection.quotas import class_quotas
+from lipt.coordinator.selection.quotas import class_quotas, proportional_quotas
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategies.facility_location import facility_location
 from lipt.coordinator.selection.strategies.uniform import uniform
-from lipt.coordinator.selection.strategy import SIGNALS, Balance, Strategy
+from lipt.coordinator.selection.strategy import SIGNALS, Strategy
 from lipt.coordinator.signals.signals import Signals
 
 # A manifest is to stay a page that one can read; a diagnosis has all of them.
 _MAX_NAMED = 1000
 
 
-def auto(signals: Signals, budget: int, *, seed: int) -> Selection:
+def auto(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selection:
     """Keep what is worth keeping by what is found in the data; the findings say what that is.
+
+    Args:
+        signals: of a head that did not learn from the example it judges.
+        budget: K.
+        balanced: equal shares for the classes, as far as they reach, or those that they have.
+        seed: of what is drawn.
 
     Raises:
         SignalsError: there are no errors to judge labels by.
@@ -42,7 +49,8 @@ def auto(signals: Signals, budget: int, *, seed: int) -> Selection:
     plan = make_plan(evidence)
     counts_C = labels_N.bincount().tolist()
     parts, left_out = [], []
-    for label, quota in enumerate(class_quotas(counts_C, budget)):
+    quotas_C = (class_quotas if balanced else proportional_quotas)(counts_C, budget)
+    for label, quota in enumerate(quotas_C):
         rows = torch.nonzero(labels_N == label).flatten()
         # The most trusted first; of equally trusted ones the first.
         order = found.quality_N[rows].argsort(descending=True, stable=True)
@@ -118,8 +126,6 @@ STRATEGY = Strategy(
     summary="by what is found in the data; class-balanced random where no gain is known",
     paper="",
     cost="N (C + d) + N^2 d / C",
-    balance=Balance.ALWAYS,
     needs=SIGNALS,
-    sees_all_classes=True,
     proxy="auto",
 )

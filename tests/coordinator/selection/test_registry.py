@@ -25,7 +25,10 @@ def test_entries_describe_their_functions(strategy: Strategy) -> None:
     assert [parameter.name for parameter in parameters[:2]] == ["signals", "budget"]
     for parameter in parameters[2:]:
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        assert parameter.name == "seed" or parameter.default is not inspect.Parameter.empty
+        assert (
+            parameter.name in {"seed", "balanced"}
+            or parameter.default is not inspect.Parameter.empty
+        )
 
 
 @pytest.mark.parametrize("strategy", ALL)

@@ -54,6 +54,14 @@ def test_classes_get_equal_shares() -> None:
     assert counts(signals, chosen(signals, 40).indices_K) == [10, 10, 10, 10]
 
 
+def test_not_balanced_they_get_the_shares_that_they_have() -> None:
+    signals = made_up().take(torch.arange(200, NUM_CLASSES * PER_CLASS))
+    strategy = find_strategy("auto")
+    found = select(strategy, signals, 18, balanced=False, seed=0, options={})
+    # 300 of the first class, 500 of the others.
+    assert counts(signals, found.indices_K) == [3, 5, 5, 5]
+
+
 def test_where_no_gain_is_known_it_is_class_balanced_random_to_the_last_example() -> None:
     signals = made_up()
     plain = chosen(signals, 800, "uniform_per_class")
