@@ -87,11 +87,11 @@ class Duplicates:
 
     def groups(self) -> list[list[int]]:
         """The ids of each group of two or more, the kept one first; the largest group first."""
-        order_N = self.kept_N.argsort(stable=True)
-        sizes = self.kept_N[order_N].unique_consecutive(return_counts=True)[1].tolist()
-        groups = [ids_B.tolist() for ids_B in order_N.split(sizes) if len(ids_B) > 1]
-        groups = [_first(group, int(self.kept_N[group[0]])) for group in groups]
-        return sorted(groups, key=lambda group: (-len(group), group[0]))
+        groups: dict[int, list[int]] = {}
+        for example, kept in enumerate(self.kept_N.tolist()):
+            if example != kept:
+                groups.setdefault(kept, [kept]).append(example)
+        return sorted(groups.values(), key=lambda group: (-len(group), group[0]))
 
 
 def likeness_of_pictures(
@@ -177,20 +177,16 @@ def find_duplicates(
         kept_N=kept_N,
         exact_groups=int((numbers_N.bincount(minlength=num_different) > 1).sum()),
         near_groups=int((kept_U.bincount(minlength=num_different) > 1).sum()),
-        conflicting=len(kept_N[labels_N != labels_N[kept_N]].unique()),
+        conflicting=len(set(kept_N[labels_N != labels_N[kept_N]].tolist())),
         threshold=likeness.threshold,
     )
-
-
-def _first(group: list[int], kept: int) -> list[int]:
-    return [kept, *(member for member in group if member != kept)]
 
 
 def _different(digests: Sequence[bytes], by_quality_N: Tensor) -> tuple[Tensor, Tensor]:
     """Each example's number among the different ones, and their ids, the best label first."""
     numbers: dict[bytes, int] = {}
     numbers_N = torch.empty_like(by_quality_N)
-    first = []
+    first: list[int] = []
     for example in by_quality_N.tolist():
         number = numbers.setdefault(digests[example], len(numbers))
         numbers_N[example] = number

@@ -107,7 +107,8 @@ class FeatureMaker:
             "features=...), or leave `user` out.",
             Kind.PATCHES: f"the data's images of {channels}x{height}x{width} are no pictures to "
             "take patches of. Leave `patches` out.",
-            Kind.SOUP: "there is no run whose weights could be used. Name one, or leave `soup` out.",
+            Kind.SOUP: "no run is named whose weights they could be of. Name one, or leave `soup` "
+            "out.",
             Kind.LEARNERS: "the weights that are selected on are not what the run's learners "
             "became. Leave `weights` unset, or leave `learners` out.",
             Kind.BACKBONE: "the coordinator has none. Its operator starts it with "
