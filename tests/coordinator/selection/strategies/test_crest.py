@@ -19,6 +19,7 @@ from lipt.coordinator.selection.strategies.crest import (
     own_losses,
     unlearned,
 )
+from lipt.coordinator.selection.strategies.crest_sets import RandomSets
 from lipt.coordinator.signals.signals import Signals
 from tests.coordinator.selection.builders import (
     of_probabilities,
@@ -145,7 +146,7 @@ def drawn_sets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The random sets that are drawn from now on, as they are."""
     drawn: list[list[int]] = []
 
-    class Watched(crest_module.RandomSets):
+    class Watched(RandomSets):
         def draw(self) -> Tensor:
             set_R = super().draw()
             drawn.append(set_R.tolist())
