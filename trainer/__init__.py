@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lipt.common.states import RunState
     from lipt.trainer.client.client import Client
+    from lipt.trainer.diagnosis.diagnosis import Diagnosis
     from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
     from lipt.trainer.reselection.reselection import Reselection
     from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client",
+    "Diagnosis",
     "InfoView",
     "LearnerView",
     "Recipe",
@@ -46,6 +48,7 @@ __all__ = [
 _MODULES = {
     "lipt.common.states": ("RunState",),
     "lipt.trainer.client.client": ("Client",),
+    "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),
     "lipt.trainer.main_training": ("Recipe", "Schedule", "Trained", "fit"),
     "lipt.trainer.reselection.reselection": ("Reselection",),
     "lipt.trainer.reselection.samplers": ("ReselectingSampler", "SubsetSampler"),
