@@ -16,6 +16,8 @@ BENCHMARKS = (
     "sparse_codec",
     "blobs",
     "control_calls",
+    "patch_features",
+    "ridge_head",
 )
 
 

@@ -84,6 +84,12 @@ class StrategyOptionError(RequestError):
     reason = "INVALID_OPTION"
 
 
+class ProxyError(RequestError):
+    """A proxy that does not exist, or that cannot be had on what the request is about."""
+
+    reason = "INVALID_PROXY"
+
+
 class InvalidRequestError(RequestError):
     """A request whose fields are missing or out of range."""
 

@@ -107,7 +107,9 @@ async def open_app(
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
         stack.push_async_callback(_end, expiry)
-        subsets = Subsets(store, database, blobs, compute, data, wall_clock=time)
+        subsets = Subsets(
+            store, database, blobs, compute, data, wall_clock=time, backbone=settings.backbone
+        )
         stack.push_async_callback(subsets.stop)
         yield App(
             settings=settings,

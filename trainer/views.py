@@ -154,6 +154,8 @@ class StrategyView:
     needs: what has to be there for it: "labels" alone, "signals", "features",
         "validation split", "learners", "paired features", ...; empty at an older coordinator.
     cost: how its work grows: N examples, C classes, d features, k budget.
+    default_proxy: what judges the examples where a request names no proxy; empty at an older
+        coordinator, which has no other than the soup.
     """
 
     name: str
@@ -164,6 +166,7 @@ class StrategyView:
     options: tuple[StrategyOptionView, ...]
     needs: tuple[str, ...] = ()
     cost: str = ""
+    default_proxy: str = ""
 
 
 @dataclass(frozen=True)

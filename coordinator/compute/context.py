@@ -24,6 +24,7 @@ from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import Split, split_validation
+from lipt.coordinator.proxies.backbone import Backbone, load_backbone
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.signals.batches import Batches
 
@@ -58,6 +59,12 @@ class Context:
         """The state directory's blobs, shared with the service."""
         settings = self.settings
         return BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
+
+    @cached_property
+    def backbone(self) -> Backbone | None:
+        """The network that the operator has named for proxies, where there is one."""
+        spec = self.settings.backbone
+        return None if spec is None else load_backbone(spec, self.device)
 
     @property
     def signals_dir(self) -> Path:

@@ -66,6 +66,7 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
                     ],
                     needs=sorted(strategy.default_needs()) or ["labels"],
                     cost=strategy.cost,
+                    default_proxy=strategy.proxy,
                 )
                 for strategy in STRATEGIES.values()
             ]
@@ -83,6 +84,7 @@ def _query(request: pb.GetSubsetRequest) -> SubsetQuery:
         weights=blob_from_proto(request.weights) if request.HasField("weights") else None,
         features=blob_from_proto(request.features) if request.HasField("features") else None,
         previous=request.previous,
+        proxy=request.proxy,
     )
 
 

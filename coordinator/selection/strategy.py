@@ -57,6 +57,7 @@ class Strategy:
         before they are split by class, for what a class alone cannot know.
     rechecks: whether a subset of it stays in use, when the weights have changed, as long as
         a quadratic model of the loss around the old ones holds.
+    proxy: what its signals are computed with where a request does not say.
     """
 
     function: Callable[..., Selection]
@@ -68,6 +69,7 @@ class Strategy:
     needs: frozenset[Need] | Callable[[Mapping[str, Any]], frozenset[Need]] = SIGNALS
     prepare: Callable[..., Signals] | None = None
     rechecks: bool = False
+    proxy: str = "soup"
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from time import monotonic
+from typing import Any
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -23,6 +24,7 @@ from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.proxies.proxy import SOUP, Kind, Proxy
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.runs.requests import require_ready
 from lipt.coordinator.runs.store import RunStore
@@ -53,6 +55,8 @@ class SubsetQuery:
     features: BlobName | None = None
     # The digest of the subset that the trainer has; empty where it has none.
     previous: str = ""
+    # What signals are computed with; the strategy's default where empty.
+    proxy: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Subsets:
         data: DataDescription,
         *,
         wall_clock: Callable[[], float],
+        backbone: str | None = None,
     ) -> None:
         self._store = store
         self._database = database
@@ -82,6 +87,7 @@ class Subsets:
         self._compute = compute
         self._data = data
         self._wall_clock = wall_clock
+        self._backbone = backbone
         self._flights = SingleFlight()
         self._contents = SubsetContents(database, blobs)
 
@@ -170,7 +176,10 @@ class Subsets:
             raise ValueError(f"run {run.run_id} is ready without weights")
         strategy = find_strategy(query.strategy)
         options = strategy.parse_options(query.options)
-        watches = Need.DYNAMICS in strategy.needs_for(options)
+        needs = strategy.needs_for(options)
+        proxy = Proxy.parse(query.proxy or strategy.proxy)
+        if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
+            proxy = SOUP
         return SelectSubset(
             config=run.config,
             image=run.image,
@@ -184,7 +193,9 @@ class Subsets:
             balanced=strategy.resolve_balance(query.balanced),
             options=tuple(sorted(query.options.items())),
             features=query.features,
-            trajectories=_trajectories(run, weights, strategy.name) if watches else None,
+            trajectories=_trajectories(run, weights, strategy.name, needs, proxy),
+            proxy=None if proxy.is_own_head else str(proxy),
+            backbone=self._backbone if proxy.may_use(Kind.BACKBONE) else None,
         )
 
     async def _compute_subset(
@@ -225,6 +236,7 @@ class Subsets:
             },
             "strategy": job.strategy,
             "options": dict(job.options),
+            "proxy": {"proxy": job.proxy or str(SOUP), **(selected.proxy or {})},
             "budget": job.budget,
             "balanced": job.balanced,
             "stopped_early": selected.stopped_early,
@@ -236,19 +248,26 @@ class Subsets:
         }
 
 
-def _trajectories(run: RunRecord, weights: BlobName, strategy: str) -> Trajectories:
-    """What the run's learners were on their way; they led to no other weights than theta_p.
+def _trajectories(
+    run: RunRecord, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
+) -> Trajectories | None:
+    """What the run's learners were on their way, where a strategy or a proxy looks at it.
+
+    They led to no other weights than theta_p; without them a proxy has no learners.
 
     Raises:
-        SignalsError: the subset is asked for on other weights.
+        SignalsError: the strategy needs them, and the subset is asked for on other weights.
     """
-    if weights != run.pretrained_weights:
+    led_here = weights == run.pretrained_weights
+    if Need.DYNAMICS in needs and not led_here:
         raise SignalsError(
             f"strategy {strategy!r} looks at how the learners of run {run.name} came to see the "
             f"data, and the weights {weights.sha256[:12]} are not what they became. Leave "
             "`weights` unset, or choose a strategy that does not need learners: lipt strategies "
             "lists what each one needs."
         )
+    if not led_here or not (Need.DYNAMICS in needs or proxy.may_use(Kind.LEARNERS)):
+        return None
     if run.initial_weights is None:
         raise ValueError(f"run {run.run_id} is ready without initial weights")
     return Trajectories(run.initial_weights, run.committed)
@@ -262,8 +281,14 @@ def _asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
         and subset.balanced == job.balanced
         and manifest.get("options") == dict(job.options)
         and manifest.get("budget") == job.budget
+        and _proxy_of(manifest) == (job.proxy or str(SOUP))
         and manifest.get("features_sha256") == (job.features and job.features.sha256)
     )
+
+
+def _proxy_of(manifest: Mapping[str, Any]) -> str:
+    """A stored subset's; an older version's subsets have no other than the soup."""
+    return str(manifest.get("proxy", {}).get("proxy", SOUP))
 
 
 def _key(run: RunRecord, job: SelectSubset) -> str:

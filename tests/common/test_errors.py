@@ -16,6 +16,7 @@ ConfigError               RequestError      INVALID_CONFIG         INVALID_ARGUM
 BudgetError               RequestError      INVALID_BUDGET         INVALID_ARGUMENT     never
 UnknownNameError          RequestError      UNKNOWN_NAME           INVALID_ARGUMENT     never
 StrategyOptionError       RequestError      INVALID_OPTION         INVALID_ARGUMENT     never
+ProxyError                RequestError      INVALID_PROXY          INVALID_ARGUMENT     never
 InvalidRequestError       RequestError      INVALID_REQUEST        INVALID_ARGUMENT     never
 InvalidBlobNameError      RequestError      INVALID_BLOB_NAME      INVALID_ARGUMENT     never
 BlobTooLargeError         RequestError      BLOB_TOO_LARGE         RESOURCE_EXHAUSTED   never

@@ -15,7 +15,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import OnBytes, Transfers
 from lipt.common.config.messages import overrides_to_proto
-from lipt.common.errors import InvalidRequestError, RunFailedError
+from lipt.common.errors import InvalidRequestError, ProxyError, RunFailedError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
 from lipt.trainer.client.conversion import view_of
@@ -167,6 +167,7 @@ class Client(AbstractContextManager["Client"]):
         options: Mapping[str, object] | None = None,
         weights: Source | None = None,
         features: Features | None = None,
+        proxy: str | None = None,
         previous: Subset | str | None = None,
         on_progress: Callable[[ProgressView], None] | None = None,
     ) -> Subset:
@@ -185,6 +186,9 @@ class Client(AbstractContextManager["Client"]):
             features: to select on in place of the model's: a safetensors file, its content,
                 or tensors by name: {"features": N x d}, for strategies on pairs with
                 "paired_features" besides. Row i is example i.
+            proxy: what judges the examples: "soup" (theta_p or `weights`, with its own head),
+                "ridge:" and some of patches, learners, soup, user, backbone, joined by "+",
+                or "auto"; the strategy's default where None.
             previous: the subset that training uses now, or its digest, when the weights
                 have changed: `crest` answers with that very one, `kept`, as long as it serves.
             on_progress: called as the computation goes on.
@@ -192,6 +196,7 @@ class Client(AbstractContextManager["Client"]):
         Raises:
             InvalidRequestError: both of fraction and budget, or neither.
             BudgetError: the data set cannot give that many.
+            ProxyError: there is no such proxy, or the run has not what it needs.
             RunNotReadyError: the run has no weights to select on yet.
             SubsetError: what arrived is not what was announced.
             WeightsError: `weights` is not safetensors, or another model's.
@@ -204,19 +209,26 @@ class Client(AbstractContextManager["Client"]):
             budget=budget,
             balanced=balanced,
             options=options,
+            proxy=proxy,
             previous=previous,
         )
         if weights is not None:
             request.weights.CopyFrom(blob_to_proto(self._upload(weights_source(weights))))
         if features is not None:
             request.features.CopyFrom(blob_to_proto(self._upload(features_source(features))))
-        return fetch_subset(
+        subset = fetch_subset(
             self._connection,
             request,
             on_progress,
             previous=previous,
             reconnection=Reconnection(self._reconnect_seconds),
         )
+        if proxy is not None and "proxy" not in subset.manifest:
+            raise ProxyError(
+                f"the coordinator is of an older version, and did not look at the proxy {proxy!r}. "
+                "Install the version of this side there, or name no proxy."
+            )
+        return subset
 
     def diagnose(
         self,

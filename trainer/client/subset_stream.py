@@ -30,6 +30,7 @@ def subset_request(
     budget: int | None,
     balanced: bool | None,
     options: Mapping[str, object] | None,
+    proxy: str | None = None,
     previous: Subset | str | None = None,
 ) -> subset_pb2.GetSubsetRequest:
     """The request for a subset; None leaves the choice to the strategy.
@@ -48,6 +49,7 @@ def subset_request(
         fraction=fraction,
         budget=budget,
         options={name: _option_text(value) for name, value in (options or {}).items()},
+        proxy=proxy,
         previous=previous.digest if isinstance(previous, Subset) else previous,
         # Only who has the examples can put a difference to them together.
         accept_difference=isinstance(previous, Subset),

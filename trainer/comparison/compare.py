@@ -32,6 +32,7 @@ class Plan:
 
     recipe: of every training; its steps are the same for every subset, its seed is the
         pipeline's. Without `steps`, they are its epochs on the largest subset.
+    proxy: what judges the examples, as in `client.subset`; each strategy's default where None.
     run_overrides: settings of the runs, nested as in `RunConfig`.
     """
 
@@ -41,10 +42,15 @@ class Plan:
     model: str
     recipe: Recipe
     run_overrides: Mapping[str, Any] = field(default_factory=dict)
+    proxy: str | None = None
 
     def overrides(self, seed: int) -> dict[str, Any]:
         """The settings of a seed's run."""
         return merge(self.run_overrides, {"model": self.model, "seed": seed})
+
+    def asked(self) -> dict[str, Any]:
+        """What every subset is asked for besides its strategy and size."""
+        return {} if self.proxy is None else {"proxy": self.proxy}
 
     def all_strategies(self) -> tuple[str, ...]:
         """Both kinds of random first, then what was asked for, each once."""
@@ -100,7 +106,7 @@ def compare(
         say(f"seed {seed}: the run")
         run = _run(client, plan, seed) if pretrain is None else pretrain(seed)
         for fraction, strategy in missing:
-            subset = client.subset(run.run_id, strategy, fraction=fraction)
+            subset = client.subset(run.run_id, strategy, fraction=fraction, **plan.asked())
             trained = fit(
                 plan.model,
                 train,
@@ -176,6 +182,7 @@ def _identity(plan: Plan, recipe: Recipe, train: Dataset, test: Dataset) -> dict
         "data": train.fingerprint,
         "data_source": train.source,
         "test": test.fingerprint,
+        **plan.asked(),
     }
 
 

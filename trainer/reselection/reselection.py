@@ -55,6 +55,7 @@ class SelectionOptions(TypedDict, total=False):
     every: int
     options: Mapping[str, object] | None
     balanced: bool | None
+    proxy: str | None
     prefetch: bool
     num_epochs: int | None
     first: Subset | None
@@ -75,6 +76,8 @@ class Reselection:
         every: epochs between selections, R.
         options: the strategy's own, by name.
         balanced: equal shares per class; the strategy's default where None.
+        proxy: what judges the examples, as in `client.subset`; the strategy's default where
+            None. One of the learners has nothing to say of weights in training.
         prefetch: ask one epoch early, in a thread, so that training does not wait; the
             subset is then that of weights one epoch old.
         num_epochs: how many epochs training has in all, where that is known: no subset is
@@ -98,6 +101,7 @@ class Reselection:
         every: int = 20,
         options: Mapping[str, object] | None = None,
         balanced: bool | None = None,
+        proxy: str | None = None,
         prefetch: bool = False,
         num_epochs: int | None = None,
         first: Subset | None = None,
@@ -116,6 +120,8 @@ class Reselection:
             "fraction": fraction,
             "budget": budget,
             "balanced": balanced,
+            # Not where it is not given: a checkpoint of an older version has the same identity.
+            **({} if proxy is None else {"proxy": proxy}),
         }
         texts = {name: str(value) for name, value in (options or {}).items()}
         # What is asked for, and how often, as JSON.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,10 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
+from lipt.coordinator.compute.jobs.proxying import Facts, proxied_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
+from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Need
@@ -36,6 +40,8 @@ class Selected:
     num_examples: int
     # Why there are fewer than the budget; empty where there are not.
     stopped_early: str = ""
+    # Of the proxy, for the manifest; none where signals were theta_p's own, or not looked at.
+    proxy: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,18 @@ class SelectSubset:
     options: tuple[tuple[str, str], ...]
     # The user's own, in place of the model's.
     features: BlobName | None = None
-    # What the learners were on their way, for strategies that look at it.
+    # What the learners were on their way, for strategies and proxies that look at it.
     trajectories: Trajectories | None = None
+    # What signals are computed with, where it is not the weights with their own head.
+    proxy: str | None = None
+    # The operator's network, where the proxy may look at it.
+    backbone: str | None = None
 
     def run(self, context: Context) -> Selected:
         """Compute, select and store."""
         strategy = find_strategy(self.strategy)
         options = strategy.parse_options(dict(self.options))
-        signals = self._signals(context, set(strategy.needs_for(options)))
+        signals, facts = self._signals(context, set(strategy.needs_for(options)))
         context.report(f"selecting by {self.strategy}", 0, 1)
         with pinned_kernels(self.config.evaluation_threads):
             chosen = select(
@@ -82,30 +92,38 @@ class SelectSubset:
             device_name(context.device),
             num_examples=len(indices_K),
             stopped_early=chosen.stopped_early,
+            proxy=facts,
         )
 
-    def _signals(self, context: Context, needs: set[Need]) -> Signals:
+    def _signals(self, context: Context, needs: set[Need]) -> tuple[Signals, Facts | None]:
         # Before the model's pass over the data: they are refused for less.
         own = self._user_features(context)
-        signals = labels_only(context.dataset.labels_N)
-        if needs & {Need.SIGNALS, Need.VALIDATION} or (Need.FEATURES in needs and own is None):
+        signals, facts = labels_only(context.dataset.labels_N), None
+        looks = bool(needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES})
+        if self.proxy is not None and looks:
+            signals, facts = proxied_signals(context, self._question(Proxy.parse(self.proxy)))
+        elif needs & {Need.SIGNALS, Need.VALIDATION} or (Need.FEATURES in needs and own is None):
             signals = self._cached(context, "signals", self._compute_signals)
         if Need.GRADIENT_NORMS in needs:
             norms = self._cached(context, "gradients", self._compute_norms)
             signals = replace(signals, gradient_norms_N=norms.gradient_norms_N)
         if own is not None:
-            signals = replace(
-                signals,
-                features_ND=own.features_ND,
-                paired_features_NP=own.paired_features_NP,
-            )
+            signals = replace(signals, paired_features_NP=own.paired_features_NP)
+            # A proxy's features are what it was asked for; pairs are those of one file.
+            if facts is None or Need.PAIRED_FEATURES in needs:
+                signals = replace(signals, features_ND=own.features_ND)
         if Need.DYNAMICS in needs and self.trajectories is not None:
             dynamics = dynamics_of(context, self.config, self.image, self.trajectories)
             signals = replace(signals, dynamics=dynamics)
         if Need.VALIDATION in needs:
             ids = context.split(self.config).validation_ids
             signals = replace(signals, validation=signals.take(ids) if len(ids) else None)
-        return signals
+        return signals, facts
+
+    def _question(self, proxy: Proxy) -> ProxyQuestion:
+        return ProxyQuestion(
+            self.config, self.image, proxy, self.weights, self.features, self.trajectories
+        )
 
     def _user_features(self, context: Context) -> UserFeatures | None:
         if self.features is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.trainer.cli.arguments.options import Budget, Fraction, Options
+from lipt.trainer.cli.arguments.options import Budget, Fraction, Options, Proxy
 
 if TYPE_CHECKING:
     from lipt.trainer.reselection.reselection import SelectionOptions
@@ -26,6 +26,7 @@ class Choice:
     fraction: Fraction = None
     budget: Budget = None
     options: Options = None
+    proxy: Proxy = None
     every: Annotated[
         int | None, typer.Option(min=1, help="Epochs until the subset is chosen again (20).")
     ] = None
@@ -51,6 +52,7 @@ class Choice:
                 "--fraction": self.fraction,
                 "--budget": self.budget,
                 "--option": self.options or None,
+                "--proxy": self.proxy,
                 "--every": self.every,
                 "--prefetch": self.prefetch or None,
             }
@@ -71,4 +73,6 @@ class Choice:
             "options": parse_options(self.options or []),
             "prefetch": self.prefetch,
         }
+        if self.proxy is not None:
+            asked["proxy"] = self.proxy
         return asked if self.every is None else {**asked, "every": self.every}

@@ -32,6 +32,14 @@ Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="An option of the strategy; repeatable."),
 ]
+Proxy = Annotated[
+    str | None,
+    typer.Option(
+        "--proxy",
+        help="What judges the examples: soup (the run's weights), ridge: and some of patches, "
+        "learners, soup, user, backbone, joined by +, or auto. Default: the strategy's own.",
+    ),
+]
 ImageSize = Annotated[
     int | None,
     typer.Option(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json
+from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Proxy
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 
@@ -32,6 +32,7 @@ def compare(
     epochs: Annotated[
         int | None, typer.Option(help="Passes over the largest subset (200).")
     ] = None,
+    proxy: Proxy = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of main training's recipe."),
@@ -86,6 +87,7 @@ def compare(
             model=model,
             recipe=validate(Recipe, collect_overrides(given, settings or [], None)),
             run_overrides=collect_overrides({}, run_settings or [], None),
+            proxy=proxy,
         )
     require_replaceable(out)
     modules = allow_module or []

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import Budget, Coordinator, Fraction, Json, Options, Run
+from lipt.trainer.cli.arguments.options import (
+    Budget,
+    Coordinator,
+    Fraction,
+    Json,
+    Options,
+    Proxy,
+    Run,
+)
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.display.waiting import run_talking
@@ -53,6 +61,7 @@ def get(
             "features (N x d) and, for pairs, paired_features (N x p).",
         ),
     ] = None,
+    proxy: Proxy = None,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
@@ -80,6 +89,7 @@ def get(
                 options=parsed,
                 weights=weights,
                 features=features,
+                proxy=proxy,
                 on_progress=lambda progress: report(str(progress)),
             )
         )

@@ -73,7 +73,12 @@ def _facts(strategy: StrategyView) -> list[str]:
         "with weights" if strategy.returns_weights else "without weights",
         "balanced per class" if strategy.balanced_by_default else "not balanced per class",
         *([f"cost {strategy.cost}"] if strategy.cost else []),
+        *([f"proxy {strategy.default_proxy}"] if _has_another_proxy(strategy) else []),
     ]
+
+
+def _has_another_proxy(strategy: StrategyView) -> bool:
+    return strategy.default_proxy not in ("", "soup")
 
 
 def _option_texts(strategy: StrategyView) -> list[str]:

@@ -1,0 +1,189 @@
+"""Proxy features: what each kind of them is made of, from the state directory.
+
+Every kind becomes an extractor, made when it is first needed: filters, weights and batch-norm
+statistics are the same for a sample of the data and then for all of it.
+
+Shapes: N examples, B of a block, D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.seeding import derive_generator
+from lipt.common.errors import ProxyError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.weights.encodings import open_weights
+from lipt.common.weights.specs import Weights, specs_of
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.proxies.patches import draw_filters, patch_features
+from lipt.coordinator.proxies.pooled import Loader, ModelBank
+from lipt.coordinator.proxies.proxy import Kind, Proxy
+from lipt.coordinator.proxies.side_by_side import Extractor
+from lipt.coordinator.signals.user_features import read_user_features
+
+ValueT = TypeVar("ValueT")
+
+# Patches are drawn from as many images.
+_IMAGES_FOR_FILTERS = 5_000
+# Rows of fewer pixels are no pictures, and have no patches.
+_SMALLEST_PICTURE = 4
+
+
+@dataclass(frozen=True)
+class ProxyQuestion:
+    """What signals are wanted.
+
+    weights: of the model that the feature `soup` is of.
+    features: the request's own, where it has some.
+    trajectories: the run's learners, where they led to `weights`.
+    """
+
+    config: RunConfig
+    image: ImageFormat
+    proxy: Proxy
+    weights: BlobName
+    features: BlobName | None = None
+    trajectories: Trajectories | None = None
+
+
+class FeatureMaker:
+    """Makes the extractors of features, each once: for a sample, and then for all."""
+
+    def __init__(self, context: Context, question: ProxyQuestion) -> None:
+        self._context = context
+        self.question = question
+        self._made: dict[Kind, Extractor] = {}
+
+    @cached_property
+    def available(self) -> frozenset[Kind]:
+        """What there is."""
+        question, context = self.question, self._context
+        there = {
+            Kind.USER: question.features is not None,
+            Kind.PATCHES: min(context.dataset.image_shape[1:]) >= _SMALLEST_PICTURE,
+            Kind.SOUP: True,
+            Kind.LEARNERS: self.num_learners > 0,
+            Kind.BACKBONE: context.settings.backbone is not None,
+        }
+        return frozenset(kind for kind, is_there in there.items() if is_there)
+
+    @property
+    def num_learners(self) -> int:
+        """How many of them there are."""
+        trajectories = self.question.trajectories
+        return len(trajectories.learners) if trajectories is not None else 0
+
+    @property
+    def backbone_digest(self) -> str | None:
+        """Of the backbone's weights, where there is one."""
+        backbone = self._context.backbone
+        return backbone.digest if backbone is not None else None
+
+    def require(self, proxy: Proxy) -> None:
+        """Refuse a proxy whose features are not all there.
+
+        Raises:
+            ProxyError: says which, and what to do.
+        """
+        for kind in proxy.features or ():
+            if kind not in self.available:
+                raise ProxyError(f"the proxy {proxy} cannot be had: {self._why_not(kind)}")
+
+    def _why_not(self, kind: Kind) -> str:
+        channels, height, width = self._context.dataset.image_shape
+        reasons = {
+            Kind.USER: "the request has no features of its own. Give them (--features FILE, or "
+            "features=...), or leave `user` out.",
+            Kind.PATCHES: f"the data's images of {channels}x{height}x{width} are no pictures to "
+            "take patches of. Leave `patches` out.",
+            Kind.LEARNERS: "the weights that are selected on are not what the run's learners "
+            "became. Leave `weights` unset, or leave `learners` out.",
+            Kind.BACKBONE: "the coordinator has none. Its operator starts it with "
+            "--backbone torchvision:NAME@FILE, or leave `backbone` out.",
+        }
+        return reasons[kind]
+
+    def extractor(self, kind: Kind) -> Extractor:
+        """What takes features of such a kind."""
+        if kind not in self._made:
+            make = {
+                Kind.USER: self._user,
+                Kind.PATCHES: self._patches,
+                Kind.SOUP: self._soup,
+                Kind.LEARNERS: self._learners,
+                Kind.BACKBONE: self._backbone,
+            }[kind]
+            self._made[kind] = make()
+        return self._made[kind]
+
+    def _user(self) -> Extractor:
+        context = self._context
+        features_ND = read_user_features(
+            context.blobs.verified_path(_given(self.question.features)),
+            num_examples=len(context.dataset),
+            max_bytes=context.settings.limits.max_blob_bytes,
+        ).features_ND
+        return lambda ids_B, _: features_ND[ids_B].float()
+
+    def _patches(self) -> Extractor:
+        dataset, device = self._context.dataset, self._context.device
+        generator = derive_generator(self.question.config.seed, "patches")
+        drawn = torch.randperm(len(dataset), generator=generator)[:_IMAGES_FOR_FILTERS]
+        images_NCHW = dataset.images(drawn.sort().values)
+        filters = draw_filters(images_NCHW, generator=generator).to(device)
+        return lambda _, images_BCHW: patch_features(images_BCHW.to(device), filters).cpu()
+
+    def _soup(self) -> Extractor:
+        config, context = self.question.config, self._context
+        model = context.loaded_model(config, self.question.weights)
+        weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        return self._bank(model, [lambda: weights], None)
+
+    def _learners(self) -> Extractor:
+        config, context = self.question.config, self._context
+        model = context.new_model(config)
+        specs = specs_of(model.state_dict())
+
+        def load(name: BlobName) -> Weights:
+            return dict(open_weights(context.blobs.verified_path(name), like=specs))
+
+        learners = _given(self.question.trajectories).learners
+        loaders = [partial(load, learner.result) for learner in learners]
+        return self._bank(model, loaders, context.batch_norm_images(config))
+
+    def _bank(
+        self, model: nn.Module, loaders: Sequence[Loader], batch_norm_images_MCHW: Tensor | None
+    ) -> Extractor:
+        seed = self.question.config.seed
+        bank = ModelBank(
+            model,
+            loaders,
+            self.question.image,
+            self._context.device,
+            self._context.batch_size,
+            batch_norm_images_MCHW,
+            generator_of=lambda number: derive_generator(seed, "projection", number),
+        )
+        return lambda _, images_BCHW: bank(images_BCHW)
+
+    def _backbone(self) -> Extractor:
+        backbone, size = _given(self._context.backbone), self._context.batch_size
+        return lambda _, images_BCHW: torch.cat(
+            [backbone(part) for part in torch.split(images_BCHW, size)]
+        )
+
+
+def _given(value: ValueT | None) -> ValueT:
+    if value is None:
+        raise ValueError("features were asked for that are not available")
+    return value

@@ -1,0 +1,157 @@
+"""Patch features: whitened random patches of the images as filters, and nothing is trained.
+
+Filters are patches of 6 x 6 pixels, drawn at random, whitened (ZCA) and of unit length; one
+convolution with stride 2 compares every image with all of them. Its responses are divided by
+their deviation within the image, so that contrast does not count; what is above a threshold,
+and what is below its negative, is averaged over each quarter of the image; the square root
+evens out rare and common patches.
+
+Shapes: N images, B of a batch, C channels, R sampled patches, P pixels of a patch, F filters,
+S positions of a filter along a side, D = 8 F features.
+Source: Coates and Ng 2011, "The Importance of Encoding Versus Training with Sparse Coding and
+Vector Quantization" (ICML), with random patches in place of learned ones, as they found enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+PATCH_SIDE = 6
+STRIDE = 2
+# Sides that images are scaled to: (side - 6) / 2 + 1 positions are even, and cut in two halves.
+# Digits of 8x8 pixels are told as well from 32x32 as from any smaller scale.
+SMALL_SIDE, LARGE_SIDE = 32, 64
+NUM_FILTERS = 256
+# Of pixels in [0, 1]: directions with less variance are noise, and are not blown up.
+_WHITENING = 0.01
+_THRESHOLD = 0.25
+_PATCHES_PER_IMAGE = 8
+# Images whose responses stay in a CPU's cache.
+_CHUNK = 8
+_SAMPLE_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class PatchFilters:
+    """What images are compared with.
+
+    weights_PF: a filter per column, whitening included; float32.
+    biases_F: what the mean patch takes away from each response.
+    side: pixels that images are scaled to.
+    """
+
+    weights_PF: Tensor
+    biases_F: Tensor
+    side: int
+
+    @property
+    def num_features(self) -> int:
+        """D: two signs and four quarters of every filter."""
+        return 8 * len(self.biases_F)
+
+    def to(self, device: torch.device) -> PatchFilters:
+        """The same on a device."""
+        return PatchFilters(self.weights_PF.to(device), self.biases_F.to(device), self.side)
+
+
+def side_for(image_shape: tuple[int, int, int]) -> int:
+    """The side that images are scaled to: what is lost below 64 pixels is worth little here."""
+    return SMALL_SIDE if max(image_shape[1:]) <= SMALL_SIDE else LARGE_SIDE
+
+
+def draw_filters(
+    images_NCHW: Tensor, *, generator: torch.Generator, num_filters: int = NUM_FILTERS
+) -> PatchFilters:
+    """Filters from random patches of a sample of the images.
+
+    Args:
+        images_NCHW: uint8, some thousands of them; at least one.
+        generator: draws the patches.
+        num_filters: F; with fewer sampled patches than that there are as many as these.
+    """
+    side = side_for((images_NCHW.shape[1], images_NCHW.shape[2], images_NCHW.shape[3]))
+    patches_RP = _random_patches(images_NCHW, side, generator).double()
+    mean_P = patches_RP.mean(dim=0)
+    centred_RP = patches_RP - mean_P
+    variances_P, directions_PP = torch.linalg.eigh(centred_RP.T @ centred_RP / len(centred_RP))
+    scales_P = (variances_P.clamp(min=0) + _WHITENING).rsqrt()
+    whitening_PP = (directions_PP * scales_P) @ directions_PP.T
+    filters_FP = functional.normalize((centred_RP @ whitening_PP)[:num_filters], dim=-1)
+    weights_PF = (filters_FP @ whitening_PP).T.contiguous()
+    return PatchFilters(weights_PF.float(), -(mean_P @ weights_PF).float(), side)
+
+
+def patch_features(images_BCHW: Tensor, filters: PatchFilters) -> Tensor:
+    """The features of some images, on the filters' device; B x D float32.
+
+    Args:
+        images_BCHW: uint8, on the filters' device.
+        filters: from images with as many channels.
+    """
+    size = _CHUNK if images_BCHW.device.type == "cpu" else len(images_BCHW)
+    parts = [
+        _features(_scaled(part, filters.side), filters) for part in torch.split(images_BCHW, size)
+    ]
+    return torch.cat(parts)
+
+
+def _random_patches(images_NCHW: Tensor, side: int, generator: torch.Generator) -> Tensor:
+    """Eight patches of every image, in a random order; R x P."""
+    last = side - PATCH_SIDE + 1
+    corners_NX2 = torch.randint(
+        last, (len(images_NCHW), _PATCHES_PER_IMAGE, 2), generator=generator
+    )
+    parts = []
+    for images_BCHW, corners_BX2 in zip(
+        torch.split(images_NCHW, _SAMPLE_CHUNK),
+        torch.split(corners_NX2, _SAMPLE_CHUNK),
+        strict=True,
+    ):
+        windows = _windows(_scaled(images_BCHW, side), step=1)
+        rows_BX, columns_BX = corners_BX2.unbind(dim=-1)
+        each_B1 = torch.arange(len(images_BCHW))[:, None]
+        parts.append(windows[each_B1, rows_BX, columns_BX].flatten(0, 1).flatten(start_dim=1))
+    patches_RP = torch.cat(parts)
+    return patches_RP[torch.randperm(len(patches_RP), generator=generator)]
+
+
+def _windows(pixels_BCHW: Tensor, *, step: int) -> Tensor:
+    """Every patch, as a view; B x S x S x C x 6 x 6."""
+    windows = pixels_BCHW.unfold(2, PATCH_SIDE, step).unfold(3, PATCH_SIDE, step)
+    return windows.permute(0, 2, 3, 1, 4, 5)
+
+
+def _scaled(images_BCHW: Tensor, side: int) -> Tensor:
+    """Pixels in [0, 1], side x side."""
+    pixels_BCHW = images_BCHW.float().div_(255)
+    if tuple(images_BCHW.shape[2:]) == (side, side):
+        return pixels_BCHW
+    return functional.interpolate(
+        pixels_BCHW, (side, side), mode="bilinear", antialias=True, align_corners=False
+    )
+
+
+def _features(pixels_BCHW: Tensor, filters: PatchFilters) -> Tensor:
+    weights_PF = filters.weights_PF
+    windows = _windows(pixels_BCHW, step=STRIDE)
+    num_images, positions = windows.shape[:2]
+    rows = windows.reshape(-1, len(weights_PF))
+    responses = torch.addmm(filters.biases_F, rows, weights_PF)
+    responses_BX = responses.view(num_images, -1)
+    # A blank image has no deviation: all its features are 0.
+    squares_B = torch.linalg.vector_norm(responses_BX, dim=1).square_()
+    variances_B = squares_B / responses_BX.shape[1] - responses_BX.mean(dim=1).square_()
+    deviations_B1 = variances_B.clamp_(min=1e-12).sqrt_()[:, None]
+    half = positions // 2
+    quarters = responses_BX.div_(deviations_B1).view(num_images, 2, half, 2, half, -1)
+    # y - t above the threshold t, y + t below -t, 0 between: its sum and that of its
+    # absolute values are the difference and the sum of both signs' shares.
+    beyond = functional.softshrink(quarters, _THRESHOLD)
+    difference = beyond.sum(dim=(2, 4))
+    total = beyond.abs_().sum(dim=(2, 4))
+    signs = torch.stack(((total + difference) / 2, (total - difference) / 2), dim=1)
+    return signs.div_(half * half).clamp_(min=0).sqrt_().flatten(start_dim=1)

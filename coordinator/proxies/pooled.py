@@ -1,0 +1,151 @@
+"""Pooled features: what enters a model's head, and quarters of its last feature map.
+
+The average over a whole image, which enters the head, forgets where things are; averages over
+2x2 regions of the last feature map keep some of it. Learners are asked one after the other, so
+that one model is in memory at a time, with batch-norm statistics that fit its weights; images
+are normalized once for all of them.
+
+Shapes: N images, B of a batch, M for batch norm, C channels of a map, D features, W kept ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import to_model_input
+from lipt.common.models import find_head
+from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.weights.specs import Weights
+from lipt.coordinator.pretraining.batch_norm import (
+    batch_norm_statistics,
+    has_batch_norm,
+    reestimate_batch_norm,
+)
+from lipt.coordinator.pretraining.evaluation import batch_norm_inputs
+
+# Of all models of a bank together: a ridge head's time grows with the square of it.
+MAX_WIDTH = 4096
+_POOLED_SIDE = 2
+
+Loader = Callable[[], Weights]
+
+
+@torch.inference_mode()
+def pooled_features(model: nn.Module, inputs_BCHW: Tensor) -> Tensor:
+    """The head's inputs, then the last feature map in 2x2 average pooling; B x (D + 4 C).
+
+    That map is the last four-dimensional output of a module, of at least 2x2, before the head
+    is called. Without one there are the head's inputs alone.
+
+    Args:
+        model: in evaluation mode; one that `find_head` finds the head of.
+        inputs_BCHW: as the model takes them.
+
+    Raises:
+        ConfigError: the model has no head.
+    """
+    _, head = find_head(model)
+    seen = _Seen()
+    hooks = [
+        module.register_forward_hook(seen.keep_map) for module in model.modules() if module != head
+    ]
+    hooks.append(head.register_forward_pre_hook(seen.keep_features))
+    try:
+        model(inputs_BCHW)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    features_BD = seen.features
+    assert features_BD is not None  # noqa: S101 - checked when the model was built
+    if seen.map is None:
+        return features_BD.float()
+    pooled_BC22 = functional.adaptive_avg_pool2d(seen.map.float(), _POOLED_SIDE)
+    return torch.cat([features_BD.float(), pooled_BC22.flatten(start_dim=1)], dim=1)
+
+
+@dataclass
+class _Seen:
+    """What a forward pass has shown until the head was called."""
+
+    map: Tensor | None = None
+    features: Tensor | None = None
+
+    def keep_map(self, _module: nn.Module, _args: object, output: object) -> None:
+        if self.features is not None or not isinstance(output, Tensor) or output.ndim != 4:
+            return
+        if min(output.shape[2:]) >= _POOLED_SIDE:
+            self.map = output
+
+    def keep_features(self, _module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        self.features = args[0]
+
+
+@dataclass
+class ModelBank:
+    """Features of models of one architecture, side by side.
+
+    model: on `device`; takes on the weights of each.
+    loaders: the models' weights, each read when it is its turn.
+    image: how images are normalized.
+    batch_size: examples of a forward pass.
+    batch_norm_images_MCHW: uint8, to estimate every model's batch-norm statistics on; None
+        takes those that the weights came with.
+    generator_of: draws a model's projection, by its number.
+    max_width: features of all models together; more are projected at random, model by model.
+    """
+
+    model: nn.Module
+    loaders: Sequence[Loader]
+    image: ImageFormat
+    device: torch.device
+    batch_size: int
+    batch_norm_images_MCHW: Tensor | None
+    generator_of: Callable[[int], torch.Generator]
+    max_width: int = MAX_WIDTH
+    _statistics: dict[int, Weights] = field(default_factory=dict)
+    _projections: dict[int, Tensor] = field(default_factory=dict)
+
+    def __call__(self, images_NCHW: Tensor) -> Tensor:
+        """The features of some images; N x D float32, on the CPU.
+
+        Args:
+            images_NCHW: uint8, of the image's format.
+        """
+        batches = [
+            to_model_input(images_BCHW, self.image, self.device)
+            for images_BCHW in torch.split(images_NCHW, self.batch_size)
+        ]
+        of_models = []
+        with evaluation_mode(self.model):
+            for number in range(len(self.loaders)):
+                self._take_on(number)
+                parts = [self._features(number, inputs_BCHW) for inputs_BCHW in batches]
+                of_models.append(torch.cat(parts))
+        return torch.cat(of_models, dim=1)
+
+    def _take_on(self, number: int) -> None:
+        known = self._statistics.get(number, {})
+        self.model.load_state_dict({**self.loaders[number](), **known})
+        images_MCHW = self.batch_norm_images_MCHW
+        if images_MCHW is not None and not known and has_batch_norm(self.model):
+            inputs = batch_norm_inputs(
+                images_MCHW, self.image, self.device, batch_size=self.batch_size
+            )
+            reestimate_batch_norm(self.model, inputs)
+            self._statistics[number] = batch_norm_statistics(self.model)
+
+    def _features(self, number: int, inputs_BCHW: Tensor) -> Tensor:
+        features_BD = pooled_features(self.model, inputs_BCHW)
+        num_features, width = features_BD.shape[1], max(1, self.max_width // len(self.loaders))
+        if num_features > width:
+            if number not in self._projections:
+                drawn_DW = torch.randn(num_features, width, generator=self.generator_of(number))
+                self._projections[number] = (drawn_DW / width**0.5).to(self.device)
+            features_BD = features_BD @ self._projections[number]
+        return features_BD.cpu()
