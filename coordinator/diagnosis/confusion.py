@@ -38,5 +38,3 @@ def confusions(joint_CC: Tensor, counts_C: Tensor, *, most: int = 20) -> list[Co
         count = int(off_CC[place])
         pairs.append(Confusion(given, suggested, count, count / int(counts_C[given])))
     return pairs
-
-

@@ -96,7 +96,8 @@ def leave_one_out(
     right_N = (outputs_NC.argmax(dim=-1) == labels_N).double()
     return LeaveOneOut(
         outputs_NC,
-        accuracy=float(weights_N @ right_N / weights_N.sum()),
+        # The sum's rounding may be above 1.
+        accuracy=min(1.0, float(weights_N @ right_N / weights_N.sum())),
         penalty=penalties[best],
         accuracies=tuple(zip(penalties, accuracies_L.tolist(), strict=True)),
     )

@@ -89,7 +89,7 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
         context.dataset.fingerprint,
         config.evaluation_threads,
         str(context.device),
-        (question.weights.sha256, config.model, question.image)
+        (question.weights, config.model, question.image)
         if proxy.may_use(Kind.SOUP) or proxy.may_use(Kind.LEARNERS)
         else None,
         (question.trajectories, statistics if soup.reestimate_batch_norm else None)
@@ -111,23 +111,24 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
 
 def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> Proxied:
     started = monotonic()
-    tried: list[Tried] = []
-    kinds = question.proxy.features
-    if kinds is None:
-        tried = _try(context, maker)
-        kinds = choose(tried).features
-    every_N = torch.arange(len(context.dataset))
-    features_ND = side_by_side(
-        [maker.extractor(kind) for kind in kinds],
-        context.dataset,
-        every_N,
-        on_progress=context.progress(f"computing features ({'+'.join(kinds)})"),
-    )
+    if question.proxy.features is None:
+        trials = _Trials.on_a_sample(context, maker)
+        kinds = choose(trials.tried).features
+        tried = trials.tried
+    else:
+        trials, kinds, tried = None, question.proxy.features, []
     labels_N = context.dataset.labels_N
-    head = _head(context, maker, features_ND, labels_N, "fitting a ridge head")
-    weights_N = class_weights(labels_N)
-    sharpness = fit_sharpness(head.outputs_NC, labels_N, weights_N)
-    signals = _signals(features_ND, labels_N, head, sharpness)
+    if trials is not None and len(trials.ids_N) == len(labels_N):
+        features_ND, head = trials.features_of(kinds), trials.heads[kinds]
+    else:
+        features_ND = side_by_side(
+            [maker.extractor(kind) for kind in kinds],
+            context.dataset,
+            torch.arange(len(labels_N)),
+            on_progress=context.progress(f"computing features ({'+'.join(kinds)})"),
+        )
+        head = _head(context, maker, features_ND, labels_N, "fitting a ridge head")
+    sharpness = fit_sharpness(head.outputs_NC, labels_N, class_weights(labels_N))
     facts = {
         "proxy": str(question.proxy),
         "features": "+".join(kinds),
@@ -138,28 +139,44 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
         "tried": [one.facts for one in tried],
         "seconds": monotonic() - started,
     }
-    return Proxied(signals, facts)
+    return Proxied(_signals(features_ND, labels_N, head, sharpness), facts)
 
 
-def _try(context: Context, maker: FeatureMaker) -> list[Tried]:
-    """Every candidate's leave-one-out accuracy on one sample."""
-    dataset = context.dataset
-    generator = derive_generator(maker.question.config.seed, "proxy sample")
-    sample_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
-    labels_N = dataset.labels_N[sample_N]
-    progress = context.progress("trying proxies on a sample")
-    found: dict[Kind, Tensor] = {}
-    tried = []
-    for kinds in candidates(maker.available):
-        for kind in kinds:
-            if kind not in found:
-                found[kind] = side_by_side(
-                    [maker.extractor(kind)], dataset, sample_N, on_progress=progress
-                )
-        features_ND = torch.cat([found[kind] for kind in kinds], dim=1)
-        head = _head(context, maker, features_ND, labels_N, "trying proxies on a sample")
-        tried.append(Tried(kinds, head.accuracy, passes_of(kinds, maker.num_learners)))
-    return tried
+@dataclass(frozen=True)
+class _Trials:
+    """Every candidate's leave-one-out accuracy on one sample, and what it came of."""
+
+    ids_N: Tensor
+    features: dict[Kind, Tensor]
+    heads: dict[tuple[Kind, ...], LeaveOneOut]
+    tried: list[Tried]
+
+    @classmethod
+    def on_a_sample(cls, context: Context, maker: FeatureMaker) -> _Trials:
+        dataset = context.dataset
+        generator = derive_generator(maker.question.config.seed, "proxy sample")
+        ids_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
+        trials = cls(ids_N, {}, {}, [])
+        activity = "trying proxies on a sample"
+        for kinds in candidates(maker.available):
+            for kind in kinds:
+                if kind not in trials.features:
+                    trials.features[kind] = side_by_side(
+                        [maker.extractor(kind)],
+                        dataset,
+                        ids_N,
+                        on_progress=context.progress(activity),
+                    )
+            features_ND = trials.features_of(kinds)
+            head = _head(context, maker, features_ND, dataset.labels_N[ids_N], activity)
+            trials.heads[kinds] = head
+            price = passes_of(kinds, maker.num_learners)
+            trials.tried.append(Tried(kinds, head.accuracy, price))
+        return trials
+
+    def features_of(self, kinds: tuple[Kind, ...]) -> Tensor:
+        """The sample's features of some kinds, side by side."""
+        return torch.cat([self.features[kind] for kind in kinds], dim=1)
 
 
 def _head(

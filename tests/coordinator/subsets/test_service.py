@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import SignalsError
+from lipt.common.errors import ProxyError, SignalsError
 from lipt.common.states import RunState
 from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
@@ -146,6 +148,7 @@ async def test_another_subset_is_selected_once_it_does_not(world: World) -> None
         {"balanced": False},
         {"options": {"batch_size": "4"}},
         {"features": BlobName.of(b"features")},
+        {"proxy": "ridge:patches"},
         {"weights": None},
     ],
 )
@@ -190,7 +193,7 @@ async def test_a_subset_from_before_there_were_features_is_found_and_kept(world:
     manifest = {
         name: value
         for name, value in first.manifest.items()
-        if name not in ("features_sha256", "stopped_early")
+        if name not in ("features_sha256", "stopped_early", "proxy")
     }
     await world.database.save_subset(first.changed(manifest=manifest))
     assert isinstance((await world.ask()).subset, SubsetRecord)
@@ -201,3 +204,52 @@ async def test_a_subset_from_before_there_were_features_is_found_and_kept(world:
 async def test_dynamics_of_other_weights_are_refused(world: World) -> None:
     with pytest.raises(SignalsError, match="`weights` unset"):
         await world.ask(strategy="forgetting", weights=world.upload(b"later weights"))
+
+
+async def test_without_a_proxy_the_key_is_that_of_before_there_were_any(world: World) -> None:
+    subset = (await world.ask()).subset
+    job = world.compute.jobs[-1]
+    asked = {
+        "config": job.config.model_dump(mode="json", exclude={"learners": {"num_snapshots"}}),
+        "image": asdict(job.image),
+        "weights": asdict(job.weights),
+        "strategy": "crest",
+        "budget": 10,
+        "balanced": True,
+        "options": [],
+        "run": "r",
+    }
+    content = json.dumps(asked, sort_keys=True).encode()
+    assert subset.key == hashlib.sha256(content).hexdigest()
+    assert (await world.ask(proxy="soup")).subset.key == subset.key
+    assert subset.manifest["proxy"] == {"proxy": "soup"}
+
+
+async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
+    plain, first = await world.ask(), await world.ask(proxy="ridge:soup+patches")
+    second = await world.ask(proxy="ridge:patches+soup")
+    assert plain.subset.key != first.subset.key == second.subset.key
+    assert world.compute.jobs[-1].proxy == "ridge:patches+soup"
+    assert world.compute.jobs[-1].trajectories is None
+
+
+async def test_what_a_proxy_came_to_stands_in_the_manifest(world: World) -> None:
+    facts = {"proxy": "ridge:patches", "accuracy": 0.75}
+    world.compute.answers[SelectSubset] = lambda job: replace(world.select(job), proxy=facts)
+    assert (await world.ask(proxy="ridge:patches")).subset.manifest["proxy"] == facts
+
+
+@pytest.mark.parametrize("proxy", ["ridge:learners", "auto"])
+async def test_learners_are_given_where_they_led_to_the_weights(world: World, proxy: str) -> None:
+    await world.ask(proxy=proxy)
+    trajectories = world.compute.jobs[-1].trajectories
+    assert trajectories.initial_weights == BlobName.of(b"theta*")
+    await world.ask(proxy=proxy, weights=world.upload(b"later weights"))
+    assert world.compute.jobs[-1].trajectories is None
+
+
+async def test_a_strategy_that_looks_at_labels_alone_has_no_proxy(world: World) -> None:
+    await world.ask(strategy="uniform", proxy="auto")
+    assert world.compute.jobs[-1].proxy is None
+    with pytest.raises(ProxyError, match="there is no proxy 'best'"):
+        await world.ask(strategy="uniform", proxy="best")

@@ -17,6 +17,7 @@ from lipt.common.errors import (
     BudgetError,
     FeaturesError,
     InvalidRequestError,
+    ProxyError,
     SubsetError,
     WeightsError,
 )
@@ -72,6 +73,19 @@ def test_the_request_says_what_was_asked(fake: Any, client: Client) -> None:
     assert (request.budget, request.balanced) == (3, False)
     assert dict(request.options) == {"exact": "true", "rate": "0.5"}
     assert not request.HasField("weights")
+
+
+def test_a_proxy_is_named_and_has_to_be_looked_at(fake: Any, client: Client) -> None:
+    told = json.dumps({"proxy": {"proxy": "ridge:patches"}})
+    examples = subset_examples(INDICES, WEIGHTS)
+    fake.subset_scripts = [[description(manifest_json=told), examples], whole(), whole()]
+    assert client.subset(budget=3, proxy="ridge:patches").indices.tolist() == INDICES
+    assert fake.requests[0].proxy == "ridge:patches"
+    # An older coordinator answers as if nothing had been said.
+    with pytest.raises(ProxyError, match=r"older version.*'ridge:patches'"):
+        client.subset(budget=3, proxy="ridge:patches")
+    client.subset(budget=3)
+    assert fake.requests[-1].proxy == ""
 
 
 def test_balance_is_left_to_the_strategy_where_it_is_not_given(fake: Any, client: Client) -> None:

@@ -68,6 +68,17 @@ def test_the_first_subset_is_the_runs_and_later_ones_the_models(
     assert fake.asked[1] == {**expected, "weights": weights, "previous": subset_of(0)}
 
 
+def test_a_proxy_is_asked_for_every_time(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=1, proxy="ridge:patches")
+    digests(reselection, range(2))
+    assert [asked["proxy"] for asked in fake.asked] == ["ridge:patches"] * 2
+    assert reselection.identity["proxy"] == "ridge:patches"
+    # A checkpoint from before there were proxies says nothing of them.
+    assert "proxy" not in make().identity
+
+
 def test_the_weights_are_those_of_the_moment(
     make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
 ) -> None:

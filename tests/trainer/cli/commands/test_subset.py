@@ -24,21 +24,26 @@ def subset_script() -> list[Any]:
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".json", ".parquet"])
 def test_a_subset_is_written(fake: Any, lipt: Any, tmp_path: Path, suffix: str) -> None:
-    fake.subset_scripts = [subset_script()]
+    script = subset_script()
+    manifest = {"seed": 0, "proxy": {"proxy": "ridge:patches"}}
+    script[0].subset.manifest_json = json.dumps(manifest)
+    fake.subset_scripts = [script]
     out = tmp_path / f"subset{suffix}"
     result = lipt(
         *("subset", "get", "--run", "mine", "--strategy", "grand", "--budget", "2"),
         *("--no-balanced", "--option", "norm=full", "--out", str(out)),
+        *("--proxy", "ridge:patches"),
     )
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{out}: 2 examples by grand, digest {DIGEST}\n"
     subset = Subset.load(out)
     assert subset.indices.tolist() == [2, 5]
-    assert subset.manifest == {"seed": 0}
+    assert subset.manifest == manifest
     (request,) = fake.requests
     assert request.HasField("balanced")
     assert not request.balanced
     assert dict(request.options) == {"norm": "full"}
+    assert request.proxy == "ridge:patches"
 
 
 def test_a_subset_in_json_has_stable_keys(fake: Any, lipt: Any, tmp_path: Path) -> None:

@@ -1,0 +1,169 @@
+"""What proxies know: leave-one-out accuracy, true-class accuracy and label noise found.
+
+Learners are trained as a worker trains them (n = 10, K = 10, B = 256, from random weights), and
+signals made as the coordinator makes them. "True" is how often a proxy's own prediction is the
+true class, AUC how well its margin of the given label tells right labels from wrong ones; "own"
+and "other" are the AUC of examples that some learner was trained on, and of all others.
+
+    python benchmarks/proxies.py SOURCE [--examples 10000] [--noise 0.4] [--threads 1]
+
+SOURCE is a data set, such as parquet:DIR/train.parquet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import LearnersConfig, PruningMethod, RunConfig
+from lipt.common.data import open_dataset
+from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.images.formats import ImageFormat
+from lipt.common.weights.container import pack
+from lipt.common.weights.sparse import encode_sparse
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
+from lipt.coordinator.compute.jobs.proxying import proxied_signals
+from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.pretraining.sharding import draw_shards
+from lipt.coordinator.proxies.proxy import Proxy
+from lipt.coordinator.settings import CoordinatorSettings, DatasetSettings
+from lipt.coordinator.signals.signals import Signals, probabilities_of
+from lipt.coordinator.state.records import CommittedLearner
+from lipt.worker.training import compute_mode, train_on_shard
+
+CPU = torch.device("cpu")
+PROXIES = ("patches", "soup", "learners", "patches+learners")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source")
+    parser.add_argument("--examples", type=int, default=10_000)
+    parser.add_argument("--noise", type=float, default=0.4)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    config = RunConfig(model="resnet8", seed=0, evaluation_threads=given.threads)
+    truth = cut(open_dataset(given.source), given.examples)
+    noisy = with_noise(truth, given.noise)
+    table = Table("proxy", "leave-one-out", "true", "AUC", "own", "other", "features", "seconds")
+    table.title = f"{len(truth)} examples, {given.noise:.0%} of the labels drawn at random"
+    with tempfile.TemporaryDirectory() as folder, pinned_kernels(given.threads):
+        settings = CoordinatorSettings(
+            state_dir=Path(folder), device="cpu", dataset=DatasetSettings(source=given.source)
+        )
+        context = Context(settings, report=lambda *_: None)
+        context.__dict__["dataset"] = noisy
+        shape = noisy.image_shape
+        image = ImageFormat(*shape, mean=(0.5,) * shape[0], std=(0.25,) * shape[0])
+        shards = draw_shards(torch.arange(len(noisy)), config.learners, seed=0)
+        trajectories = train(context, config, image, shards)
+        own_N = torch.zeros(len(noisy), dtype=torch.bool)
+        own_N[torch.cat(shards)] = True
+        for features in PROXIES:
+            question = ProxyQuestion(
+                config,
+                image,
+                Proxy.parse(f"ridge:{features}"),
+                trajectories.initial_weights,
+                trajectories=trajectories,
+            )
+            started = time.perf_counter()
+            signals, facts = proxied_signals(context, question)
+            seconds = time.perf_counter() - started
+            cells = judged(signals, truth.labels_N, own_N)
+            width = str(facts["num_features"])
+            accuracy = f"{facts['accuracy']:.1%}"
+            table.add_row(features, accuracy, *cells, width, f"{seconds:.0f}")
+    Console().print(table)
+
+
+def cut(dataset: Dataset, num_examples: int) -> Dataset:
+    """The first examples, as pixels in memory."""
+    ids_N = torch.arange(min(num_examples, len(dataset)))
+    return in_memory(
+        dataset.source,
+        dataset.class_names,
+        dataset.labels_N[ids_N],
+        dataset.fingerprint,
+        dataset.images(ids_N),
+    )
+
+
+def with_noise(dataset: Dataset, share: float) -> Dataset:
+    """A share of the labels drawn anew, uniformly: some of them stay right."""
+    generator = torch.Generator().manual_seed(1)
+    labels_N = dataset.labels_N.clone()
+    changed_N = torch.rand(len(labels_N), generator=generator) < share
+    drawn_N = torch.randint(len(dataset.class_names), (len(labels_N),), generator=generator)
+    labels_N[changed_N] = drawn_N[changed_N]
+    images_NCHW = dataset.images(torch.arange(len(labels_N)))
+    return in_memory(dataset.source, dataset.class_names, labels_N, "noisy", images_NCHW)
+
+
+def train(
+    context: Context, config: RunConfig, image: ImageFormat, shards: tuple[Tensor, ...]
+) -> Trajectories:
+    """A learner on each shard."""
+    dataset = context.dataset
+    initial = context.blobs.put_bytes(pack(context.new_model(config).state_dict()))
+    committed = []
+    for index, ids in enumerate(shards):
+        task = LearnerTask(
+            config.model,
+            len(dataset.class_names),
+            image,
+            LearnersConfig(),
+            config.augmentation,
+            PruningMethod.NONE,
+            density=1.0,
+            seed=index,
+        )
+        model = context.new_model(config).train()
+        train_on_shard(
+            model,
+            task,
+            dataset.images(ids),
+            dataset.labels_N[ids],
+            compute_mode(task, CPU),
+            on_step=lambda *_: None,
+            should_stop=lambda: False,
+        )
+        result = context.blobs.put_bytes(encode_sparse(model.state_dict()))
+        committed.append(CommittedLearner(index, (), result))
+    return Trajectories(initial, tuple(committed))
+
+
+def judged(signals: Signals, truth_N: Tensor, own_N: Tensor) -> list[str]:
+    """True-class accuracy, and AUC of the margin of all, own and other examples."""
+    chances_NC = probabilities_of(signals.errors_NC, signals.labels_N)
+    given_N1 = signals.labels_N[:, None]
+    others_NC = chances_NC.scatter(1, given_N1, -1)
+    margins_N = chances_NC.gather(1, given_N1)[:, 0] - others_NC.amax(dim=1)
+    wrong_N = signals.labels_N != truth_N
+    right = float((chances_NC.argmax(dim=1) == truth_N).double().mean())
+    groups = (torch.ones_like(own_N), own_N, ~own_N)
+    return [f"{right:.1%}", *(f"{auc(margins_N[some], wrong_N[some]):.3f}" for some in groups)]
+
+
+def auc(margins_N: Tensor, wrong_N: Tensor) -> float:
+    """How often a right label's margin is above a wrong one's."""
+    ranks_N = margins_N.argsort().argsort().double() + 1
+    num_wrong, num_right = int(wrong_N.sum()), int((~wrong_N).sum())
+    if not num_wrong or not num_right:
+        return float("nan")
+    above = float(ranks_N[~wrong_N].sum()) - num_right * (num_right + 1) / 2
+    return above / (num_wrong * num_right)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Proxied signals: every kind of features, the choice among them, and every strategy on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.seeding import derive_generator
+from lipt.common.errors import ProxyError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.models.torchvision_models import build_torchvision
+from lipt.common.weights.container import pack
+from lipt.common.weights.sparse import encode_sparse
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs import proxying
+from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
+from lipt.coordinator.compute.jobs.proxying import Facts, proxied_signals
+from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.proxies.patches import draw_filters, patch_features
+from lipt.coordinator.proxies.proxy import Proxy
+from lipt.coordinator.proxies.ridge import leave_one_out
+from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.state.records import CommittedLearner
+from tests.digits import digits_settings
+
+CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
+IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+NOWHERE = BlobName.of(b"never uploaded")
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    settings = digits_settings(tmp_path_factory.mktemp("state"), "digits-test")
+    return Context(settings, report=lambda *_: None)
+
+
+def put_learner(context: Context, index: int, seed: int) -> CommittedLearner:
+    config = CONFIG.model_copy(update={"seed": seed})
+    result = encode_sparse(context.new_model(config).state_dict())
+    return CommittedLearner(index, (), context.blobs.put_bytes(result))
+
+
+@pytest.fixture(scope="module")
+def weights(context: Context) -> BlobName:
+    return context.blobs.put_bytes(pack(context.new_model(CONFIG).state_dict()))
+
+
+@pytest.fixture(scope="module")
+def trajectories(context: Context, weights: BlobName) -> Trajectories:
+    return Trajectories(weights, (put_learner(context, 0, 3), put_learner(context, 1, 4)))
+
+
+@pytest.fixture
+def ask(context: Context, weights: BlobName) -> Any:
+    def asked(text: str, **question: Any) -> tuple[Signals, Facts]:
+        plain = ProxyQuestion(CONFIG, IMAGE, Proxy.parse(text), weights)
+        return proxied_signals(context, replace(plain, **question))
+
+    return asked
+
+
+def test_errors_and_features_are_those_of_the_head(context: Context, ask: Any) -> None:
+    # No model is looked at.
+    signals, facts = ask("ridge:patches", weights=NOWHERE)
+    dataset = context.dataset
+    generator = derive_generator(CONFIG.seed, "patches")
+    drawn = torch.randperm(len(dataset), generator=generator).sort().values
+    filters = draw_filters(dataset.images(drawn), generator=generator)
+    features_ND = patch_features(dataset.images(drawn), filters)
+    head = leave_one_out(features_ND, dataset.labels_N, 10, generator=torch.Generator())
+    chances_NC = (head.outputs_NC * facts["sharpness"]).softmax(dim=-1)
+    expected_NC = chances_NC - torch.nn.functional.one_hot(dataset.labels_N, 10)
+    torch.testing.assert_close(signals.errors_NC, expected_NC, rtol=0, atol=1e-5)
+    assert signals.has_bias
+    assert facts["proxy"] == "ridge:patches"
+    assert facts["features"] == "patches"
+    assert facts["num_features"] == signals.features_ND.shape[1] == 2048
+    assert facts["accuracy"] == pytest.approx(head.accuracy)
+    assert facts["accuracy"] > 0.9
+    assert facts["penalty"] == head.penalty
+    assert facts["tried"] == []
+    # Scaled: where the classes are nearly even, mean 0 and deviation 1.
+    spread_D = signals.features_ND.std(dim=0)
+    torch.testing.assert_close(spread_D[spread_D > 0].mean(), torch.tensor(1.0), rtol=0.05, atol=0)
+
+
+def test_learners_are_side_by_side(ask: Any, trajectories: Trajectories) -> None:
+    _, facts = ask("ridge:learners", trajectories=trajectories)
+    assert facts["num_features"] == 2 * 5 * 64
+    _, both = ask("ridge:soup+learners", trajectories=trajectories)
+    assert both["features"] == "soup+learners"
+    assert both["num_features"] == 3 * 5 * 64
+
+
+def test_the_users_features_are_the_requests(context: Context, ask: Any) -> None:
+    # They give the labels away.
+    onehot_NC = torch.nn.functional.one_hot(context.dataset.labels_N, 10).float()
+    features = context.blobs.put_bytes(pack({"features": onehot_NC}))
+    signals, facts = ask("ridge:user", features=features, weights=NOWHERE)
+    assert facts["accuracy"] == 1.0
+    assert facts["num_features"] == signals.features_ND.shape[1] == 10
+
+
+def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_path: Path) -> None:
+    path = tmp_path / "resnet18.safetensors"
+    save_file(build_torchvision("resnet18", num_classes=3, in_channels=3).state_dict(), path)
+    settings = digits_settings(context.settings.state_dir, "digits-test").model_copy(
+        update={"backbone": f"torchvision:resnet18@{path}"}
+    )
+    named = Context(settings, report=lambda *_: None)
+    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:backbone"), weights)
+    _, facts = proxied_signals(named, question)
+    assert facts["num_features"] == 5 * 512
+
+
+def test_a_choice_tells_what_it_tried_and_is_that_proxy(
+    ask: Any, trajectories: Trajectories
+) -> None:
+    chosen, facts = ask("auto", trajectories=trajectories)
+    tried = {one["features"]: one for one in facts["tried"]}
+    assert list(tried) == ["patches", "soup", "learners", "patches+learners"]
+    assert [one["passes"] for one in tried.values()] == [1.0, 1.0, 2.0, 3.0]
+    assert facts["features"] == "patches"
+    assert facts["accuracy"] == tried["patches"]["accuracy"]
+    alone, _ = ask("ridge:patches")
+    assert torch.equal(chosen.errors_NC, alone.errors_NC)
+    assert torch.equal(chosen.features_ND, alone.features_ND)
+
+
+def test_a_choice_on_a_sample_is_made_of_all_examples_then(
+    ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxying, "MAX_SAMPLE", 200)
+    config = CONFIG.model_copy(update={"seed": 5})
+    chosen, facts = ask("auto", config=config)
+    alone, of_alone = ask("ridge:patches", config=config)
+    assert facts["accuracy"] == of_alone["accuracy"]
+    assert facts["tried"][0]["accuracy"] != facts["accuracy"]
+    assert torch.equal(chosen.errors_NC, alone.errors_NC)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("ridge:patches+learners", "Leave `weights` unset, or leave `learners` out"),
+        ("ridge:user", r"Give them \(--features FILE"),
+        ("ridge:backbone", "starts it with --backbone torchvision:NAME@FILE"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_a_remedy(ask: Any, text: str, remedy: str) -> None:
+    with pytest.raises(ProxyError, match=remedy):
+        ask(text)
+
+
+def test_data_that_is_no_pictures_has_no_patches(context: Context) -> None:
+    rows = Context(context.settings, report=lambda *_: None)
+    rows.__dict__["dataset"] = replace(context.dataset, image_shape=(1, 1, 64))
+    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
+    with pytest.raises(ProxyError, match=r"1x1x64 are no pictures.*Leave `patches` out"):
+        proxied_signals(rows, question)
+
+
+def test_the_second_time_it_is_read_from_the_disk(
+    ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, facts = ask("ridge:soup")
+    monkeypatch.setattr(proxying, "leave_one_out", None)
+    second, same = ask("ridge:soup")
+    assert same == facts
+    assert torch.equal(second.errors_NC, first.errors_NC)
+    assert torch.equal(second.features_ND, first.features_ND)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, strategy in STRATEGIES.items()
+        if strategy.default_needs() & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}
+        and Need.PAIRED_FEATURES not in strategy.default_needs()
+    ],
+)
+def test_every_strategy_selects_on_it(context: Context, weights: BlobName, name: str) -> None:
+    strategy = STRATEGIES[name]
+    job = SelectSubset(
+        config=CONFIG,
+        image=IMAGE,
+        weights=weights,
+        strategy=name,
+        budget=40,
+        balanced=strategy.resolve_balance(None),
+        options=(),
+        proxy="ridge:patches",
+    )
+    selected = job.run(context)
+    assert selected.num_examples == 40 or selected.stopped_early
+    assert selected.proxy is not None
+    assert selected.proxy["features"] == "patches"
+
+
+def test_strategies_on_pairs_keep_the_features_that_belong_together(
+    context: Context, weights: BlobName
+) -> None:
+    pairs_NP = torch.rand(len(context.dataset), 3)
+    features = context.blobs.put_bytes(pack({"features": pairs_NP, "paired_features": pairs_NP}))
+    job = SelectSubset(
+        CONFIG,
+        IMAGE,
+        weights,
+        "clipcov",
+        40,
+        balanced=True,
+        options=(),
+        features=features,
+        proxy="ridge:patches",
+    )
+    assert job.run(context).num_examples == 40
