@@ -6,6 +6,7 @@ true class, AUC how well its margin of the given label tells right labels from w
 and "other" are the AUC of examples that some learner was trained on, and of all others.
 
     python benchmarks/proxies.py SOURCE [--examples 10000] [--noise 0.4] [--threads 1]
+        [--features patches soup learners patches+learners]
 
 SOURCE is a data set, such as parquet:DIR/train.parquet.
 """
@@ -42,7 +43,7 @@ from lipt.coordinator.state.records import CommittedLearner
 from lipt.worker.training import compute_mode, train_on_shard
 
 CPU = torch.device("cpu")
-PROXIES = ("patches", "soup", "learners", "patches+learners")
+FEATURES = ("patches", "soup", "learners", "patches+learners")
 
 
 def main() -> None:
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=10_000)
     parser.add_argument("--noise", type=float, default=0.4)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--features", nargs="+", default=FEATURES)
     given = parser.parse_args()
     config = RunConfig(model="resnet8", seed=0, evaluation_threads=given.threads)
     truth = cut(open_dataset(given.source), given.examples)
@@ -65,11 +67,14 @@ def main() -> None:
         context.__dict__["dataset"] = noisy
         shape = noisy.image_shape
         image = ImageFormat(*shape, mean=(0.5,) * shape[0], std=(0.25,) * shape[0])
+        asked = "+".join(given.features)
         shards = draw_shards(torch.arange(len(noisy)), config.learners, seed=0)
+        shards = shards if "learners" in asked else ()
         trajectories = train(context, config, image, shards)
         own_N = torch.zeros(len(noisy), dtype=torch.bool)
-        own_N[torch.cat(shards)] = True
-        for features in PROXIES:
+        for shard in shards:
+            own_N[shard] = True
+        for features in given.features:
             question = ProxyQuestion(
                 config,
                 image,
