@@ -25,6 +25,7 @@ from torch import Tensor
 
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import LearnersConfig, PruningMethod, RunConfig
+from lipt.common.config.settings import load_settings
 from lipt.common.data import open_dataset
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.determinism.kernels import pinned_kernels
@@ -37,7 +38,7 @@ from lipt.coordinator.compute.jobs.proxying import proxied_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.pretraining.sharding import draw_shards
 from lipt.coordinator.proxies.proxy import Proxy
-from lipt.coordinator.settings import CoordinatorSettings, DatasetSettings
+from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.signals.signals import Signals, probabilities_of
 from lipt.coordinator.state.records import CommittedLearner
 from lipt.worker.training import compute_mode, train_on_shard
@@ -60,9 +61,8 @@ def main() -> None:
     table = Table("proxy", "leave-one-out", "true", "AUC", "own", "other", "features", "seconds")
     table.title = f"{len(truth)} examples, {given.noise:.0%} of the labels drawn at random"
     with tempfile.TemporaryDirectory() as folder, pinned_kernels(given.threads):
-        settings = CoordinatorSettings(
-            state_dir=Path(folder), device="cpu", dataset=DatasetSettings(source=given.source)
-        )
+        flags = {"state_dir": Path(folder), "device": "cpu", "dataset": {"source": given.source}}
+        settings = load_settings(CoordinatorSettings, config=None, flags=flags)
         context = Context(settings, report=lambda *_: None)
         context.__dict__["dataset"] = noisy
         shape = noisy.image_shape

@@ -95,6 +95,8 @@ async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
     assert list(listed["grand"].needs) == ["signals"]
     assert list(listed["forgetting"].needs) == ["learners"]
     assert listed["crest"].returns_weights
+    for name, strategy in STRATEGIES.items():
+        assert listed[name].default_proxy == strategy.proxy
     assert [option.name for option in listed["crest"].options] == [
         "random_fraction",
         "batch_size",
@@ -109,9 +111,11 @@ async def test_features_and_the_previous_subset_are_passed_on(
     request = pb.GetSubsetRequest(
         run_id="r", strategy="crest", budget=2, features=blob_to_proto(features), previous="d"
     )
+    request.proxy = "ridge:user"
     responses = await subsets.asked(stub, request)
     (query,) = subsets.queries
     assert (query.features, query.previous, query.weights) == (features, "d", None)
+    assert query.proxy == "ridge:user"
     kinds = [response.WhichOneof("part") for response in responses]
     assert kinds == ["progress", "subset", "examples"]
     assert responses[1].subset.kept
