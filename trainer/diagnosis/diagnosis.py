@@ -39,7 +39,8 @@ class Diagnosis:
         suspect: uint8 N, 1 where the given label is likely to be wrong.
         duplicate_of: int32 N, the example that is kept of a group of duplicates; an example's
             own id where it is kept, or has no duplicate.
-        outlier_score: float32 N, how far an example is from all others: high is far.
+        outlier_score: float32 N, how far an example is from those nearest to it: 1 for the
+            median example, high is far.
         fingerprint: of the data set.
         run_id: the run whose learners were looked through; empty where none was.
         manifest: how it came about.
@@ -153,8 +154,9 @@ def _require_columns(diagnosis: Diagnosis) -> None:
         row = int(np.flatnonzero(kept != diagnosis.duplicate_of)[0])
         _refuse(f"example {row} is a duplicate of one that is not kept itself")
     for name in ("label_quality", "outlier_score"):
-        if not np.isfinite(getattr(diagnosis, name)).all():
-            _refuse(f"{name} is not finite")
+        column_N = getattr(diagnosis, name)
+        if not np.isfinite(column_N).all() or column_N.min() < 0:
+            _refuse(f"{name} is negative or not finite")
     counts = np.bincount(diagnosis.given_label, minlength=num_classes).tolist()
     if counts != list(diagnosis.findings.class_counts):
         _refuse("the classes have other counts than given_label")

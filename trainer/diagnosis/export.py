@@ -12,7 +12,7 @@ a score lies in 0..1, and low is bad. One row per example, in the order of the d
     is_near_duplicate_issue  whether there is another like it, exactly or nearly
     near_duplicate_sets      the row numbers of those others, the first ten where there are more
     is_outlier_issue         whether it is far from everything
-    outlier_score            how near it is to others
+    outlier_score            how near it is to others: 0.5 for the median example, 0 is far away
 
 .csv      near_duplicate_sets is JSON text; the others are as pandas writes them.
 .json     a list of objects.
@@ -67,7 +67,8 @@ def issue_table(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) ->
         "is_near_duplicate_issue": [bool(rows) for rows in others],
         _SETS: others,
         "is_outlier_issue": far.tolist(),
-        "outlier_score": _shortest(1 - np.clip(diagnosis.outlier_score, 0, 1)),
+        # Of how far an example is in terms of the median one's: 0.5 is usual.
+        "outlier_score": _shortest(1 / (1 + diagnosis.outlier_score)),
     }
 
 

@@ -80,13 +80,12 @@ def _duplicates(findings: Findings) -> Fact:
     found = findings.duplicates
     if not found.surplus:
         return Fact("duplicates", "none", clear=True)
-    groups = found.exact_groups + found.near_groups
     text = (
-        f"{found.surplus:,} surplus in {_counted(groups, 'group')} "
-        f"({found.exact_groups:,} exact, {found.near_groups:,} near)"
+        f"{found.surplus:,} surplus: {_counted(found.exact_groups, 'picture')} more than once, "
+        f"{_counted(found.near_groups, 'group')} nearly alike"
     )
     if found.conflicting:
-        text += f"; {_counted(found.conflicting, 'group')} with labels that disagree"
+        text += f"; the labels of {_counted(found.conflicting, 'group')} disagree"
     return Fact("duplicates", text, clear=False)
 
 
@@ -117,7 +116,8 @@ def _redundancy(findings: Findings) -> Fact:
 def _learnability(findings: Findings) -> Fact:
     found = findings.learnability
     text = f"worth asking for: a fraction of {found.suggested_fraction:.3g}"
-    return Fact("learnability", f"{text} ({found.why})" if found.why else text, clear=True)
+    why = f": {found.why.rstrip('.')}" if found.why else ""
+    return Fact("learnability", text + why, clear=True)
 
 
 def _counted(count: int, what: str) -> str:

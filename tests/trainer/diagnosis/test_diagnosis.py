@@ -97,8 +97,9 @@ def test_a_notebook_shows_a_table_of_text(diagnosis: Diagnosis) -> None:
         ("suspect", 0, 2, r"suspect has values 0..2, not 0..1"),
         ("suspect", 0, 1, "it says 2 suspects, and its columns have 3"),
         ("duplicate_of", 7, 3, "it says 3 surplus duplicates, and its columns have 4"),
-        ("label_quality", 0, np.nan, "label_quality is not finite"),
-        ("outlier_score", 0, np.inf, "outlier_score is not finite"),
+        ("label_quality", 0, np.nan, "label_quality is negative or not finite"),
+        ("outlier_score", 0, np.inf, "outlier_score is negative or not finite"),
+        ("outlier_score", 0, -0.5, "outlier_score is negative or not finite"),
         ("given_label", 0, 1, "the classes have other counts than given_label"),
     ],
 )

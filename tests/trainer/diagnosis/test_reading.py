@@ -33,7 +33,7 @@ def test_a_file_is_read() -> None:
 
 
 def test_what_a_later_version_adds_is_passed_over() -> None:
-    findings = made_up_findings() | {"drift": {"score": 0.5}}
+    findings: dict[str, Any] = made_up_findings() | {"drift": {"score": 0.5}}
     findings["outliers"]["method"] = "new"
     columns = made_up_columns() | {"drift_score": np.zeros(8, np.float32)}
     assert len(read_diagnosis(diagnosis_file(findings, columns), num_examples=8, fingerprint="f"))

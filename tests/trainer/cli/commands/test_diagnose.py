@@ -15,15 +15,16 @@ from lipt.v1 import diagnosis_pb2
 from tests.trainer.made_up_diagnosis import diagnosis_script, made_up_findings
 
 SAID = """\
-pets: 8 examples, 2 classes; seen by a ridge head on patches, right on 75.0% of the examples \
-that it did not learn from
+pets: 8 examples, 2 classes; seen by a ridge head on patches, right on 75.0% of the \
+examples that it did not learn from
 label errors      2 look wrong; of all labels an estimated 25.0% are wrong (10.0% to 40.0%)
 confused classes  cat that look like dog (25.0%), dog that look like cat (25.0%)
-duplicates        3 surplus in 2 groups (1 exact, 1 near); 1 group with labels that disagree
+duplicates        3 surplus: 1 picture more than once, 1 group nearly alike; \
+the labels of 1 group disagree
 imbalance         1 to 1: cat has 4, cat 4
 outliers          1 example far from everything
 redundancy        4 examples (50.0%) carry 90% of what all do
-learnability      worth asking for: a fraction of 0.5 (twice as many add 12.5 points)
+learnability      worth asking for: a fraction of 0.5: twice as many add 12.5 points
 
 the 2 worst labels:
 row  labelled  looks like  fits

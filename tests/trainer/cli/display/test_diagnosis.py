@@ -13,7 +13,7 @@ def test_a_terminal_shows_a_table_as_wide_as_it_is() -> None:
     print_diagnosis(made_up_diagnosis(), Console(file=screen, width=60, color_system=None))
     lines = screen.getvalue().splitlines()
     assert max(map(len, lines)) <= 60
-    assert any(line.startswith("duplicates        3 surplus in 2 groups") for line in lines)
+    assert any(line.startswith("duplicates        3 surplus: 1 picture") for line in lines)
     assert "6    dog       cat         0.10" in lines
 
 
