@@ -68,8 +68,8 @@ def main() -> None:
         shape = noisy.image_shape
         image = ImageFormat(*shape, mean=(0.5,) * shape[0], std=(0.25,) * shape[0])
         asked = "+".join(given.features)
-        shards = draw_shards(torch.arange(len(noisy)), config.learners, seed=0)
-        shards = shards if "learners" in asked else ()
+        every_N = torch.arange(len(noisy))
+        shards = draw_shards(every_N, config.learners, seed=0) if "learners" in asked else ()
         trajectories = train(context, config, image, shards)
         own_N = torch.zeros(len(noisy), dtype=torch.bool)
         for shard in shards:
