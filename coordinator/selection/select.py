@@ -147,6 +147,7 @@ _REMEDIES = {
     Need.DYNAMICS: (
         "They are known only to a run with learners, on its own weights: leave `weights` unset."
     ),
+    Need.COPIES: "They were not looked for: look for them in the run's data first.",
     Need.PAIRED_FEATURES: (
         "Give a safetensors file with the two tensors `features` (N x d) and `paired_features` "
         "(N x p), one row per example each: `lipt subset get --features FILE.safetensors`, or "
@@ -168,6 +169,8 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
         case Need.PAIRED_FEATURES:
             pairs_NP = signals.paired_features_NP
             return {"features of pairs": signals.features_ND, "paired features": pairs_NP}
+        case Need.COPIES:
+            return {"near copies": signals.pictures_N}
         case Need.VALIDATION if held is not None:
             values = _values(held, Need.SIGNALS)
             return {f"{name} of validation examples": values[name] for name in values}

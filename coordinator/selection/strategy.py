@@ -46,6 +46,8 @@ class Need(StrEnum):
     DYNAMICS = "learners"
     # Two feature matrices that the user supplies.
     PAIRED_FEATURES = "paired features"
+    # Which images are near copies of each other.
+    COPIES = "near copies"
 
 
 NOTHING: frozenset[Need] = frozenset()
