@@ -108,7 +108,7 @@ def _by_labels(evidence: Evidence) -> Plan:
         min(_MOST, max(strictness * error, min(error, _PER_WRONG_LABEL * wrong) if noisy else 0.0))
         for error, wrong in zip(evidence.errors_C, evidence.noise_C, strict=True)
     )
-    kept = f"{evidence.fraction:.2g} of the examples"
+    kept = f"{100 * evidence.fraction:.2g}% of the examples"
     if strictness:
         why = (
             f"to keep {kept}, typical ones are worth most: of each class those that represent it, "
