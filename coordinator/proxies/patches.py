@@ -140,7 +140,7 @@ def _features(pixels_BCHW: Tensor, filters: PatchFilters) -> Tensor:
     windows = _windows(pixels_BCHW, step=STRIDE)
     num_images, half = len(windows), windows.shape[1] // 2
     # Those of a quarter one after the other: summing them is then the quickest.
-    quarterly = windows.unflatten(2, (2, half)).unflatten(1, (2, half)).transpose(2, 3)
+    quarterly = windows.view(num_images, 2, half, 2, half, *windows.shape[3:]).transpose(2, 3)
     rows = quarterly.reshape(-1, len(weights_PF))
     responses = torch.addmm(filters.biases_F, rows, weights_PF)
     responses_BX = responses.view(num_images, -1)
