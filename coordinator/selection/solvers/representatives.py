@@ -81,12 +81,13 @@ def choose_representatives(
         )
         return Representatives(chosen_K, computed)
     chosen_precision: Precision = (affordable or "8-bit") if precision == "auto" else precision
-    levels: LevelRows = computed
-    if solver == "lazy" or affordable:
-        levels = stored = store_levels(similarity, fit_scale(similarity, chosen_precision))
-    fine = computed if chosen_precision == "8-bit" else levels
+    scale = fit_scale(similarity, chosen_precision)
     if solver == "lazy":
+        stored = store_levels(similarity, scale)
+        fine = computed if chosen_precision == "8-bit" else stored
         return Representatives(lazy_greedy(stored, budget), fine)
+    levels: LevelRows = store_levels(similarity, scale) if affordable else computed
+    fine = computed if chosen_precision == "8-bit" else levels
     generator = derive_generator(seed, "facility-location-samples")
     chosen_K = stochastic_facility_location(
         levels, budget, epsilon=epsilon, generator=generator

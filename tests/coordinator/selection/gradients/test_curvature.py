@@ -40,6 +40,7 @@ def test_curvatures_are_means_of_autograds_diagonal(
         return functional.cross_entropy(features_NF @ weights.view_as(weight_CF).T, labels_N)
 
     hessian = torch.autograd.functional.hessian(loss, weight_CF.flatten())
+    assert isinstance(hessian, Tensor)
     diagonal_CF = hessian.diagonal().view_as(weight_CF)
     errors_NC = errors_of(features_NF @ weight_CF.T, labels_N)
     by_class_C, by_feature_F = mean_curvatures(

@@ -205,10 +205,8 @@ def test_exact_is_exact_where_the_layer_moves_far() -> None:
     # A hundred long steps: no bound is of use, and none may be wrong.
     signals = draw(1000)
     for rate in (0.05, 5.0):
-        options = {"learning_rate": rate}
-        assert choose(signals, 100, solver="exact", **options) == choose(
-            signals, 100, rounds=100, **options
-        )
+        exact = choose(signals, 100, solver="exact", learning_rate=rate)
+        assert exact == choose(signals, 100, rounds=100, learning_rate=rate)
 
 
 @given(budget=st.integers(1, 6000), rounds=st.integers(1, 400))
