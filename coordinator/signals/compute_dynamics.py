@@ -30,10 +30,12 @@ from lipt.coordinator.pretraining.batch_norm import (
 from lipt.coordinator.pretraining.evaluation import batch_norm_inputs
 from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.blocks import row_blocks
-from lipt.coordinator.signals.dynamics import Dynamics
+from lipt.coordinator.signals.dynamics import Dynamics, counted_learners
 from lipt.coordinator.signals.finite import require_finite_rows
 
 _BLOCK_BYTES = 512 * 1024**2
+# Whose outputs a variance is of.
+_NUM_TO_DISAGREE = 2
 
 Loader = Callable[[], Weights]
 
@@ -65,6 +67,7 @@ def compute_dynamics(
     states: States,
     batches: Batches,
     *,
+    own_learner_N: Tensor,
     batch_norm_images_MCHW: Tensor | None,
 ) -> Dynamics:
     """One forward pass over the examples for every state, in evaluation mode.
@@ -75,6 +78,7 @@ def compute_dynamics(
         states: theta*, the snapshots and the learners.
         batches: of N examples; what its progress counts is the N (1 + L (T - 1)) views of an
             example by a model.
+        own_learner_N: of each of these examples the learner that was trained on it, or -1.
         batch_norm_images_MCHW: uint8 images to estimate every state's batch-norm statistics
             on; None takes those that the weights came with.
 
@@ -88,6 +92,7 @@ def compute_dynamics(
         margins_NLT=torch.empty(shape_NLT),
         error_norms_NL=torch.empty(num_examples, num_learners),
         disagreement_N=torch.empty(num_examples),
+        own_learner_N=own_learner_N,
     )
     viewer = _Viewer(model, batches, batch_norm_images_MCHW, num_views=num_examples * len(states))
     # An image, and two numbers in float64 per class: the mean, and what is added to it.
@@ -122,6 +127,9 @@ def _places(states: States) -> Iterator[_Place]:
 def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: _Block) -> None:
     """Fill in a block's rows, one model after the other."""
     spread = _Spread()
+    counted_NL = counted_learners(
+        dynamics.own_learner_N, len(states.learners), num_needed=_NUM_TO_DISAGREE
+    )
     for place in _places(states):
         viewer.take_on(place)
         for rows, images_BCHW, labels_B in block:
@@ -137,10 +145,10 @@ def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: _Block)
                 errors_BC = chances_BC - functional.one_hot(labels_B, logits_BC.shape[-1])
                 norms_B = torch.linalg.vector_norm(errors_BC, dim=-1)
                 dynamics.error_norms_NL[rows, place.learners] = _column(norms_B)
-                spread.add(rows.start, chances_BC, num_models=place.learners.stop)
-    for start, squares_B in spread.squares.items():
-        variances_B = squares_B / len(states.learners)
-        dynamics.disagreement_N[start : start + len(squares_B)] = variances_B.float().cpu()
+                counted_B = counted_NL[rows, place.learners].squeeze(1)
+                spread.add(rows.start, chances_BC, counted_B.to(chances_BC.device))
+    for start, variances_B in spread.variances():
+        dynamics.disagreement_N[start : start + len(variances_B)] = variances_B.float().cpu()
 
 
 def _column(values_B: Tensor) -> Tensor:
@@ -219,18 +227,28 @@ class _Viewer:
 class _Spread:
     """The squared deviations among models of each batch's probabilities, summed over classes.
 
-    As the models come (Welford); by where a batch starts.
+    As the models come (Welford), each for the examples that it counts for; by where a batch
+    starts.
     """
 
     means: dict[int, Tensor] = field(default_factory=dict)
     squares: dict[int, Tensor] = field(default_factory=dict)
+    numbers: dict[int, Tensor] = field(default_factory=dict)
 
-    def add(self, start: int, chances_BC: Tensor, *, num_models: int) -> None:
-        """A batch by the next model, the `num_models`-th of all."""
-        if num_models == 1:
-            self.means[start] = chances_BC
+    def add(self, start: int, chances_BC: Tensor, counted_B: Tensor) -> None:
+        """A batch by the next model."""
+        if start not in self.means:
+            self.means[start] = torch.zeros_like(chances_BC)
             self.squares[start] = torch.zeros_like(chances_BC[:, 0])
-            return
-        change_BC = chances_BC - self.means[start]
-        self.means[start] = self.means[start] + change_BC / num_models
+            self.numbers[start] = torch.zeros_like(counted_B, dtype=torch.int64)
+        self.numbers[start] += counted_B
+        number_B1 = self.numbers[start].clamp_min(1)[:, None]
+        # 0 where it does not count, and so is what it adds.
+        change_BC = (chances_BC - self.means[start]).where(counted_B[:, None], 0)
+        self.means[start] += change_BC / number_B1
         self.squares[start] += (change_BC * (chances_BC - self.means[start])).sum(dim=-1)
+
+    def variances(self) -> Iterator[tuple[int, Tensor]]:
+        """Of every batch, by where it starts; unbiased, and 0 of a single model."""
+        for start, squares_B in self.squares.items():
+            yield start, squares_B / (self.numbers[start] - 1).clamp_min(1)

@@ -201,6 +201,7 @@ class Subsets:
             preset=query.preset or None,
             features=query.features,
             trajectories=_trajectories(run, weights, strategy.name, needs, proxy),
+            shards=_shards(run) if Need.DYNAMICS in needs else None,
             proxy=None if proxy.is_own_head else str(proxy),
             backbone=self._backbone if proxy.may_use(Kind.BACKBONE) else None,
         )
@@ -280,6 +281,11 @@ def _trajectories(
     if run.initial_weights is None:
         raise ValueError(f"run {run.run_id} is ready without initial weights")
     return Trajectories(run.initial_weights, run.committed)
+
+
+def _shards(run: RunRecord) -> tuple[BlobName, ...]:
+    """What each of the learners that are in was trained on."""
+    return tuple(run.learners[learner.index].shard for learner in run.committed)
 
 
 def _asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:

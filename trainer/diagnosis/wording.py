@@ -95,6 +95,8 @@ def _duplicates(findings: Findings) -> Fact:
 
 def _imbalance(findings: Findings) -> Fact:
     found, counts = findings.imbalance, findings.class_counts
+    if found.ratio == 1.0:
+        return Fact("imbalance", f"none: {counts[found.largest]:,} of every class", clear=True)
     text = (
         f"{found.ratio:.3g} to 1: {findings.name(found.largest)} has {counts[found.largest]:,}, "
         f"{findings.name(found.smallest)} {counts[found.smallest]:,}"

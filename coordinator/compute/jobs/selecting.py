@@ -27,6 +27,7 @@ from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.signals.compute import compute_signals
 from lipt.coordinator.signals.device import place
+from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
 from lipt.coordinator.signals.signals import Signals, labels_only
 from lipt.coordinator.signals.user_features import UserFeatures, read_user_features
@@ -62,6 +63,8 @@ class SelectSubset:
     features: BlobName | None = None
     # What the learners were on their way, for strategies and proxies that look at it.
     trajectories: Trajectories | None = None
+    # What each of those learners was trained on, for strategies that ask the others about it.
+    shards: tuple[BlobName, ...] | None = None
     # What the options were asked for by, for the record.
     preset: str | None = None
     # What signals are computed with, where it is not the weights with their own head.
@@ -119,8 +122,7 @@ class SelectSubset:
             if facts is None or Need.PAIRED_FEATURES in needs:
                 signals = replace(signals, features_ND=own.features_ND)
         if Need.DYNAMICS in needs and self.trajectories is not None:
-            dynamics = dynamics_of(context, self.config, self.image, self.trajectories)
-            signals = replace(signals, dynamics=dynamics)
+            signals = replace(signals, dynamics=self._dynamics(context, self.trajectories))
         if Need.COPIES in needs:
             pictures_N = near_copies(context, self.config.evaluation_threads)
             signals = replace(signals, pictures_N=pictures_N)
@@ -128,6 +130,11 @@ class SelectSubset:
             ids = context.split(self.config).validation_ids
             signals = replace(signals, validation=signals.take(ids) if len(ids) else None)
         return signals, facts
+
+    def _dynamics(self, context: Context, trajectories: Trajectories) -> Dynamics:
+        if self.shards is None:
+            raise ValueError("the learners are to be asked, but not what they were trained on")
+        return dynamics_of(context, self.config, self.image, trajectories, self.shards)
 
     def _question(self, proxy: Proxy) -> ProxyQuestion:
         return ProxyQuestion(

@@ -19,6 +19,7 @@ from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.own_shards import own_learners
 from lipt.coordinator.pretraining.pruned import is_pruned_from
 from lipt.coordinator.signals.compute_dynamics import States, compute_dynamics
 from lipt.coordinator.signals.dynamics import Dynamics
@@ -34,13 +35,28 @@ class Trajectories:
 
 
 def dynamics_of(
-    context: Context, config: RunConfig, image: ImageFormat, trajectories: Trajectories
+    context: Context,
+    config: RunConfig,
+    image: ImageFormat,
+    trajectories: Trajectories,
+    shards: tuple[BlobName, ...],
 ) -> Dynamics:
-    """How the learners came to see every example of the data set."""
+    """How the learners came to see every example of the data set.
+
+    Args:
+        context: has the run's data and blobs.
+        config: the run's.
+        image: how the run normalizes images.
+        trajectories: at least one learner.
+        shards: the name of what each of these learners was trained on.
+    """
     soup = config.soup
     statistics = (soup.batch_norm_examples, config.validation, config.seed)
     depends_on = (
         trajectories,
+        shards,
+        # What shards are drawn by, besides the fingerprint.
+        (config.seed, config.validation, config.learners),
         context.dataset.fingerprint,
         config.model,
         image,
@@ -48,6 +64,9 @@ def dynamics_of(
         str(context.device),
         statistics if soup.reestimate_batch_norm else None,
     )
+
+    indices = (learner.index for learner in trajectories.learners)
+    given = tuple(zip(indices, shards, strict=True))
 
     def compute() -> Dynamics:
         model = context.new_model(config)
@@ -70,6 +89,7 @@ def dynamics_of(
                 model,
                 states,
                 context.batches(image, "asking the learners"),
+                own_learner_N=own_learners(context, config, given),
                 batch_norm_images_MCHW=context.batch_norm_images(config),
             )
 

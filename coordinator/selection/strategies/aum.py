@@ -1,8 +1,9 @@
 """AUM: keep the examples with the smallest area under the margin, the hardest ones.
 
 The margin is the logit of the own label minus the largest other one; its mean is taken
-over theta* (once) and all snapshots of all learners, or the pruned learners where there are
-none. The paper looks at both ends: the very smallest are often mislabelled.
+over theta* (once) and all snapshots of the learners that were not trained on the example, or
+these learners as they were pruned where there are no snapshots. The paper looks at both ends:
+the very smallest are often mislabelled.
 
 Shapes: N examples, L learners, T moments of each (theta* first), K budget.
 Source: Pleiss et al. 2020 (arXiv:2001.10528).
@@ -18,7 +19,8 @@ from lipt.coordinator.signals.signals import Signals
 
 def aum(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest mean margin, smallest first."""
-    return keep_largest(-mean_over_moments(signals.learners().margins_NLT), budget)
+    dynamics = signals.learners()
+    return keep_largest(-mean_over_moments(dynamics.margins_NLT, dynamics.counted_NL), budget)
 
 
 STRATEGY = Strategy(
@@ -30,4 +32,5 @@ STRATEGY = Strategy(
     ),
     cost="N",
     needs=DYNAMICS,
+    revision=1,
 )

@@ -85,7 +85,8 @@ def hardness(signals: Signals, score: Score) -> Tensor:
 
 
 def _negative_mean_margins(signals: Signals) -> Tensor:
-    return -mean_over_moments(signals.learners().margins_NLT).float()
+    dynamics = signals.learners()
+    return -mean_over_moments(dynamics.margins_NLT, dynamics.counted_NL).float()
 
 
 # Confident examples have small errors and entropy, but large margins.
@@ -124,4 +125,5 @@ STRATEGY = Strategy(
             balanced=False,
         )
     },
+    revision=1,
 )

@@ -2,7 +2,9 @@
 
 Every learner has seen a shard of its own. Where they disagree, what they have seen
 decides: the variance of their probabilities, summed over the classes, is largest there.
-It is what the mean of their probabilities gains over one of them, in Brier score.
+(L - 1) / L of it is what the mean of their probabilities gains over one of them, in Brier
+score. The learner that was trained on an example is not asked, where two others are there;
+dividing by one less than the number of those asked keeps all examples on one scale.
 
 Shapes: N examples, L learners, K budget.
 Source: LiPT's own ensemble; the variance among the members of an ensemble as uncertainty
@@ -44,4 +46,5 @@ STRATEGY = Strategy(
     ),
     cost="N",
     needs=DYNAMICS,
+    revision=1,
 )

@@ -1,10 +1,11 @@
 """DUAL: hard and uncertain examples, and easier ones the fewer are kept.
 
 The score is (1 - mean p) x (deviation of p), p the probability of the own label at each
-moment. The moments are theta* (once) and all snapshots of all learners, as one window;
-without snapshots, theta* and the pruned learners. The paper takes the mean of the score over
-all windows of 10 moments in a row, of 30 epochs of training: `window` does so within each
-learner's course, theta* its first moment. The Beta distribution's mean p is over all moments.
+moment. The moments are theta* (once) and all snapshots of the learners that were not trained
+on the example, as one window; without snapshots, theta* and these learners, pruned. The
+paper takes the mean of the score over all windows of 10 moments in a row, of 30 epochs of
+training: `window` does so within each such learner's course, theta* its first moment. The Beta
+distribution's mean p is over all these moments.
 
 When few examples are kept, the hardest alone teach nothing. So examples are drawn, with
 weights score x Beta(mean p; a, b), whose mode moves towards 1 (easy) as the share r that
@@ -63,11 +64,12 @@ def dual(
     Returns:
         In the order of the draw, or largest first.
     """
-    probabilities_NLT = signals.learners().probabilities_NLT
-    scores_N = uncertain_and_hard(probabilities_NLT, window)
+    dynamics = signals.learners()
+    probabilities_NLT, counted_NL = dynamics.probabilities_NLT, dynamics.counted_NL
+    scores_N = uncertain_and_hard(probabilities_NLT, counted_NL, window)
     if sampling == "largest":
         return keep_largest(scores_N, budget)
-    means_N = mean_over_moments(probabilities_NLT)
+    means_N = mean_over_moments(probabilities_NLT, counted_NL)
     anchors = keep_largest(scores_N, _NUM_ANCHORS).indices_K
     a, b = beta_parameters(
         float(means_N[anchors].mean()), dropped=1 - budget / len(signals), exponent=exponent
@@ -76,26 +78,30 @@ def dual(
     return draw_by_weight(log_weights_N, budget, generator=derive_generator(seed, "dual"))
 
 
-def uncertain_and_hard(probabilities_NLT: Tensor, window: Window) -> Tensor:
-    """The score, in the mean over the learners' windows; N float64.
+def uncertain_and_hard(probabilities_NLT: Tensor, counted_NL: Tensor, window: Window) -> Tensor:
+    """The score, in the mean over the windows of the learners that count; N float64.
 
     A learner with fewer moments than a window has is one window.
     """
     if window == "all":
-        return _score(probabilities_NLT)
+        return _score(probabilities_NLT, counted_NL)
     _, num_learners, num_moments = probabilities_NLT.shape
     starts = range(max(1, num_moments - window + 1))
     total_N = torch.zeros_like(probabilities_NLT[:, 0, 0], dtype=torch.float64)
     for learner in range(num_learners):
+        only = slice(learner, learner + 1)
         for start in starts:
             # Of one learner, all moments count once.
-            total_N += _score(probabilities_NLT[:, learner : learner + 1, start : start + window])
-    return total_N / (num_learners * len(starts))
+            course_N1T = probabilities_NLT[:, only, start : start + window]
+            scores_N = _score(course_N1T, torch.ones_like(counted_NL[:, only]))
+            total_N += scores_N.where(counted_NL[:, learner], 0)
+    return total_N / (counted_NL.sum(dim=1) * len(starts))
 
 
-def _score(probabilities_NLT: Tensor) -> Tensor:
-    means_N = mean_over_moments(probabilities_NLT)
-    return (1 - means_N).clamp_min(0) * deviation_over_moments(probabilities_NLT, means_N)
+def _score(probabilities_NLT: Tensor, counted_NL: Tensor) -> Tensor:
+    means_N = mean_over_moments(probabilities_NLT, counted_NL)
+    spreads_N = deviation_over_moments(probabilities_NLT, counted_NL, means_N)
+    return (1 - means_N).clamp_min(0) * spreads_N
 
 
 def beta_parameters(mu: float, *, dropped: float, exponent: float) -> tuple[float, float]:
@@ -127,6 +133,7 @@ STRATEGY = Strategy(
     ),
     cost="N",
     needs=DYNAMICS,
+    revision=1,
     presets={
         "paper": _of_data("on CIFAR-10", "5.5"),
         "paper-cifar100": _of_data("on CIFAR-100", "4"),

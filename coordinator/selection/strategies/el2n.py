@@ -1,7 +1,7 @@
 """EL2N: keep the examples that the model gets most wrong.
 
 The paper averages the norm over several runs. A run of LiPT has learners in their place:
-`models=learners` takes the mean over those that are in.
+`models=learners` takes the mean over those that are in and were not trained on the example.
 
 Shapes: N examples, C classes, L learners, K budget.
 Source: Paul et al. 2021 (arXiv:2107.07075).
@@ -28,7 +28,9 @@ Models = Annotated[
 def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selection:
     """Keep the `budget` examples with the largest error norm |softmax - onehot|, worst first."""
     if models == "learners":
-        return keep_largest(mean_over_learners(signals.learners().error_norms_NL), budget)
+        dynamics = signals.learners()
+        norms_N = mean_over_learners(dynamics.error_norms_NL, dynamics.counted_NL)
+        return keep_largest(norms_N, budget)
     return keep_largest(error_norms(signals), budget)
 
 
@@ -45,4 +47,5 @@ STRATEGY = Strategy(
     paper='Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)',
     cost="N C",
     needs=lambda options: DYNAMICS if options["models"] == "learners" else SIGNALS,
+    revision=1,
 )

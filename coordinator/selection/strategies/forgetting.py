@@ -1,6 +1,9 @@
 """Forgetting events: keep the examples that learners get right and then wrong again.
 
-An example that no learner ever gets right was never learned: it counts as forgotten
+Events are counted per learner, in the mean over those that were not trained on the example,
+so that examples of a shard, which have one learner less, are on the same scale.
+
+An example that none of them ever gets right was never learned: it counts as forgotten
 infinitely often and comes first. (Scored 0, as in some libraries, the hardest examples
 of all would be the first to be dropped.)
 
@@ -27,22 +30,24 @@ from lipt.coordinator.signals.signals import Signals
 
 def forgetting(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples that are forgotten most often, never learned ones first."""
-    margins_NLT = signals.learners().margins_NLT
-    by_margin_N = mean_over_moments(margins_NLT).argsort(stable=True)
-    events_N = forgetting_events(margins_NLT)[by_margin_N]
+    dynamics = signals.learners()
+    margins_NLT, counted_NL = dynamics.margins_NLT, dynamics.counted_NL
+    by_margin_N = mean_over_moments(margins_NLT, counted_NL).argsort(stable=True)
+    events_N = forgetting_events(margins_NLT, counted_NL)[by_margin_N]
     return unweighted(by_margin_N[events_N.argsort(descending=True, stable=True)[:budget]])
 
 
-def forgetting_events(margins_NLT: Tensor) -> Tensor:
-    """How often the learners together forget each example; N, float64.
+def forgetting_events(margins_NLT: Tensor, counted_NL: Tensor) -> Tensor:
+    """How often a learner forgets each example, in the mean over those that count; N, float64.
 
-    Counted are steps from right (a margin above 0) to wrong between consecutive moments
+    An event is a step from right (a margin above 0) to wrong between consecutive moments
     of a learner. Infinite for an example that is wrong at every moment of every learner.
     """
-    right_NLT = margins_NLT > 0
+    right_NLT = (margins_NLT > 0) & counted_NL[:, :, None]
     forgotten_NLT = right_NLT[:, :, :-1] & ~right_NLT[:, :, 1:]
     learned_N = right_NLT.flatten(1).any(dim=1)
-    return forgotten_NLT.sum(dim=(1, 2)).double().masked_fill_(~learned_N, math.inf)
+    events_N = forgotten_NLT.sum(dim=(1, 2)).double() / counted_NL.sum(dim=1)
+    return events_N.masked_fill_(~learned_N, math.inf)
 
 
 STRATEGY = Strategy(
@@ -54,4 +59,5 @@ STRATEGY = Strategy(
     ),
     cost="N",
     needs=DYNAMICS,
+    revision=1,
 )

@@ -124,7 +124,7 @@ def random_dynamics(
     *,
     generator: torch.Generator,
 ) -> Dynamics:
-    """Margins of learners that all start from the same weights."""
+    """Margins of learners that all start from the same weights; some examples are in a shard."""
     shape = (num_examples, num_learners, num_moments)
     margins_NLT = torch.randn(shape, generator=generator)
     margins_NLT[:, :, 0] = margins_NLT[:, :1, 0]
@@ -133,6 +133,9 @@ def random_dynamics(
         margins_NLT=margins_NLT,
         error_norms_NL=torch.rand(num_examples, num_learners, generator=generator),
         disagreement_N=torch.rand(num_examples, generator=generator),
+        own_learner_N=torch.randint(
+            -1, num_learners, (num_examples,), generator=generator, dtype=torch.int16
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.solvers.spherical_kmeans import spherical_kmeans
 from lipt.coordinator.selection.strategy import Balance
+from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.signals.signals import Signals, probabilities_of
 from tests.coordinator.selection.builders import full_signals, written_out
 
@@ -37,9 +38,28 @@ def probabilities(signals: Signals) -> Tensor:
     return probabilities_of(signals.errors_NC, signals.labels_N, torch.float64)
 
 
-def over_moments(values_NLT: Tensor) -> Tensor:
-    """The moments of all learners, with the one that they share counted once."""
-    return torch.cat([values_NLT[:, 0, :1], values_NLT[:, :, 1:].flatten(1)], dim=1)
+def over_moments(dynamics: Dynamics, name: str) -> list[Tensor]:
+    """Of each example theta*, once, and the moments of the learners not trained on it."""
+    values_NLT = getattr(dynamics, name).double()
+    return [
+        torch.tensor(
+            [
+                float(values_LT[0, 0]),
+                *(
+                    float(value)
+                    for learner, values_T in enumerate(values_LT)
+                    if learner != own
+                    for value in values_T[1:]
+                ),
+            ],
+            dtype=torch.float64,
+        )
+        for values_LT, own in zip(values_NLT, dynamics.own_learner_N.tolist(), strict=True)
+    ]
+
+
+def mean_over_moments(dynamics: Dynamics, name: str) -> Tensor:
+    return torch.stack([values.mean() for values in over_moments(dynamics, name)])
 
 
 def mean_score(score: Callable[[Signals], Tensor]) -> Value:
@@ -58,16 +78,23 @@ def negative_margin(signals: Signals) -> Tensor:
 
 def forgetting_events(signals: Signals) -> Tensor:
     """Right, then wrong; one that is never right counts more than any number of events."""
-    right_NLT = signals.learners().margins_NLT > 0
-    events_N = (right_NLT[:, :, :-1] & ~right_NLT[:, :, 1:]).sum(dim=(1, 2))
-    return torch.where(right_NLT.any(dim=2).any(dim=1), events_N, 100)
+    dynamics = signals.learners()
+    events = []
+    for right_LT, own in zip(
+        dynamics.margins_NLT > 0, dynamics.own_learner_N.tolist(), strict=True
+    ):
+        others_LT = right_LT[[learner for learner in range(len(right_LT)) if learner != own]]
+        forgotten = (others_LT[:, :-1] & ~others_LT[:, 1:]).sum() / len(others_LT)
+        events.append(float(forgotten) if others_LT.any() else 100.0)
+    return torch.tensor(events)
 
 
 def dual_weight(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
     """The mean of what examples are drawn by: difficulty x deviation x Beta density."""
-    moments_NM = over_moments(signals.learners().probabilities_NLT).double()
-    means_N = moments_NM.mean(dim=1)
-    scores_N = (1 - means_N) * moments_NM.std(dim=1, correction=0)
+    moments = over_moments(signals.learners(), "probabilities_NLT")
+    means_N = torch.stack([moments_M.mean() for moments_M in moments])
+    spreads_N = torch.stack([moments_M.std(correction=0) for moments_M in moments])
+    scores_N = (1 - means_N) * spreads_N
     hardest_mean = means_N[scores_N.topk(10).indices].mean()
     b = 15 * (1 - hardest_mean) * (1 - (1 - len(chosen_K) / len(signals)) ** 5.5)
     density = torch.distributions.Beta(16 - b, b).log_prob(means_N).exp()
@@ -286,7 +313,7 @@ VALUES: dict[str, Value] = {
     "margin": mean_score(negative_margin),
     "least_confidence": mean_score(lambda signals: -probabilities(signals).max(dim=1).values),
     "forgetting": mean_score(forgetting_events),
-    "aum": mean_score(lambda signals: -over_moments(signals.learners().margins_NLT).mean(dim=1)),
+    "aum": mean_score(lambda signals: -mean_over_moments(signals.learners(), "margins_NLT")),
     "dual": dual_weight,
     "disagreement": mean_score(lambda signals: signals.learners().disagreement_N),
     "cal": mean_score(contrast),

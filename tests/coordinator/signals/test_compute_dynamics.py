@@ -48,6 +48,8 @@ def loader(seed: int) -> Callable[[], Weights]:
 # Three learners, each with one snapshot: T = 3.
 SEEDS = ((10, 11), (20, 21), (30, 31))
 STATES = States(loader(1), tuple(tuple(map(loader, seeds)) for seeds in SEEDS))
+# Which of them was trained on each example; every fourth is in no shard.
+OWN = (torch.arange(NUM_EXAMPLES) % 4 - 1).to(torch.int16)
 
 
 def compute(
@@ -66,6 +68,7 @@ def compute(
         make_model(),
         states,
         batches,
+        own_learner_N=OWN.clamp(max=len(states.learners) - 1),
         batch_norm_images_MCHW=batch_norm_images,
     )
 
@@ -95,11 +98,16 @@ def direct(dataset: Dataset, batch_norm_images: Tensor | None) -> Dynamics:
     others[rows, :, :, labels] = -math.inf
     onehot_N1C = nn.functional.one_hot(labels, NUM_CLASSES)[:, None]
     committed_NLC = chances_NLTC[:, :, -1]
+    disagreement = []
+    for chances_LC, own in zip(committed_NLC, OWN.tolist(), strict=True):
+        asked = [learner for learner in range(len(SEEDS)) if learner != own]
+        disagreement.append(chances_LC[asked].var(dim=0).sum())
     return Dynamics(
         probabilities_NLT=chances_NLTC[rows, :, :, labels].float(),
         margins_NLT=(logits_NLTC[rows, :, :, labels] - others.amax(dim=-1)).float(),
         error_norms_NL=(committed_NLC - onehot_N1C).norm(dim=-1).float(),
-        disagreement_N=committed_NLC.var(dim=1, correction=0).sum(dim=-1).float(),
+        disagreement_N=torch.stack(disagreement).float(),
+        own_learner_N=OWN,
     )
 
 
@@ -111,7 +119,9 @@ def close(first: Dynamics, second: Dynamics) -> None:
 def test_reductions_are_those_of_all_outputs_at_once(dataset: Dataset) -> None:
     dynamics = compute(dataset, None)
     assert dynamics.probabilities_NLT.shape == (NUM_EXAMPLES, 3, 3)
-    assert all(values.dtype == torch.float32 for values in vars(dynamics).values())
+    dtypes = {name: values.dtype for name, values in vars(dynamics).items()}
+    assert dtypes.pop("own_learner_N") == torch.int16
+    assert set(dtypes.values()) == {torch.float32}
     close(dynamics, direct(dataset, None))
 
 
@@ -175,6 +185,14 @@ def test_state_with_outputs_that_are_not_finite_is_named(dataset: Dataset) -> No
         SignalsError, match=r"as state 2 of 2 of learner 1 are not finite.*ids 0, 1"
     ):
         compute(dataset, None, states=States(STATES.initial, learners))
+
+
+def test_two_learners_disagree_on_their_own_examples_too(dataset: Dataset) -> None:
+    pair = States(STATES.initial, STATES.learners[:2])
+    everyone = compute(dataset, None, states=pair).disagreement_N
+    assert bool((everyone > 0).all())
+    alone = States(STATES.initial, STATES.learners[:1])
+    assert not compute(dataset, None, states=alone).disagreement_N.any()
 
 
 def test_margins_by_hand() -> None:

@@ -19,6 +19,7 @@ def make_signals(*, validation: bool = False) -> Signals:
             margins_NLT=torch.zeros(4, 1, 1),
             error_norms_NL=torch.zeros(4, 1),
             disagreement_N=torch.zeros(4),
+            own_learner_N=torch.zeros(4, dtype=torch.int16),
         ),
         has_bias=False,
         validation=make_signals() if validation else None,
@@ -26,8 +27,8 @@ def make_signals(*, validation: bool = False) -> Signals:
 
 
 def test_every_tensor_counts() -> None:
-    # 4 rows of 3 halves, 2 floats, a label, and 4 floats of dynamics.
-    one = 4 * (3 * 2 + 2 * 4 + 8 + 4 * 4)
+    # 4 rows of 3 halves, 2 floats, a label, and 4 floats and an int16 of dynamics.
+    one = 4 * (3 * 2 + 2 * 4 + 8 + 4 * 4 + 2)
     assert num_bytes(make_signals()) == one
     assert num_bytes(make_signals(validation=True)) == 2 * one
 

@@ -55,6 +55,7 @@ def test_taken_rows_are_those_of_every_value_in_the_order_given() -> None:
         margins_NLT=torch.randn(5, 2, 3),
         error_norms_NL=torch.rand(5, 2),
         disagreement_N=torch.rand(5),
+        own_learner_N=torch.tensor([-1, 0, 1, -1, 0], dtype=torch.int16),
     )
     signals = Signals(
         errors_NC=torch.randn(5, 3).half(),

@@ -13,12 +13,12 @@ import pytest
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import ProxyError, SignalsError, UnknownNameError
-from lipt.common.states import RunState
+from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
@@ -68,6 +68,11 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
     run = make_run(state=RunState.READY).changed(
         fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(THETA_P)
     )
+    # Learner 1 has not come in.
+    for index in (0, 2):
+        result = BlobName.of(b"result %d" % index)
+        done = run.learners[index].changed(state=LearnerState.DONE, result=result)
+        run = run.with_learner(done)
     store = RunStore(database)
     await store.add(run)
     compute = FakeCompute({RecheckSubset: HOLDS})
@@ -244,6 +249,21 @@ async def test_a_subset_from_before_there_were_features_is_found_and_kept(world:
     assert isinstance((await world.ask()).subset, SubsetRecord)
     weights = world.upload(b"later weights")
     assert (await world.ask(weights=weights, previous=first.digest)).kept
+
+
+async def test_learners_are_asked_with_what_they_were_trained_on(world: World) -> None:
+    await world.ask(strategy="aum")
+    job = world.compute.jobs[-1]
+    assert [learner.index for learner in job.trajectories.learners] == [0, 2]
+    assert job.shards == (BlobName.of(b"0"), BlobName.of(b"2"))
+    # Features are not asked for a word on a label: keys stay as they were.
+    await world.ask(proxy="ridge:learners")
+    assert world.compute.jobs[-1].shards is None
+
+
+@pytest.mark.parametrize("name", ["aum", "ccs", "disagreement", "dual", "el2n", "forgetting"])
+def test_what_learners_said_of_their_own_examples_is_no_answer(name: str) -> None:
+    assert find_strategy(name).revision == 1
 
 
 async def test_dynamics_of_other_weights_are_refused(world: World) -> None:

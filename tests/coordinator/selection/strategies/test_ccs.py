@@ -35,6 +35,7 @@ def graded_signals(num_examples: int) -> Signals:
             margins_NLT=confidences_N[:, None, None].expand(-1, 2, 3),
             error_norms_NL=1 - confidences_N[:, None].expand(-1, 2),
             disagreement_N=torch.zeros(num_examples),
+            own_learner_N=torch.full((num_examples,), -1, dtype=torch.int16),
         ),
     )
 

@@ -1,0 +1,132 @@
+"""Which learner was trained on what, against the shards that were really cut."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import Tensor
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import LearnersConfig, RunConfig
+from lipt.common.data.shard import Shard, unpack_shard
+from lipt.common.images.formats import ImageFormat
+from lipt.common.weights.container import pack
+from lipt.common.weights.sparse import encode_sparse
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.own_shards import own_learners
+from lipt.coordinator.compute.jobs.pretraining import CutShards
+from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
+from lipt.coordinator.state.records import CommittedLearner, LearnerRecord
+from tests.digits import digits_settings
+
+LEARNERS = LearnersConfig(num_learners=3, num_minibatches=2, batch_size=16)
+CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1, learners=LEARNERS)
+IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    settings = digits_settings(tmp_path_factory.mktemp("state"), "digits-test")
+    return Context(settings, report=lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def records(context: Context) -> tuple[LearnerRecord, ...]:
+    return CutShards(CONFIG).run(context)
+
+
+def cut(context: Context, record: LearnerRecord) -> Shard:
+    """What the learner was sent, from its bytes."""
+    content = context.blobs.read_bytes(record.shard)
+    return unpack_shard(content, IMAGE, num_examples=32, num_classes=10)
+
+
+def named(records: tuple[LearnerRecord, ...], *indices: int) -> list[tuple[int, BlobName]]:
+    return [(index, records[index].shard) for index in indices]
+
+
+def test_membership_is_that_of_the_shards_that_were_cut(
+    context: Context, records: tuple[LearnerRecord, ...]
+) -> None:
+    dataset = context.dataset
+    own_learner_N = own_learners(context, CONFIG, named(records, 0, 1, 2))
+    assert own_learner_N.dtype == torch.int16
+    assert torch.bincount(own_learner_N + 1).tolist() == [len(dataset) - 96, 32, 32, 32]
+    # No two digits are the same picture.
+    images_NP = dataset.images(torch.arange(len(dataset))).flatten(1)
+    assert len(images_NP.unique(dim=0)) == len(dataset)
+    for index, record in enumerate(records):
+        shard = cut(context, record)
+        own = torch.nonzero(own_learner_N == index).flatten()
+
+        def rows(images: Tensor, labels_N: Tensor) -> list[list[int]]:
+            return sorted(torch.cat([labels_N[:, None], images.flatten(1)], dim=1).tolist())
+
+        assert rows(dataset.images(own), dataset.labels_N[own]) == rows(
+            shard.images, shard.labels_N
+        )
+
+
+def test_places_are_those_of_the_learners_that_are_in(
+    context: Context, records: tuple[LearnerRecord, ...]
+) -> None:
+    everyone_N = own_learners(context, CONFIG, named(records, 0, 1, 2))
+    # Learner 1 has failed.
+    two_N = own_learners(context, CONFIG, named(records, 0, 2))
+    assert torch.equal(torch.nonzero(two_N == 0), torch.nonzero(everyone_N == 0))
+    assert torch.equal(torch.nonzero(two_N == 1), torch.nonzero(everyone_N == 2))
+    assert not bool((two_N > 1).any())
+
+
+def test_a_learner_whose_shard_comes_out_otherwise_is_taken_for_one_of_none(
+    context: Context, records: tuple[LearnerRecord, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    other = (1, BlobName.of(b"cut by another version"))
+    with caplog.at_level(logging.WARNING):
+        own_learner_N = own_learners(context, CONFIG, [*named(records, 0), other])
+    assert torch.bincount(own_learner_N + 1).tolist() == [len(context.dataset) - 32, 32]
+    assert "the shard of learner 1" in caplog.text
+    # Another seed's shards are not these.
+    config = CONFIG.model_copy(update={"seed": 4})
+    assert bool((own_learners(context, config, named(records, 0, 1, 2)) == -1).all())
+
+
+@pytest.fixture(scope="module")
+def trajectories(context: Context) -> Trajectories:
+    models = [
+        context.new_model(CONFIG.model_copy(update={"seed": seed})).state_dict()
+        for seed in range(3)
+    ]
+    learners = (
+        CommittedLearner(index, (), context.blobs.put_bytes(encode_sparse(models[index])))
+        for index in (0, 2)
+    )
+    return Trajectories(context.blobs.put_bytes(pack(models[1])), tuple(learners))
+
+
+def test_dynamics_know_the_shards_and_are_found_on_the_disk_again(
+    context: Context,
+    records: tuple[LearnerRecord, ...],
+    trajectories: Trajectories,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shards = (records[0].shard, records[2].shard)
+    dynamics = dynamics_of(context, CONFIG, IMAGE, trajectories, shards)
+    expected_N = own_learners(context, CONFIG, named(records, 0, 2))
+    assert torch.equal(dynamics.own_learner_N, expected_N)
+    outside_N = dynamics.own_learner_N < 0
+    assert torch.equal(dynamics.counted_NL.all(dim=1), outside_N)
+    # Other shards are another question.
+    swapped = dynamics_of(context, CONFIG, IMAGE, trajectories, shards[::-1])
+    assert bool((swapped.own_learner_N == -1).all())
+    monkeypatch.setattr("lipt.coordinator.compute.jobs.trajectories.compute_dynamics", None)
+    again = dynamics_of(context, CONFIG, IMAGE, trajectories, shards)
+    assert torch.equal(again.own_learner_N, expected_N)
+    assert torch.equal(again.margins_NLT, dynamics.margins_NLT)
+
+
+def test_every_learner_has_its_shard(context: Context, trajectories: Trajectories) -> None:
+    with pytest.raises(ValueError, match="argument 2"):
+        dynamics_of(context, CONFIG, IMAGE, trajectories, ())
