@@ -278,6 +278,12 @@ class SubsetError(TransferError):
     reason = "BAD_SUBSET"
 
 
+class DiagnosisError(TransferError):
+    """A diagnosis whose file, columns and findings do not fit each other."""
+
+    reason = "BAD_DIAGNOSIS"
+
+
 class WrongOffsetError(TransferError):
     """A chunk does not continue what is stored; ask for the status and resume there."""
 

@@ -23,6 +23,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.lock import StateLock
+from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.service import Subsets
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class App:
     intake: LearnerIntake
     requests: RunRequests
     subsets: Subsets
+    diagnoses: Diagnoses
 
 
 @asynccontextmanager
@@ -111,6 +113,10 @@ async def open_app(
             store, database, blobs, compute, data, wall_clock=time, backbone=settings.backbone
         )
         stack.push_async_callback(subsets.stop)
+        diagnoses = Diagnoses(
+            store, database, blobs, compute, data, defaults=settings.run, wall_clock=time
+        )
+        stack.push_async_callback(diagnoses.stop)
         yield App(
             settings=settings,
             events=events,
@@ -122,6 +128,7 @@ async def open_app(
             intake=LearnerIntake(dispatcher, blobs),
             requests=requests,
             subsets=subsets,
+            diagnoses=diagnoses,
         )
 
 

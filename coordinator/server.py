@@ -32,6 +32,7 @@ from lipt.common.rpc.status import ErrorInterceptor
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.metrics import from_other_threads, gauges
 from lipt.coordinator.rpc.blobs import BlobService
+from lipt.coordinator.rpc.diagnoses import DiagnosisService
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.stopping import unless
@@ -41,6 +42,8 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.v1 import (
     blob_pb2,
     blob_pb2_grpc,
+    diagnosis_pb2,
+    diagnosis_pb2_grpc,
     info_pb2,
     info_pb2_grpc,
     run_pb2,
@@ -55,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 _SERVICES = tuple(
     service.full_name
-    for module in (blob_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
+    for module in (blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 
@@ -157,6 +160,9 @@ def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.a
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
     subset_pb2_grpc.add_SubsetServiceServicer_to_server(SubsetService(app.subsets), server)
+    diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(
+        DiagnosisService(app.diagnoses), server
+    )
     info_pb2_grpc.add_InfoServiceServicer_to_server(info, server)
     reflection.enable_server_reflection(
         (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lipt.common.states import RunState
     from lipt.trainer.client.client import Client
+    from lipt.trainer.diagnosis.diagnosis import Diagnosis
     from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
     from lipt.trainer.main_training.redrawn import RedrawnRandom
     from lipt.trainer.main_training.redrawn_by_losses import RedrawnInfoBatch, RedrawnStale
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client",
+    "Diagnosis",
     "InfoBatchSampler",
     "InfoView",
     "LearnerView",
@@ -61,6 +63,7 @@ __all__ = [
 _MODULES = {
     "lipt.common.states": ("RunState",),
     "lipt.trainer.client.client": ("Client",),
+    "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),
     "lipt.trainer.main_training": ("Recipe", "Schedule", "Trained", "fit"),
     "lipt.trainer.main_training.redrawn": ("RedrawnRandom",),
     "lipt.trainer.main_training.redrawn_by_losses": ("RedrawnInfoBatch", "RedrawnStale"),

@@ -117,7 +117,9 @@ class Container:
         return tensor
 
 
-def read_container(source: bytes | Path, *, max_bytes: int, max_tensors: int) -> Container:
+def read_container(
+    source: bytes | Path, *, max_bytes: int, max_tensors: int, max_metadata_bytes: int = 0
+) -> Container:
     """Open a file and believe nothing: sizes first, then the header, then its sums.
 
     Args:
@@ -126,6 +128,7 @@ def read_container(source: bytes | Path, *, max_bytes: int, max_tensors: int) ->
         max_bytes: the largest file that is read at all.
         max_tensors: the most tensors that a header may declare; its length is
             limited in proportion.
+        max_metadata_bytes: how much longer it may be for the sake of its metadata.
 
     Raises:
         BlobTooLargeError: the file, its header, or its tensor count is over a limit.
@@ -135,10 +138,11 @@ def read_container(source: bytes | Path, *, max_bytes: int, max_tensors: int) ->
     label = str(source) if isinstance(source, Path) else "the file"
     start = values_begin(bytes(data[: LENGTH_BYTES + 1]), len(data), label)
     length = start - LENGTH_BYTES
-    if length > max_tensors * _HEADER_BYTES_PER_TENSOR:
+    max_length = max_tensors * _HEADER_BYTES_PER_TENSOR + max_metadata_bytes
+    if length > max_length:
         raise BlobTooLargeError(
-            f"{label} has a header of {length} bytes; at most "
-            f"{max_tensors * _HEADER_BYTES_PER_TENSOR} are read. Give weights of this model."
+            f"{label} has a header of {length} bytes; at most {max_length} are read. "
+            "Give weights of this model."
         )
     header = _parse(bytes(data[LENGTH_BYTES:start]), label)
     metadata = _check_metadata(header.pop(_METADATA, {}), label)

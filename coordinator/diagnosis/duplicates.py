@@ -1,17 +1,23 @@
 """Duplicates: examples that are there twice, to the pixel or nearly so, and which one is kept.
 
 Examples are gone through from the best label to the worst. One that is like an example kept
-before (the cosine of centred and scaled features reaches a threshold) is its duplicate, and
-else it is kept itself. So nothing chains: every duplicate is like the one that is kept for
-it, and no two that are kept are alike. In a group, the best label stays.
+before is its duplicate, and else it is kept itself. So nothing chains: every duplicate is
+like the one that is kept for it, no two that are kept are alike, and in a group the best
+label stays.
 
-Pairs are looked for among projections on some random directions, and what is near there is
-compared in full. A projected cosine c of M directions has a deviation of (1 - c^2) / sqrt(M)
-around the full one: with four deviations of margin one in 30,000 of the pairs that only just
-reach the threshold is overlooked, and fewer of those well above. Time is N^2 M / 2 for the
-pairs and N D for the rest; memory is N M, whatever D is.
+Images are alike where their pixels correlate to 0.96 at the best of nine places a pixel
+apart; only those are compared whose thumbnails have a cosine of 0.85. A larger move, a turn
+or a mirror image is overlooked, and a fine difference in a large image is not seen. Features
+alone do not tell duplicates: of 10,000 different images of cifar10-jpeg 13,773 pairs reach a
+cosine of 0.8 on patches (flat skies, lone ships), against 10 pairs by their pixels.
 
-Shapes: N examples, D features, M directions, B examples of a block, K kept, P pairs.
+Where there are no images, examples are alike by the cosine of their centred, scaled features.
+Candidates are then found among projections on random directions, whose cosine c has a
+deviation of (1 - c^2) / sqrt(M): four of them as a margin overlook one in 30,000 of the pairs
+that only just are alike. Time is N^2 M / 2; memory is N M, whatever D is.
+
+Shapes: N examples, U different ones, D features, M directions, B examples of a block, K kept,
+P pairs.
 Source: random projections, Johnson and Lindenstrauss 1984.
 """
 
@@ -19,20 +25,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.coordinator.diagnosis.pictures import Pictures, aligned_correlation
+from lipt.coordinator.proxies.gram_sums import scaling_of
 from lipt.coordinator.signals.blocks import row_blocks
 
-THRESHOLD = 0.8
+PICTURES_ALIKE = 0.96
+_THUMBNAILS_ALIKE = 0.85
+FEATURES_ALIKE = 0.95
 _NUM_DIRECTIONS = 128
 _DEVIATIONS = 4.0
-# All pairs within a block are compared in full; with those kept before, tile by tile.
 _BLOCK = 512
 _TILE = 8192
+
+# From P ids and P other ids: which of these pairs are alike.
+Alike = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How examples are compared.
+
+    sketches_of: B unit rows of some ids, whose cosine is quick to compute.
+    near: the least cosine of two sketches of a pair that may be alike.
+    alike: decides about such pairs.
+    threshold: what it decides by, for people.
+    """
+
+    sketches_of: Callable[[Tensor], Tensor]
+    near: float
+    alike: Alike
+    threshold: float
 
 
 @dataclass(frozen=True)
@@ -43,7 +71,7 @@ class Duplicates:
     exact_groups: how many pictures are there more than once to the pixel.
     near_groups: how many groups hold pictures that differ.
     conflicting: how many groups hold examples of different labels.
-    threshold: the cosine from which two are alike.
+    threshold: from which two are alike.
     """
 
     kept_N: Tensor
@@ -59,65 +87,148 @@ class Duplicates:
 
     def groups(self) -> list[list[int]]:
         """The ids of each group of two or more, the kept one first; the largest group first."""
-        order_N = self.kept_N.argsort(stable=True)
-        sizes = self.kept_N[order_N].unique_consecutive(return_counts=True)[1].tolist()
-        groups = [ids_B.tolist() for ids_B in order_N.split(sizes) if len(ids_B) > 1]
-        groups = [_first(group, int(self.kept_N[group[0]])) for group in groups]
-        return sorted(groups, key=lambda group: (-len(group), group[0]))
+        groups: dict[int, list[int]] = {}
+        for example, kept in enumerate(self.kept_N.tolist()):
+            if example != kept:
+                groups.setdefault(kept, [kept]).append(example)
+        return sorted(groups.values(), key=lambda group: (-len(group), group[0]))
+
+
+def likeness_of_pictures(
+    pictures: Pictures,
+    images_of: Callable[[Tensor], Tensor],
+    *,
+    threshold: float = PICTURES_ALIKE,
+) -> Likeness:
+    """Compare images by their pixels.
+
+    Args:
+        pictures: of N examples.
+        images_of: from B ids, their images, uint8 B x C x H x W.
+        threshold: of the correlation at the best place, in (0, 1].
+    """
+
+    def alike(left_P: Tensor, right_P: Tensor) -> Tensor:
+        found_P = torch.empty(len(left_P), dtype=torch.bool)
+        for pairs in row_blocks(len(left_P), 1, _BLOCK):
+            left, right = images_of(left_P[pairs]), images_of(right_P[pairs])
+            found_P[pairs] = aligned_correlation(left, right) >= threshold
+        return found_P
+
+    return Likeness(
+        lambda ids_B: pictures.thumbnails_NP[ids_B], _THUMBNAILS_ALIKE, alike, threshold
+    )
+
+
+def likeness_of_features(
+    features_ND: Tensor, *, generator: torch.Generator, threshold: float = FEATURES_ALIKE
+) -> Likeness:
+    """Compare examples by the cosine of their centred and scaled features.
+
+    Args:
+        features_ND: any floating type, finite.
+        generator: draws the directions.
+        threshold: of the cosine, in (0, 1].
+    """
+    rows_of = _rows_of(features_ND)
+    num_features = features_ND.shape[1]
+
+    def alike(left_P: Tensor, right_P: Tensor) -> Tensor:
+        full_P = torch.empty(len(left_P))
+        for pairs in row_blocks(len(left_P), 16 * num_features):
+            full_P[pairs] = (rows_of(left_P[pairs]) * rows_of(right_P[pairs])).sum(dim=-1)
+        return full_P >= threshold
+
+    plain = Likeness(rows_of, threshold - 1e-4, alike, threshold)
+    if num_features <= _NUM_DIRECTIONS:
+        return plain
+    directions_DM = torch.randn(num_features, _NUM_DIRECTIONS, generator=generator)
+    margin = _DEVIATIONS * (1 - threshold**2) / math.sqrt(_NUM_DIRECTIONS)
+    return replace(
+        plain,
+        sketches_of=lambda ids_B: functional.normalize(rows_of(ids_B) @ directions_DM, dim=-1),
+        near=plain.near - margin,
+    )
 
 
 def find_duplicates(
-    features_ND: Tensor,
     labels_N: Tensor,
     quality_N: Tensor,
     digests: Sequence[bytes],
+    likeness: Likeness,
     *,
-    generator: torch.Generator,
-    threshold: float = THRESHOLD,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Duplicates:
     """Find what is there twice.
 
     Args:
-        features_ND: any floating type, finite; D = 0 for exact duplicates alone.
         labels_N: int64.
         quality_N: of the labels: the best of a group is kept, of equal ones the lowest id.
-        digests: a hash of each example's pixels; N.
-        generator: draws the directions.
-        threshold: of the cosine, in (0, 1].
-        on_progress: told how many of N are compared.
+        digests: equal for examples that are the same; N.
+        likeness: of examples that are not.
+        on_progress: told how many of the different ones are compared.
     """
-    by_quality_N = quality_N.argsort(descending=True, stable=True).cpu()
-    pictures_N, first_U = _pictures(digests, by_quality_N)
-    # From here on places in `first_U` stand for examples: the best one of each picture.
-    kept_U = _kept(features_ND, first_U, generator, threshold, on_progress)
-    kept_N = first_U[kept_U][pictures_N]
-    num_pictures = len(first_U)
-    near_U = kept_U.bincount(minlength=num_pictures) > 1
+    by_quality_N = quality_N.argsort(descending=True, stable=True)
+    numbers_N, first_U = _different(digests, by_quality_N)
+    kept_U = _kept(first_U, likeness, on_progress)
+    kept_N = first_U[kept_U][numbers_N]
+    num_different = len(first_U)
     return Duplicates(
         kept_N=kept_N,
-        exact_groups=int((pictures_N.bincount(minlength=num_pictures) > 1).sum()),
-        near_groups=int(near_U.sum()),
-        conflicting=len(kept_N[labels_N.cpu() != labels_N.cpu()[kept_N]].unique()),
-        threshold=threshold,
+        exact_groups=int((numbers_N.bincount(minlength=num_different) > 1).sum()),
+        near_groups=int((kept_U.bincount(minlength=num_different) > 1).sum()),
+        conflicting=len(set(kept_N[labels_N != labels_N[kept_N]].tolist())),
+        threshold=likeness.threshold,
     )
 
 
-def _first(group: list[int], kept: int) -> list[int]:
-    return [kept, *(member for member in group if member != kept)]
-
-
-def _pictures(digests: Sequence[bytes], by_quality_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Each example's picture, and each picture's example of the best label, best first."""
-    places: dict[bytes, int] = {}
-    pictures_N = torch.empty_like(by_quality_N)
-    first = []
+def _different(digests: Sequence[bytes], by_quality_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Each example's number among the different ones, and their ids, the best label first."""
+    numbers: dict[bytes, int] = {}
+    numbers_N = torch.empty_like(by_quality_N)
+    first: list[int] = []
     for example in by_quality_N.tolist():
-        place = places.setdefault(digests[example], len(places))
-        pictures_N[example] = place
-        if place == len(first):
+        number = numbers.setdefault(digests[example], len(numbers))
+        numbers_N[example] = number
+        if number == len(first):
             first.append(example)
-    return pictures_N, torch.tensor(first, dtype=torch.int64)
+    return numbers_N, torch.tensor(first, dtype=torch.int64)
+
+
+def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int], None]) -> Tensor:
+    """The number of the one that is kept for each of the different ones."""
+    num_different = len(first_U)
+    kept_U = torch.arange(num_different)
+    width = likeness.sketches_of(first_U[:1]).shape[1]
+    # Of those kept so far, in the order in which they were.
+    sketches_KM = torch.empty(num_different, width)
+    numbers_K = torch.empty(num_different, dtype=torch.int64)
+    num_kept = 0
+    for block in row_blocks(num_different, 1, _BLOCK):
+        ids_B = first_U[block]
+        sketches_BM = likeness.sketches_of(ids_B)
+        kept_B = kept_U[block]
+        own_B = kept_B.clone()
+        for tile in row_blocks(num_kept, 1, _TILE):
+            near_BK = sketches_BM @ sketches_KM[tile].T >= likeness.near
+            row_P, column_P = torch.nonzero(near_BK, as_tuple=True)
+            numbers_P = numbers_K[tile][column_P]
+            is_alike_P = likeness.alike(ids_B[row_P], first_U[numbers_P])
+            # The first one that was kept: own numbers are larger than any of these.
+            kept_B.scatter_reduce_(0, row_P[is_alike_P], numbers_P[is_alike_P], "amin")
+        near_BB = (sketches_BM @ sketches_BM.T >= likeness.near).triu_(1)
+        for row in torch.nonzero(near_BB.any(dim=1)).flatten().tolist():
+            if kept_B[row] == own_B[row]:
+                later_P = torch.nonzero(near_BB[row] & (kept_B == own_B)).flatten()
+                is_alike_P = likeness.alike(ids_B[row].expand(len(later_P)), ids_B[later_P])
+                kept_B[later_P[is_alike_P]] = own_B[row]
+        stays_B = kept_B == own_B
+        count = int(stays_B.sum())
+        sketches_KM[num_kept : num_kept + count] = sketches_BM[stays_B]
+        numbers_K[num_kept : num_kept + count] = own_B[stays_B]
+        num_kept += count
+        on_progress(block.stop, num_different)
+    return kept_U
 
 
 @dataclass(frozen=True)
@@ -135,111 +246,5 @@ class _Rows:
 
 
 def _rows_of(features_ND: Tensor) -> _Rows:
-    num_examples, num_features = features_ND.shape
-    sums_D = torch.zeros(num_features, dtype=torch.float64, device=features_ND.device)
-    squares_D = torch.zeros_like(sums_D)
-    for rows in row_blocks(num_examples, 8 * num_features):
-        sums_D += features_ND[rows].sum(dim=0, dtype=torch.float64)
-    mean_D = sums_D / num_examples
-    for rows in row_blocks(num_examples, 16 * num_features):
-        squares_D += (features_ND[rows].double() - mean_D).square_().sum(dim=0)
-    variance_D = squares_D / num_examples
-    # Below that it is what rounding has left of equal values.
-    varies_D = variance_D > 1e-12 * mean_D.square() + 1e-30
-    inverse_D = torch.where(varies_D, variance_D.clamp(min=1e-30).rsqrt(), 0.0)
-    return _Rows(features_ND, mean_D.float(), inverse_D.float())
-
-
-def _kept(
-    features_ND: Tensor,
-    first_U: Tensor,
-    generator: torch.Generator,
-    threshold: float,
-    on_progress: Callable[[int, int], None],
-) -> Tensor:
-    """The place that is kept for each place of `first_U`, which are gone through in order."""
-    num_pictures, num_features = len(first_U), features_ND.shape[1]
-    kept_U = torch.arange(num_pictures)
-    if not num_features:
-        return kept_U
-    device = features_ND.device
-    rows_of = _rows_of(features_ND)
-    directions_DM = _directions(num_features, generator).to(device)
-    near = threshold - _margin(threshold, num_features)
-    # Of those kept so far, in the order in which they were.
-    projected_KM = torch.empty(num_pictures, directions_DM.shape[1], device=device)
-    places_K = torch.empty(num_pictures, dtype=torch.int64, device=device)
-    num_kept = 0
-    for block in row_blocks(num_pictures, 1, _BLOCK):
-        ids_B = first_U[block].to(device)
-        rows_BD = rows_of(ids_B)
-        projected_BM = functional.normalize(rows_BD @ directions_DM, dim=-1)
-        best_B = torch.full((len(ids_B),), -1.0, device=device)
-        place_B = torch.arange(block.start, block.stop, device=device)
-        own_B = place_B.clone()
-        for tile in row_blocks(num_kept, 1, _TILE):
-            cosines_BK = projected_BM @ projected_KM[tile].T
-            left_P, right_P = torch.nonzero(cosines_BK >= near, as_tuple=True)
-            found_P = places_K[tile][right_P]
-            full_P = _full(rows_BD, left_P, rows_of, first_U.to(device)[found_P])
-            _take_best(best_B, place_B, left_P, found_P, full_P)
-        stays_B = best_B < threshold
-        cosines_BB = rows_BD @ rows_BD.T
-        _go_through(cosines_BB, stays_B, threshold)
-        # Each duplicate goes to the one that it is most like, also of this block.
-        before_BB = cosines_BB.masked_fill_(~stays_B, -1.0).tril_(-1)
-        in_block_B, column_B = before_BB.max(dim=1)
-        better_B = ~stays_B & (in_block_B >= threshold) & (in_block_B > best_B)
-        place_B = torch.where(better_B, own_B[column_B], place_B)
-        kept_U[block] = torch.where(stays_B, own_B, place_B).cpu()
-        count = int(stays_B.sum())
-        projected_KM[num_kept : num_kept + count] = projected_BM[stays_B]
-        places_K[num_kept : num_kept + count] = own_B[stays_B]
-        num_kept += count
-        on_progress(block.stop, num_pictures)
-    return kept_U
-
-
-def _directions(num_features: int, generator: torch.Generator) -> Tensor:
-    """Random directions, or all coordinates where these are as few; D x M."""
-    if num_features <= _NUM_DIRECTIONS:
-        return torch.eye(num_features)
-    return torch.randn(num_features, _NUM_DIRECTIONS, generator=generator)
-
-
-def _margin(threshold: float, num_features: int) -> float:
-    if num_features <= _NUM_DIRECTIONS:
-        return 1e-4
-    return _DEVIATIONS * (1 - threshold**2) / math.sqrt(_NUM_DIRECTIONS) + 1e-4
-
-
-def _full(
-    rows_BD: Tensor, left_P: Tensor, rows_of: Callable[[Tensor], Tensor], ids_P: Tensor
-) -> Tensor:
-    """The full cosines of pairs: of a row of the block, and of an example by its id."""
-    full_P = torch.empty(len(left_P), device=rows_BD.device)
-    for pairs in row_blocks(len(left_P), 16 * rows_BD.shape[1]):
-        full_P[pairs] = (rows_BD[left_P[pairs]] * rows_of(ids_P[pairs])).sum(dim=-1)
-    return full_P
-
-
-def _take_best(
-    best_B: Tensor, place_B: Tensor, left_P: Tensor, found_P: Tensor, full_P: Tensor
-) -> None:
-    """Note for each row of the block what it is most like, in place; ties to the first kept."""
-    before_B = best_B.clone()
-    best_B.scatter_reduce_(0, left_P, full_P, "amax")
-    is_best_P = (full_P == best_B[left_P]) & (full_P > before_B[left_P])
-    # Backwards, so that the first one is what stays.
-    for row, place in zip(
-        left_P[is_best_P].flip(0).tolist(), found_P[is_best_P].flip(0).tolist(), strict=True
-    ):
-        place_B[row] = place
-
-
-def _go_through(cosines_BB: Tensor, stays_B: Tensor, threshold: float) -> None:
-    """Drop from those that stay, in place, who is like an earlier one that stays."""
-    alike_BB = (cosines_BB >= threshold).triu_(1)
-    for row in torch.nonzero(alike_BB.any(dim=1)).flatten().tolist():
-        if stays_B[row]:
-            stays_B &= ~alike_BB[row]
+    scaling = scaling_of(features_ND, torch.ones(len(features_ND), dtype=torch.float64))
+    return _Rows(features_ND, scaling.mean_D.float(), scaling.inverse_D.float())

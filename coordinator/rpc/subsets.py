@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,6 +10,7 @@ import grpc.aio
 
 from lipt.common.blobs.messages import blob_from_proto
 from lipt.common.subsets.difference import Difference, Examples
+from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.subsets.sending import Sending
 from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
@@ -19,28 +18,6 @@ from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-# A client that waits hears something at least this often.
-_SIGN_OF_LIFE_SECONDS = 5.0
-
-
-class _Progress:
-    """What a computation reported last; what came before it is not sent any more."""
-
-    def __init__(self) -> None:
-        self.latest = pb.SubsetProgress()
-        self.news = asyncio.Event()
-
-    def report(self, activity: str, done: int, total: int) -> None:
-        self.latest = pb.SubsetProgress(activity=activity, done=done, total=total)
-        self.news.set()
-
-    async def next(self) -> None:
-        """Wait for news, or until a sign of life is due."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
-                await self.news.wait()
-        self.news.clear()
 
 
 class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
@@ -53,17 +30,13 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
         self, request: pb.GetSubsetRequest, context: Context
     ) -> AsyncIterator[pb.GetSubsetResponse]:
         """Compute or read a subset, and stream it."""
-        progress = _Progress()
-        answering = asyncio.ensure_future(self._subsets.get(_query(request), progress.report))
-        answering.add_done_callback(lambda _: progress.news.set())
-        try:
-            while not answering.done():
-                await progress.next()
-                if not answering.done():
-                    yield pb.GetSubsetResponse(progress=progress.latest)
+        query = _query(request)
+        with Answering(lambda report: self._subsets.get(query, report)) as answering:
+            while (latest := await answering.next_report()) is not None:
+                activity, done, total = latest
+                progress = pb.SubsetProgress(activity=activity, done=done, total=total)
+                yield pb.GetSubsetResponse(progress=progress)
             answer = answering.result()
-        finally:
-            answering.cancel()
         previous = request.previous if request.accept_difference else ""
         sending = await self._subsets.sending(answer.subset, previous)
         yield pb.GetSubsetResponse(subset=_description(answer, sending))

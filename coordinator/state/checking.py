@@ -13,7 +13,7 @@ from lipt.common.errors import InvalidBlobNameError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.contents import Contents, open_read_only, read_contents
 from lipt.coordinator.state.needs import needed_blobs
-from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 
 # An index of 8 bytes and a weight of 4.
 _EXAMPLE_BYTES = 12
@@ -25,6 +25,7 @@ class Checked:
 
     num_runs: int
     num_subsets: int
+    num_diagnoses: int
     num_blobs: int
     num_bytes: int
     problems: tuple[str, ...]
@@ -56,6 +57,7 @@ def check_state(directory: Path) -> Checked:
     return Checked(
         num_runs=len(contents.runs),
         num_subsets=len(contents.subsets),
+        num_diagnoses=len(contents.diagnoses),
         num_blobs=len(blobs),
         num_bytes=sum(blobs.values()),
         problems=tuple(problems),
@@ -80,6 +82,8 @@ def _record_problems(contents: Contents) -> Iterator[str]:
         yield from _run_problems(run)
     for subset in contents.subsets:
         yield from _subset_problems(subset, known)
+    for diagnosis in contents.diagnoses:
+        yield from _diagnosis_problems(diagnosis, known)
 
 
 def _run_problems(run: RunRecord) -> Iterator[str]:
@@ -109,6 +113,11 @@ def _subset_problems(subset: SubsetRecord, known: set[str]) -> Iterator[str]:
         yield f"{name}: its digest {subset.digest[:12]} is not its blob's"
     if subset.blob.size_bytes != _EXAMPLE_BYTES * subset.num_examples:
         yield (f"{name}: {subset.num_examples} examples do not take {subset.blob.size_bytes} bytes")
+
+
+def _diagnosis_problems(diagnosis: DiagnosisRecord, known: set[str]) -> Iterator[str]:
+    if diagnosis.run_id and diagnosis.run_id not in known:
+        yield f"diagnosis {diagnosis.key[:12]} of run {diagnosis.run_id}: there is no such run"
 
 
 def _blob_problem(path: Path) -> str | None:

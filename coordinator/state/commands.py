@@ -42,7 +42,8 @@ def check(state_dir: StateDir) -> None:
     for problem in checked.problems:
         typer.echo(problem)
     typer.echo(
-        f"{state_dir}: {checked.num_runs} runs, {checked.num_subsets} subsets and "
+        f"{state_dir}: {checked.num_runs} runs, {checked.num_subsets} subsets, "
+        f"{checked.num_diagnoses} diagnoses and "
         f"{checked.num_blobs} blobs ({_megabytes(checked.num_bytes)}), "
         f"{len(checked.problems) or 'no'} problem{'' if len(checked.problems) == 1 else 's'}"
     )

@@ -14,11 +14,18 @@ from pydantic import ValidationError
 from lipt.common.config.validation import explain
 from lipt.common.errors import LiptError, StateError
 from lipt.coordinator.state.migrations import MIGRATIONS
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import (
+    DiagnosisRecord,
+    LearnerRecord,
+    RunRecord,
+    SubsetRecord,
+)
 
 DATABASE = "lipt.db"
 
-RecordT = TypeVar("RecordT", RunRecord, LearnerRecord, SubsetRecord)
+RecordT = TypeVar("RecordT", RunRecord, LearnerRecord, SubsetRecord, DiagnosisRecord)
+# The first with a table of them.
+_SCHEMA_OF_DIAGNOSES = 3
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Contents:
     schema: int
     runs: tuple[RunRecord, ...]
     subsets: tuple[SubsetRecord, ...]
+    diagnoses: tuple[DiagnosisRecord, ...]
     problems: tuple[str, ...]
 
 
@@ -52,7 +60,7 @@ def open_read_only(directory: Path) -> sqlite3.Connection:
 
 
 def read_contents(directory: Path) -> Contents:
-    """All runs and subsets of a state directory, in one consistent view.
+    """All runs, subsets and diagnoses of a state directory, in one consistent view.
 
     Raises:
         StateError: there is no database, it is damaged, or of a newer version.
@@ -78,7 +86,12 @@ def _read(connection: sqlite3.Connection, directory: Path) -> Contents:
     runs = read_runs(connection, problems)
     query = "SELECT run_id, subset_key, body FROM subsets ORDER BY run_id, subset_key"
     subsets = tuple(subset for _, subset in _rows(connection, query, SubsetRecord, problems))
-    return Contents(schema, runs, subsets, tuple(problems))
+    diagnoses: tuple[DiagnosisRecord, ...] = ()
+    if schema >= _SCHEMA_OF_DIAGNOSES:
+        query = "SELECT ifnull(run_id, ''), diagnosis_key, body FROM diagnoses ORDER BY 1, 2"
+        found = _rows(connection, query, DiagnosisRecord, problems)
+        diagnoses = tuple(diagnosis for _, diagnosis in found)
+    return Contents(schema, runs, subsets, diagnoses, tuple(problems))
 
 
 def read_runs(connection: sqlite3.Connection, problems: list[str]) -> tuple[RunRecord, ...]:
@@ -111,5 +124,7 @@ def _rows(
         except (ValidationError, LiptError) as error:
             why = explain(error) if isinstance(error, ValidationError) else str(error)
             what = record.__name__.removesuffix("Record").lower()
-            name = f"{what} {key} of run {run_id}" if key != "" else f"{what} {run_id}"
+            named = f"{what} {key}" if key != "" else what
+            whose = f" of run {run_id}" if key != "" else f" {run_id}"
+            name = named + (whose if run_id else "")
             problems.append(f"the record of {name} cannot be read: {why[:500]}")

@@ -1,4 +1,4 @@
-"""Database: runs, learners and subsets on disk, durable when a call returns.
+"""Database: runs, learners, subsets and diagnoses on disk, durable when a call returns.
 
 One thread owns the connection, so that an fsync never holds up the event loop.
 """
@@ -16,7 +16,12 @@ from typing import Self, TypeVar
 from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import read_runs
 from lipt.coordinator.state.migrations import migrate
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import (
+    DiagnosisRecord,
+    LearnerRecord,
+    RunRecord,
+    SubsetRecord,
+)
 
 ResultT = TypeVar("ResultT")
 
@@ -96,6 +101,19 @@ class Database:
         """Write a subset."""
         await self._do(lambda: _save_subset(self._connection, subset))
 
+    async def find_diagnosis(self, key: str) -> DiagnosisRecord | None:
+        """The diagnosis that was computed under this key."""
+        rows = await self._do(
+            lambda: self._connection.execute(
+                "SELECT body FROM diagnoses WHERE diagnosis_key = ?", (key,)
+            ).fetchall()
+        )
+        return DiagnosisRecord.model_validate_json(rows[0][0]) if rows else None
+
+    async def save_diagnosis(self, diagnosis: DiagnosisRecord) -> None:
+        """Write a diagnosis."""
+        await self._do(lambda: _save_diagnosis(self._connection, diagnosis))
+
     async def _do(self, action: Callable[[], ResultT]) -> ResultT:
         # A cancelled caller must not leave a transaction half awaited.
         loop = asyncio.get_running_loop()
@@ -174,6 +192,15 @@ def _save_subset(connection: sqlite3.Connection, subset: SubsetRecord) -> None:
             "INSERT INTO subsets (subset_key, run_id, body) VALUES (?, ?, ?) "
             "ON CONFLICT (subset_key) DO UPDATE SET body = excluded.body",
             (subset.key, subset.run_id, subset.model_dump_json()),
+        )
+
+
+def _save_diagnosis(connection: sqlite3.Connection, diagnosis: DiagnosisRecord) -> None:
+    with _transaction(connection):
+        connection.execute(
+            "INSERT INTO diagnoses (diagnosis_key, run_id, body) VALUES (?, ?, ?) "
+            "ON CONFLICT (diagnosis_key) DO UPDATE SET body = excluded.body",
+            (diagnosis.key, diagnosis.run_id or None, diagnosis.model_dump_json()),
         )
 
 

@@ -34,6 +34,14 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE INDEX subsets_by_run ON subsets (run_id);
     """,
+    # A diagnosis of the data alone is of no run.
+    """
+    CREATE TABLE diagnoses (
+        diagnosis_key TEXT PRIMARY KEY,
+        run_id        TEXT REFERENCES runs (run_id) ON DELETE CASCADE,
+        body          TEXT NOT NULL
+    ) STRICT;
+    """,
 )
 
 

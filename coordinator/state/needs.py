@@ -26,13 +26,17 @@ def needed_blobs(contents: Contents) -> tuple[Need, ...]:
 
     A run needs its weights for ever, its shards while learners are to be trained on
     them, and its learners' results and snapshots unless it failed or was cancelled:
-    strategies that watch training read them. A subset needs its examples.
+    strategies that watch training read them. A subset needs its examples, a diagnosis its file.
     """
     return (
         *(need for run in contents.runs for need in _of_run(run)),
         *(
             Need(subset.blob, f"subset {subset.strategy} ({subset.digest[:12]}) of {subset.run_id}")
             for subset in contents.subsets
+        ),
+        *(
+            Need(diagnosis.blob, f"diagnosis {diagnosis.proxy} of {diagnosis.run_id or 'the data'}")
+            for diagnosis in contents.diagnoses
         ),
     )
 

@@ -217,3 +217,19 @@ class SubsetRecord(_Record):
     manifest: dict[str, object]
     blob: Blob
     created_at: float
+
+
+class DiagnosisRecord(_Record):
+    """A computed diagnosis; `blob` is its file."""
+
+    key: str
+    # Empty where the data alone was looked at.
+    run_id: str
+    proxy: str
+    num_examples: int
+    fingerprint: str
+    # Of the caller's own; empty where there were none.
+    features_sha256: str
+    manifest: dict[str, object]
+    blob: Blob
+    created_at: float

@@ -41,6 +41,7 @@ ProcessEndedError         LifecycleError    PROCESS_ENDED          INTERNAL     
 CorruptChunkError         TransferError     CORRUPT_CHUNK          DATA_LOSS            again
 CorruptBlobError          TransferError     CORRUPT_BLOB           DATA_LOSS            again
 SubsetError               TransferError     BAD_SUBSET             DATA_LOSS            again
+DiagnosisError            TransferError     BAD_DIAGNOSIS          DATA_LOSS            again
 WrongOffsetError          TransferError     WRONG_OFFSET           FAILED_PRECONDITION  again
 UploadInProgressError     TransferError     UPLOAD_IN_PROGRESS     ABORTED              again
 UnreachableError          UnavailableError  UNREACHABLE            UNAVAILABLE          again

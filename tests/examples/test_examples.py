@@ -28,6 +28,16 @@ def test_every_example_is_run_here_and_named_in_their_readme() -> None:
         assert f'"{path.name}"' in here or path.name == "mine.py"
 
 
+def test_the_data_is_diagnosed(run_example: Run) -> None:
+    first, *issues, last = run_example("diagnose.py").stdout.splitlines()
+    assert first.startswith("<Diagnosis of 1,797 examples")
+    assert all(re.fullmatch(r"row \d+: labelled \d, looks like \d", line) for line in issues)
+    match = re.fullmatch(r"(\d+) of 1797 examples are left", last)
+    assert match is not None, last
+    # Digits are clean: hardly any has a wrong label or a double.
+    assert 1700 < int(match[1]) <= 1797
+
+
 def test_one_subset_is_asked_for_kept_and_trained_on(run_example: Run, tmp_path: Path) -> None:
     said = run_example("one_subset.py", EPOCHS="2").stdout
     subset = Subset.load(tmp_path / "subset.npy")

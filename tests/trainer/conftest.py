@@ -22,6 +22,8 @@ from lipt.v1 import (
     blob_pb2,
     blob_pb2_grpc,
     config_pb2,
+    diagnosis_pb2,
+    diagnosis_pb2_grpc,
     info_pb2,
     info_pb2_grpc,
     run_pb2,
@@ -80,6 +82,7 @@ class FakeCoordinator:
     refusal: Refusal | None = None
     watch_scripts: list[list[Step]] = field(default_factory=list)
     subset_scripts: list[list[Step]] = field(default_factory=list)
+    diagnosis_scripts: list[list[Step]] = field(default_factory=list)
     strategies: list[subset_pb2.Strategy] = field(default_factory=list)
     info: info_pb2.GetInfoResponse = field(default_factory=info_pb2.GetInfoResponse)
     blobs: dict[str, bytes] = field(default_factory=dict)
@@ -167,6 +170,19 @@ class _Subsets(subset_pb2_grpc.SubsetServiceServicer):
         return subset_pb2.ListStrategiesResponse(strategies=self._fake.strategies)
 
 
+class _Diagnoses(diagnosis_pb2_grpc.DiagnosisServiceServicer):
+    def __init__(self, fake: FakeCoordinator) -> None:
+        self._fake = fake
+
+    def Diagnose(self, request: Any, context: Any) -> Iterator[diagnosis_pb2.DiagnoseResponse]:
+        self._fake.requests.append(request)
+        for step in self._fake.diagnosis_scripts.pop(0):
+            if not isinstance(step, diagnosis_pb2.DiagnoseResponse):
+                step.abort(context)
+                return
+            yield step
+
+
 class _Blobs(blob_pb2_grpc.BlobServiceServicer):
     def __init__(self, fake: FakeCoordinator) -> None:
         self._fake = fake
@@ -214,6 +230,7 @@ def serve() -> Iterator[Callable[[FakeCoordinator | None], str]]:
         if fake is not None:
             run_pb2_grpc.add_RunServiceServicer_to_server(_Runs(fake), server)
             subset_pb2_grpc.add_SubsetServiceServicer_to_server(_Subsets(fake), server)
+            diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(_Diagnoses(fake), server)
             blob_pb2_grpc.add_BlobServiceServicer_to_server(_Blobs(fake), server)
             info_pb2_grpc.add_InfoServiceServicer_to_server(_Info(fake), server)
         port = server.add_insecure_port("127.0.0.1:0")

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from lipt.trainer.cli.commands import (
     compare,
     demo,
+    diagnose,
     doctor,
     report,
     run,
@@ -77,6 +78,7 @@ main = typer.Typer(
 main.add_typer(run.app, name="run")
 main.add_typer(subset.app, name="subset")
 main.add_typer(weights.app, name="weights")
+main.command("diagnose")(diagnose.diagnose)
 main.command("train")(train.train)
 main.command("compare")(compare.compare)
 main.command("report")(report.report)

@@ -19,15 +19,17 @@ from lipt.common.errors import InvalidRequestError, ProxyError, RunFailedError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
 from lipt.trainer.client.conversion import view_of
+from lipt.trainer.client.diagnosis_stream import fetch_diagnosis
 from lipt.trainer.client.sources import Features, Source, features_source, weights_source
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
 from lipt.trainer.client.watching import get_run, watch_run
 from lipt.trainer.connection.connection import CREATE_SECONDS, Connection
 from lipt.trainer.connection.reconnection import Reconnection
+from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import BlobView, InfoView, ProgressView, RunView, StrategyView, WeightsKind
 from lipt.trainer.writing.files import place
-from lipt.v1 import config_pb2, info_pb2, run_pb2, subset_pb2
+from lipt.v1 import config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
@@ -233,6 +235,44 @@ class Client(AbstractContextManager["Client"]):
                 "Install the version of this side there, or name no proxy."
             )
         return subset
+
+    def diagnose(
+        self,
+        run: str | None = None,
+        proxy: str | None = None,
+        *,
+        features: Features | None = None,
+        on_progress: Callable[[ProgressView], None] | None = None,
+    ) -> Diagnosis:
+        """What is wrong with the coordinator's data: labels, duplicates, outliers, classes.
+
+        It needs neither a run nor a worker. The first request computes it; the coordinator
+        keeps it for the next.
+
+        Args:
+            run: id, name, or "latest", whose learners help to see; None for the data alone.
+            proxy: what looks at the data, as HEAD:FEATURES ("ridge:patches"); None lets the
+                coordinator choose.
+            features: of your own: a safetensors file, its content, or {"features": N x d}.
+                Row i is example i.
+            on_progress: called as the computation goes on.
+
+        Raises:
+            UnknownRunError: there is no run of that name.
+            RunNotReadyError: it has no learners yet.
+            UnknownNameError: there is no such proxy.
+            FeaturesError: `features` is not safetensors, or does not fit the data set.
+            DiagnosisError: what arrived is not what was announced.
+        """
+        request = diagnosis_pb2.DiagnoseRequest(run_id=run, proxy=proxy)
+        if features is not None:
+            request.features.CopyFrom(blob_to_proto(self._upload(features_source(features))))
+        return fetch_diagnosis(
+            self._connection,
+            request,
+            on_progress,
+            reconnection=Reconnection(self._reconnect_seconds),
+        )
 
     def strategies(self) -> list[StrategyView]:
         """The selection strategies that the coordinator offers."""

@@ -14,7 +14,13 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.idle import IdleWatchdog
 from lipt.common.rpc.status import from_rpc_error
 from lipt.trainer.connection.forking import ForkAwareChannel
-from lipt.v1 import blob_pb2_grpc, info_pb2_grpc, run_pb2_grpc, subset_pb2_grpc
+from lipt.v1 import (
+    blob_pb2_grpc,
+    diagnosis_pb2_grpc,
+    info_pb2_grpc,
+    run_pb2_grpc,
+    subset_pb2_grpc,
+)
 
 # A coordinator answers within milliseconds; this is for one that is swapping.
 CONTROL_SECONDS = 30.0
@@ -33,6 +39,7 @@ class Stubs:
     def __init__(self, channel: grpc.Channel) -> None:
         self.runs = run_pb2_grpc.RunServiceStub(channel)
         self.subsets = subset_pb2_grpc.SubsetServiceStub(channel)
+        self.diagnoses = diagnosis_pb2_grpc.DiagnosisServiceStub(channel)
         self.blobs = blob_pb2_grpc.BlobServiceStub(channel)
         self.info = info_pb2_grpc.InfoServiceStub(channel)
         self.close = channel.close

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
-from torch import Tensor
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
@@ -20,6 +16,7 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.comparison.verdict import Answers, answers, verdict
+from lipt.trainer.report.pictures import data_url
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import InfoView, RunView
 
@@ -157,16 +154,7 @@ def _thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, .
         Thumbnail(
             row=row,
             label=dataset.class_names[int(dataset.labels_N[row])],
-            data_url=_data_url(image_CHW),
+            data_url=data_url(image_CHW, _THUMBNAIL_PIXELS),
         )
         for row, image_CHW in zip(rows.tolist(), images_BCHW, strict=True)
     )
-
-
-def _data_url(image_CHW: Tensor) -> str:
-    pixels_HWC = image_CHW.permute(1, 2, 0).contiguous().numpy()
-    picture = Image.fromarray(pixels_HWC[..., 0] if pixels_HWC.shape[-1] == 1 else pixels_HWC)
-    picture.thumbnail((_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS))
-    content = io.BytesIO()
-    picture.save(content, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import resources
 
-from lipt.common.imports.extras import import_extra
 from lipt.trainer.comparison import table
 from lipt.trainer.comparison.baselines import EVERYTHING
 from lipt.trainer.comparison.outcomes import Outcome
@@ -18,8 +16,8 @@ from lipt.trainer.report.plot import (
     interval_scale,
     soup_by_learner,
 )
+from lipt.trainer.report.templates import open_templates
 from lipt.trainer.views import LearnerView
-from lipt.trainer.writing.formatting import format_bytes, format_percent
 
 
 def render(report: Report) -> str:
@@ -28,16 +26,7 @@ def render(report: Report) -> str:
     Raises:
         MissingExtraError: jinja2 is not installed.
     """
-    jinja2 = import_extra("jinja2", package="jinja2", extra="report", needed_for="lipt report")
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        loader=jinja2.FunctionLoader(_source),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["percent"] = format_percent
-    environment.filters["size"] = format_bytes
+    environment = open_templates("lipt report")
     run, rows = report.run, report.outcomes
     learners = in_soup_order(run.learners)
     tried = [learner.ingredient for learner in learners if learner.ingredient is not None]
@@ -76,10 +65,6 @@ def _courses(rows: Sequence[Outcome]) -> list[tuple[float, Sequence[Outcome], Pl
         if plot is not None:
             found.append((fraction, [*within, *everything], plot))
     return found
-
-
-def _source(name: str) -> str:
-    return resources.files("lipt.trainer.report").joinpath(name).read_text("utf-8")
 
 
 def in_soup_order(learners: Sequence[LearnerView]) -> list[LearnerView]:

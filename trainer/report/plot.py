@@ -10,7 +10,7 @@ from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.views import IngredientView
 
 WIDTH = 640
-_LEFT, _RIGHT, _TOP = 56, WIDTH - 12, 12
+LEFT, RIGHT, TOP = 56, WIDTH - 12, 12
 # More labels than this would run into each other.
 _MOST_LABELS = 24
 # Values closer together than this are drawn as one.
@@ -49,8 +49,8 @@ def accuracy_against_cost(rows: Sequence[Outcome]) -> Plot:
     ys = [row.mean_accuracy + sign * row.std_accuracy for row in rows for sign in (-1, 1)]
     x_ticks = nice_ticks(0.0, max(row.total_seconds for row in rows))
     y_ticks = nice_ticks(min(ys), max(ys))
-    x = Scale(x_ticks[0], x_ticks[-1], _LEFT, _RIGHT)
-    return Plot(320, x, Scale(y_ticks[0], y_ticks[-1], 276, _TOP), x_ticks, y_ticks)
+    x = Scale(x_ticks[0], x_ticks[-1], LEFT, RIGHT)
+    return Plot(320, x, Scale(y_ticks[0], y_ticks[-1], 276, TOP), x_ticks, y_ticks)
 
 
 def accuracy_over_time(rows: Sequence[Outcome]) -> Plot | None:
@@ -61,8 +61,8 @@ def accuracy_over_time(rows: Sequence[Outcome]) -> Plot | None:
     x_ticks = nice_ticks(0.0, max(look.seconds for look in looks))
     ys = [look.accuracy for look in looks]
     y_ticks = nice_ticks(min(ys), max(ys))
-    x = Scale(x_ticks[0], x_ticks[-1], _LEFT, _RIGHT)
-    return Plot(320, x, Scale(y_ticks[0], y_ticks[-1], 276, _TOP), x_ticks, y_ticks)
+    x = Scale(x_ticks[0], x_ticks[-1], LEFT, RIGHT)
+    return Plot(320, x, Scale(y_ticks[0], y_ticks[-1], 276, TOP), x_ticks, y_ticks)
 
 
 def soup_by_learner(tried: Sequence[IngredientView]) -> Plot:
@@ -73,8 +73,8 @@ def soup_by_learner(tried: Sequence[IngredientView]) -> Plot:
     highest = max(max(part.accuracy, part.soup_accuracy) for part in tried)
     x_ticks = range(0, len(tried), math.ceil(len(tried) / _MOST_LABELS))
     y_ticks = nice_ticks(0.0, highest)
-    x = Scale(0, len(tried), _LEFT, _RIGHT)
-    return Plot(240, x, Scale(0.0, y_ticks[-1], 200, _TOP), x_ticks, y_ticks)
+    x = Scale(0, len(tried), LEFT, RIGHT)
+    return Plot(240, x, Scale(0.0, y_ticks[-1], 200, TOP), x_ticks, y_ticks)
 
 
 def interval_scale(rows: Sequence[Outcome]) -> Scale:

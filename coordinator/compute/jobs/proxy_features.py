@@ -43,15 +43,16 @@ _SMALLEST_PICTURE = 4
 class ProxyQuestion:
     """What signals are wanted.
 
-    weights: of the model that the feature `soup` is of.
+    image: how a model is given images; None without a run.
+    weights: of the model that the feature `soup` is of; None without a run.
     features: the request's own, where it has some.
     trajectories: the run's learners, where they led to `weights`.
     """
 
     config: RunConfig
-    image: ImageFormat
+    image: ImageFormat | None
     proxy: Proxy
-    weights: BlobName
+    weights: BlobName | None
     features: BlobName | None = None
     trajectories: Trajectories | None = None
 
@@ -71,7 +72,7 @@ class FeatureMaker:
         there = {
             Kind.USER: question.features is not None,
             Kind.PATCHES: min(context.dataset.image_shape[1:]) >= _SMALLEST_PICTURE,
-            Kind.SOUP: True,
+            Kind.SOUP: question.weights is not None,
             Kind.LEARNERS: self.num_learners > 0,
             Kind.BACKBONE: context.settings.backbone is not None,
         }
@@ -106,6 +107,8 @@ class FeatureMaker:
             "features=...), or leave `user` out.",
             Kind.PATCHES: f"the data's images of {channels}x{height}x{width} are no pictures to "
             "take patches of. Leave `patches` out.",
+            Kind.SOUP: "no run is named whose weights they could be of. Name one, or leave `soup` "
+            "out.",
             Kind.LEARNERS: "the weights that are selected on are not what the run's learners "
             "became. Leave `weights` unset, or leave `learners` out.",
             Kind.BACKBONE: "the coordinator has none. Its operator starts it with "
@@ -145,7 +148,7 @@ class FeatureMaker:
 
     def _soup(self) -> Extractor:
         config, context = self.question.config, self._context
-        model = context.loaded_model(config, self.question.weights)
+        model = context.loaded_model(config, _given(self.question.weights))
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return self._bank(model, [lambda: weights], None)
 
@@ -168,7 +171,7 @@ class FeatureMaker:
         bank = ModelBank(
             model,
             loaders,
-            self.question.image,
+            _given(self.question.image),
             self._context.device,
             self._context.batch_size,
             batch_norm_images_MCHW,

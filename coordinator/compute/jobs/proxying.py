@@ -89,7 +89,7 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
         context.dataset.fingerprint,
         config.evaluation_threads,
         str(context.device),
-        (question.weights.sha256, config.model, question.image)
+        (question.weights, config.model, question.image)
         if proxy.may_use(Kind.SOUP) or proxy.may_use(Kind.LEARNERS)
         else None,
         (question.trajectories, statistics if soup.reestimate_batch_norm else None)

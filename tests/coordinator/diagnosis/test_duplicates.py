@@ -6,7 +6,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.coordinator.diagnosis import duplicates
-from lipt.coordinator.diagnosis.duplicates import Duplicates, find_duplicates
+from lipt.coordinator.diagnosis.duplicates import (
+    Duplicates,
+    find_duplicates,
+    likeness_of_features,
+    likeness_of_pictures,
+)
+from lipt.coordinator.diagnosis.pictures import look_at
 
 
 def found_in(
@@ -19,12 +25,12 @@ def found_in(
 ) -> Duplicates:
     count = len(features_ND)
     return find_duplicates(
-        features_ND,
         torch.tensor(labels or [0] * count),
         torch.tensor(quality or [1.0] * count),
         digests or distinct(count),
-        generator=torch.Generator().manual_seed(0),
-        threshold=threshold,
+        likeness_of_features(
+            features_ND, generator=torch.Generator().manual_seed(0), threshold=threshold
+        ),
     )
 
 
@@ -42,7 +48,7 @@ def on_a_circle(*degrees: float) -> Tensor:
 
 def test_exact_duplicates_go_to_the_best_label() -> None:
     found = found_in(
-        torch.empty(5, 0),
+        torch.eye(5),
         quality=[0.5, 0.9, 0.2, 0.9, 0.5],
         digests=[b"a", b"b", b"a", b"a", b"c"],
         labels=[0, 1, 0, 1, 2],
@@ -54,7 +60,7 @@ def test_exact_duplicates_go_to_the_best_label() -> None:
 
 
 def test_of_equal_labels_the_lowest_id_is_kept() -> None:
-    found = found_in(torch.empty(3, 0), digests=[b"a", b"a", b"a"])
+    found = found_in(torch.eye(3), digests=[b"a", b"a", b"a"])
     assert found.kept_N.tolist() == [0, 0, 0]
     assert found.conflicting == 0
 
@@ -68,9 +74,9 @@ def test_duplicates_do_not_chain() -> None:
     assert found_in(features_ND, quality=quality).kept_N[:3].tolist() == [1, 1, 1]
 
 
-def test_a_duplicate_goes_to_what_it_is_most_like() -> None:
-    # 20 is like both 0 and 45; 0 and 45 (cosine 0.71) are not alike.
-    quality = [0.9, 0.8, 0.5, *[0.1] * 9]
+def test_a_duplicate_goes_to_the_first_that_was_kept() -> None:
+    # 28 is like both 0 and 45; 0 and 45 (cosine 0.71) are not alike.
+    quality = [0.8, 0.9, 0.5, *[0.1] * 9]
     found = found_in(on_a_circle(0, 45, 28), quality=quality)
     assert found.kept_N[:3].tolist() == [0, 1, 1]
 
@@ -106,14 +112,31 @@ def slowly(features_ND: Tensor, quality_N: Tensor, threshold: float) -> list[int
     kept: list[int] = []
     stands_for = {}
     for one in quality_N.argsort(descending=True, stable=True).tolist():
-        alike = [(float(unit[one] @ unit[other]), -place) for place, other in enumerate(kept)]
-        best = max(alike, default=(-1.0, 0))
-        if best[0] >= threshold:
-            stands_for[one] = kept[-best[1]]
-        else:
-            stands_for[one] = one
+        alike = [other for other in kept if float(unit[one] @ unit[other]) >= threshold]
+        stands_for[one] = alike[0] if alike else one
+        if not alike:
             kept.append(one)
     return [stands_for[one] for one in range(len(features_ND))]
+
+
+def test_pictures_are_alike_by_their_pixels_a_pixel_apart() -> None:
+    generator = torch.Generator().manual_seed(1)
+    coarse = torch.rand(40, 3, 8, 8, generator=generator) * 150
+    pixels = functional.interpolate(coarse, (34, 34), mode="bilinear")
+    originals = pixels[:, :, 1:33, 1:33]
+    moved = pixels[:, :, 2:34, :32] * 1.2
+    noisy = originals + 4 * torch.randn(originals.shape, generator=generator)
+    images = torch.cat((originals, moved, noisy, originals)).clamp(0, 255).to(torch.uint8)
+    pictures = look_at(lambda ids: images[ids], len(images))
+    found = find_duplicates(
+        torch.tensor([0] * 40 + [1] * 40 + [0] * 80),
+        torch.ones(160),
+        pictures.digests,
+        likeness_of_pictures(pictures, lambda ids: images[ids]),
+    )
+    assert found.kept_N.tolist() == list(range(40)) * 4
+    assert (found.exact_groups, found.near_groups, found.surplus) == (40, 40, 120)
+    assert found.conflicting == 40
 
 
 def test_exact_and_near_duplicates_share_a_group() -> None:

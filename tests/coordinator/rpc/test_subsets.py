@@ -12,7 +12,7 @@ from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.subsets.difference import Difference, Examples
 from lipt.coordinator.compute.process import OnProgress
-from lipt.coordinator.rpc import subsets as rpc
+from lipt.coordinator.rpc import answering
 from lipt.coordinator.rpc.subsets import SubsetService
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.state.records import SubsetRecord
@@ -151,7 +151,7 @@ async def test_a_difference_is_sent_only_to_who_accepts_it(stub: Any, subsets: F
 async def test_who_waits_hears_that_the_service_is_alive(
     stub: Any, subsets: FakeSubsets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rpc, "_SIGN_OF_LIFE_SECONDS", 0.01)
+    monkeypatch.setattr(answering, "_SIGN_OF_LIFE_SECONDS", 0.01)
     call = aiter(stub.GetSubset(pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)))
     signs = [(await anext(call)).progress for _ in range(3)]
     assert signs == [pb.SubsetProgress(activity="computing", done=1, total=2)] * 3

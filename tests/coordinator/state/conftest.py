@@ -11,7 +11,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 
 NUM_EXAMPLES = 2
 
@@ -66,10 +66,23 @@ class StateBench:
             created_at=1.0,
         )
 
+    def diagnosis(self, run_id: str = "") -> DiagnosisRecord:
+        return DiagnosisRecord(
+            key=f"diagnosis of {run_id}",
+            run_id=run_id,
+            proxy="auto",
+            num_examples=NUM_EXAMPLES,
+            fingerprint="f" * 64,
+            features_sha256="",
+            manifest={},
+            blob=self.put(f"diagnosis of {run_id}"),
+            created_at=1.0,
+        )
+
 
 @pytest.fixture
 async def state(tmp_path: Path, make_run: Callable[..., RunRecord]) -> StateBench:
-    """One run that is ready, with a subset; one in training; one that was cancelled."""
+    """One run that is ready, with a subset; one in training; one that was cancelled; diagnoses."""
     bench = StateBench(tmp_path / "state")
     database = Database.open(bench.directory / "lipt.db")
     done, leased, queued = LearnerState.DONE, LearnerState.LEASED, LearnerState.QUEUED
@@ -83,5 +96,7 @@ async def state(tmp_path: Path, make_run: Callable[..., RunRecord]) -> StateBenc
     for run in (ready, training, cancelled):
         await database.save_run(run, run.learners)
     await database.save_subset(bench.subset(ready))
+    for run_id in ("", "ready"):
+        await database.save_diagnosis(bench.diagnosis(run_id))
     await database.close()
     return bench

@@ -22,7 +22,7 @@ def execute(directory: Path, statement: str) -> None:
 def test_whole_state_has_no_problem(state: StateBench) -> None:
     checked = check_state(state.directory)
     assert checked.problems == ()
-    assert (checked.num_runs, checked.num_subsets) == (3, 1)
+    assert (checked.num_runs, checked.num_subsets, checked.num_diagnoses) == (3, 1, 2)
     files = list((state.directory / "blobs").glob("*/*"))
     assert checked.num_blobs == len(files)
     assert checked.num_bytes == sum(path.stat().st_size for path in files)
@@ -47,6 +47,8 @@ async def test_state_is_checked_while_it_is_served(state: StateBench) -> None:
         ("training shard 1", "the shard of learner 1 of run name-training"),
         ("cancelled theta*", r"theta\* of run name-cancelled"),
         ("x" * 24, "subset grand .* of ready"),
+        ("diagnosis of ", "diagnosis auto of the data"),
+        ("diagnosis of ready", "diagnosis auto of ready"),
     ],
 )
 def test_missing_blob_is_named_with_who_needs_it(state: StateBench, text: str, whose: str) -> None:
@@ -77,6 +79,15 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
         ("UPDATE learners SET body = '{' WHERE run_id = 'ready'", "learner 0 of run ready cannot"),
         ("UPDATE runs SET body = json_remove(body, '$.fingerprint')", "run cancelled cannot be"),
         ("UPDATE subsets SET body = json_set(body, '$.lie', 1)", "subset k+ of run ready cannot"),
+        (
+            "UPDATE diagnoses SET body = '{' WHERE run_id IS NULL",
+            "of diagnosis diagnosis of  cannot",
+        ),
+        ("UPDATE diagnoses SET body = '{' WHERE run_id = 'ready'", "ready of run ready cannot"),
+        (
+            "UPDATE diagnoses SET body = json_set(body, '$.run_id', 'x') WHERE run_id IS NULL",
+            "diagnosis diagnosis of of run x: there is no such run",
+        ),
         ("DELETE FROM runs WHERE run_id = 'ready'", "belongs to no row of runs"),
         ("DELETE FROM learners WHERE run_id = 'ready' AND learner_index = 0", "some are missing"),
         (

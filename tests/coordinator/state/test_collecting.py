@@ -29,6 +29,7 @@ def test_what_no_run_needs_goes_and_the_rest_stays(state: StateBench) -> None:
     assert [text for text in gone if state.has(text)] == []
     stays = ["ready result 0", "ready snapshot 0", "training shard 1", "training shard 2"]
     stays += ["cancelled theta*", "ready theta_p", "uploaded weights", "x" * 24]
+    stays += ["diagnosis of ", "diagnosis of ready"]
     assert [text for text in stays if not state.has(text)] == []
     assert [path.name for path in (state.directory / "signals").iterdir()] == ["s.safetensors"]
     assert list((state.directory / "uploads").iterdir()) == []

@@ -12,7 +12,12 @@ from lipt.common.errors import StateError
 from lipt.common.states import LearnerState
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.migrations import MIGRATIONS, migrate
-from lipt.coordinator.state.records import RunRecord, SoupRecord, SubsetRecord
+from lipt.coordinator.state.records import (
+    DiagnosisRecord,
+    RunRecord,
+    SoupRecord,
+    SubsetRecord,
+)
 
 MakeRun = Callable[..., RunRecord]
 
@@ -110,6 +115,31 @@ async def test_subsets_of_a_digest_come_newest_first(tmp_path: Path, make_run: M
     found = await database.find_subsets("r", "d")
     assert [subset.key for subset in found] == ["b", "a"]
     assert await database.find_subsets("r", "other") == ()
+    await database.close()
+
+
+async def test_diagnosis_is_found_under_its_key_with_and_without_a_run(
+    tmp_path: Path, make_run: MakeRun
+) -> None:
+    database = Database.open(tmp_path / "lipt.db")
+    await database.save_run(make_run("r"))
+    for run_id in ("r", ""):
+        diagnosis = DiagnosisRecord(
+            key=f"k{run_id}",
+            run_id=run_id,
+            proxy="auto",
+            num_examples=2,
+            fingerprint="f",
+            features_sha256="",
+            manifest={"seconds": 1.5},
+            blob=BlobName.of(b"file"),
+            created_at=1.0,
+        )
+        await database.save_diagnosis(diagnosis)
+        again = diagnosis.changed(created_at=2.0)  # the disk had lost its file, say
+        await database.save_diagnosis(again)
+        assert await database.find_diagnosis(diagnosis.key) == again
+    assert await database.find_diagnosis("other") is None
     await database.close()
 
 

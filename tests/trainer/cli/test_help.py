@@ -19,6 +19,7 @@ COMMANDS = [
     ["subset", "get"],
     ["strategies"],
     ["weights", "get"],
+    ["diagnose"],
     ["doctor"],
     ["train"],
     ["compare"],

@@ -1,0 +1,153 @@
+"""Diagnosis job: signals of a proxy, then every finding, into one file.
+
+Needs no run: without one there are no learners and no soup, and the proxy goes without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+import torch
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism.seeding import derive_generator
+from lipt.common.errors import ProxyError
+from lipt.common.process.devices import device_name
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
+from lipt.coordinator.compute.jobs.proxying import proxied_signals
+from lipt.coordinator.diagnosis.diagnosis import Diagnosis, Facts, Findings, diagnosis_of
+from lipt.coordinator.diagnosis.duplicates import find_duplicates, likeness_of_pictures
+from lipt.coordinator.diagnosis.label_errors import find_label_errors
+from lipt.coordinator.diagnosis.learnability import learning_curve
+from lipt.coordinator.diagnosis.outliers import find_outliers
+from lipt.coordinator.diagnosis.pictures import look_at
+from lipt.coordinator.selection.redundancy import Redundancy, redundancy
+from lipt.coordinator.signals.signals import Signals
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """A diagnosis, stored: the safetensors file of `lipt.coordinator.diagnosis.diagnosis`."""
+
+    blob: BlobName
+    device: str
+
+
+@dataclass(frozen=True)
+class DiagnoseData:
+    """Look through the data by the signals of a proxy."""
+
+    question: ProxyQuestion
+
+    def run(self, context: Context) -> Diagnosed:
+        """Compute all findings and store them.
+
+        Raises:
+            ProxyError: the proxy is a head that learned from what it would judge, or needs
+                what is not there.
+        """
+        if self.question.proxy.is_own_head:
+            raise ProxyError(
+                f"the proxy {self.question.proxy} cannot diagnose: its head has learned from the "
+                "labels that it would judge. Choose auto or ridge:..., such as ridge:patches."
+            )
+        diagnosis = self._diagnose(context)
+        with TemporaryDirectory(prefix="lipt-diagnosis-") as folder:
+            path = Path(folder) / "diagnosis.safetensors"
+            diagnosis.save(path)
+            blob = context.blobs.put_bytes(path.read_bytes())
+        return Diagnosed(blob, device_name(context.device))
+
+    def _diagnose(self, context: Context) -> Diagnosis:
+        clock = _Clock()
+        with clock.of("signals"):
+            signals, proxy = proxied_signals(context, self.question)
+        with pinned_kernels(self.question.config.evaluation_threads):
+            findings, needed = self._find(context, signals, proxy, clock)
+        return diagnosis_of(
+            findings,
+            labels_N=signals.labels_N,
+            class_names=context.dataset.class_names,
+            proxy=proxy,
+            redundancy=_facts(needed, signals),
+            seconds=clock.seconds,
+        )
+
+    def _find(
+        self, context: Context, signals: Signals, proxy: Facts, clock: _Clock
+    ) -> tuple[Findings, Redundancy]:
+        dataset, labels_N = context.dataset, signals.labels_N
+        num_classes = len(dataset.class_names)
+
+        def generator(purpose: str) -> torch.Generator:
+            return derive_generator(self.question.config.seed, f"diagnosis: {purpose}")
+
+        def progress(activity: str) -> Callable[[int, int], None]:
+            return context.progress(activity)
+
+        with clock.of("label_errors"):
+            errors = find_label_errors(signals)
+        with clock.of("duplicates"):
+            pictures = look_at(
+                dataset.images, len(dataset), on_progress=progress("looking at all images")
+            )
+            duplicates = find_duplicates(
+                labels_N,
+                errors.quality_N,
+                pictures.digests,
+                likeness_of_pictures(pictures, dataset.images),
+                on_progress=progress("looking for duplicates"),
+            )
+        with clock.of("outliers"):
+            outliers = find_outliers(signals.features_ND, generator=generator("outliers"))
+        with clock.of("redundancy"):
+            needed = redundancy(
+                signals.features_ND,
+                labels_N,
+                num_classes,
+                generator=generator("redundancy"),
+                on_progress=progress("measuring redundancy"),
+            )
+        with clock.of("learnability"):
+            curve = learning_curve(
+                signals.features_ND,
+                labels_N,
+                num_classes,
+                float(proxy["accuracy"]),
+                generator=generator("learning curve"),
+                on_progress=progress("measuring a learning curve"),
+            )
+        return Findings(errors, duplicates, outliers, curve), needed
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """What each part took, in seconds."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        started = monotonic()
+        yield
+        self.seconds[part] = monotonic() - started
+
+
+def _facts(needed: Redundancy, signals: Signals) -> Facts:
+    counts = signals.labels_N.bincount(minlength=len(needed.per_class)).tolist()
+    return {
+        "share_for_90": needed.share,
+        "examples_for_90": needed.examples,
+        "per_class": [
+            {"label": label, "count": count, "examples_for_90": examples}
+            for label, (count, examples) in enumerate(zip(counts, needed.per_class, strict=True))
+        ],
+        "sampled": needed.looked_at,
+    }

@@ -1,0 +1,56 @@
+"""Answering: a computation whose latest report is streamed while a peer waits for its result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Self, TypeVar
+
+from lipt.coordinator.compute.process import OnProgress
+
+ResultT = TypeVar("ResultT")
+
+# A client that waits hears something at least this often.
+_SIGN_OF_LIFE_SECONDS = 5.0
+
+
+class Answering(Generic[ResultT]):
+    """One answer under way; leaving the block before there is one gives it up.
+
+    Args:
+        answer: makes it, and is told where to report (activity, done, total).
+    """
+
+    def __init__(self, answer: Callable[[OnProgress], Coroutine[Any, Any, ResultT]]) -> None:
+        # What was reported last; what came before it is not sent any more.
+        self._latest = ("", 0, 0)
+        self._news = asyncio.Event()
+        self._task = asyncio.ensure_future(answer(self._report))
+        self._task.add_done_callback(lambda _: self._news.set())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._task.cancel()
+
+    async def next_report(self) -> tuple[str, int, int] | None:
+        """The latest report, at news or when a sign of life is due; None once there is an answer.
+
+        An answer that failed is one, too: `result` raises it.
+        """
+        if not self._task.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
+                    await self._news.wait()
+            self._news.clear()
+        return None if self._task.done() else self._latest
+
+    def result(self) -> ResultT:
+        """The answer, which has to be there."""
+        return self._task.result()
+
+    def _report(self, activity: str, done: int, total: int) -> None:
+        self._latest = (activity, done, total)
+        self._news.set()

@@ -1,0 +1,186 @@
+"""Diagnoses on demand: computed once, stored, and answered from the store ever after.
+
+A diagnosis needs no run: whitened random patches, and features of the user's own, are had of the
+data alone, so that it can be the first thing that is asked of a coordinator. With a run its
+learners can look as well. One that the disk has changed or lost is computed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import RunConfig
+from lipt.common.errors import DataError
+from lipt.common.process.devices import versions
+from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
+from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.proxies.proxy import Proxy
+from lipt.coordinator.runs.repair import restore_pretrained_weights
+from lipt.coordinator.runs.requests import require_ready
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
+from lipt.coordinator.subsets.single_flight import SingleFlight
+
+_DEFAULT_PROXY = "auto"
+
+
+@dataclass(frozen=True)
+class DiagnosisQuery:
+    """What a trainer asks for.
+
+    run: id, name, or "latest"; empty for the data alone.
+    proxy: what looks at the data; empty for a choice among what is there.
+    features: the user's own.
+    """
+
+    run: str = ""
+    proxy: str = ""
+    features: BlobName | None = None
+
+
+class Diagnoses:
+    """The diagnoses of one coordinator."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        database: Database,
+        blobs: BlobStore,
+        compute: ComputeProcess,
+        data: DataDescription,
+        *,
+        defaults: RunConfig,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._database = database
+        self._blobs = blobs
+        self._compute = compute
+        self._data = data
+        self._defaults = defaults
+        self._wall_clock = wall_clock
+        self._flights = SingleFlight()
+
+    async def get(self, query: DiagnosisQuery, on_progress: OnProgress) -> DiagnosisRecord:
+        """The diagnosis that answers a query: stored, or computed now.
+
+        Whoever asks for the same one meanwhile waits for the same computation, which goes on
+        when they leave.
+
+        Args:
+            query: what a trainer asks for.
+            on_progress: called with (activity, done, total) while it is computed.
+
+        Raises:
+            UnknownRunError, RunNotReadyError: there is no such run, or no theta_p yet.
+            DataError: the run was made on another data set.
+            ProxyError: there is no such proxy, or it needs a run.
+        """
+        run = self._find(query.run) if query.run else None
+        job = self._job(query, run)
+        key = self._key(job, run)
+        stored = await self._database.find_diagnosis(key)
+        if stored is not None and await asyncio.to_thread(self._blobs.is_whole, stored.blob):
+            return stored
+        return await self._flights.run(
+            key, lambda report: self._diagnose(key, run, job, report), on_progress
+        )
+
+    async def stop(self) -> None:
+        """Give up what is being computed; nobody can be waiting any more."""
+        await self._flights.stop()
+
+    def _find(self, name: str) -> RunRecord:
+        run = self._store.find(name)
+        require_ready(run, self._store.activity(run.run_id))
+        if run.fingerprint != self._data.fingerprint:
+            raise DataError(
+                f"run {run.name} was made on data with fingerprint {run.fingerprint}, this "
+                f"coordinator now serves {self._data.source} with {self._data.fingerprint}. "
+                "Start the coordinator with the run's own data, or leave the run out."
+            )
+        return run
+
+    def _job(self, query: DiagnosisQuery, run: RunRecord | None) -> DiagnoseData:
+        return DiagnoseData(
+            ProxyQuestion(
+                config=run.config if run else self._defaults,
+                image=run.image if run else None,
+                proxy=Proxy.parse(query.proxy or _DEFAULT_PROXY),
+                weights=run.pretrained_weights if run else None,
+                features=query.features,
+                trajectories=_trajectories(run) if run else None,
+            )
+        )
+
+    def _key(self, job: DiagnoseData, run: RunRecord | None) -> str:
+        # Everything that the result depends on, also what computes it. Without a run that is
+        # no more of the configuration than how random numbers are drawn, and sums taken.
+        question, config = job.question, job.question.config
+        without_run = {"seed": config.seed, "threads": config.evaluation_threads}
+        asked = {
+            "run": run.run_id if run else without_run,
+            "data": self._data.fingerprint,
+            "proxy": str(question.proxy),
+            "features": question.features and question.features.sha256,
+            "versions": versions(),
+        }
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+    async def _diagnose(
+        self, key: str, run: RunRecord | None, job: DiagnoseData, report: OnProgress
+    ) -> DiagnosisRecord:
+        started = monotonic()
+        if run is not None:
+            await restore_pretrained_weights(run, self._blobs, self._compute, report)
+        diagnosed = await self._compute.run(job, report)
+        features = job.question.features
+        diagnosis = DiagnosisRecord(
+            key=key,
+            run_id=run.run_id if run else "",
+            proxy=str(job.question.proxy),
+            num_examples=self._data.num_examples,
+            fingerprint=self._data.fingerprint,
+            features_sha256=features.sha256 if features else "",
+            manifest=self._manifest(run, job, diagnosed, seconds=monotonic() - started),
+            blob=diagnosed.blob,
+            created_at=self._wall_clock(),
+        )
+        await self._database.save_diagnosis(diagnosis)
+        return diagnosis
+
+    def _manifest(
+        self, run: RunRecord | None, job: DiagnoseData, diagnosed: Diagnosed, *, seconds: float
+    ) -> dict[str, object]:
+        question = job.question
+        return {
+            "run_id": run.run_id if run else "",
+            "run_name": run.name if run else "",
+            "data": {
+                "source": self._data.source,
+                "fingerprint": self._data.fingerprint,
+                "num_examples": self._data.num_examples,
+            },
+            "proxy": str(question.proxy),
+            "features_sha256": question.features and question.features.sha256,
+            "device": diagnosed.device,
+            "versions": versions(),
+            "costs": {"diagnosis_seconds": seconds},
+        }
+
+
+def _trajectories(run: RunRecord) -> Trajectories:
+    if run.initial_weights is None:
+        raise ValueError(f"run {run.run_id} is ready without initial weights")
+    return Trajectories(run.initial_weights, run.committed)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import RunConfig
+from lipt.common.errors import DataError, ProxyError, RunNotReadyError, UnknownRunError
+from lipt.common.states import RunState
+from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
+from lipt.coordinator.subsets import diagnoses as module
+from lipt.coordinator.subsets.diagnoses import Diagnoses, DiagnosisQuery
+from tests.coordinator.fakes import DATA, FakeCompute
+
+MakeRun = Callable[..., RunRecord]
+
+
+@dataclass
+class World:
+    """The diagnoses of a coordinator with a run "r" that is ready."""
+
+    diagnoses: Diagnoses
+    compute: FakeCompute
+    database: Database
+    blobs: BlobStore
+    store: RunStore
+    run: RunRecord
+
+    async def ask(self, **query: Any) -> DiagnosisRecord:
+        return await self.diagnoses.get(DiagnosisQuery(**query), lambda *_: None)
+
+    @property
+    def questions(self) -> list[Any]:
+        return [job.question for job in self.compute.jobs]
+
+
+@pytest.fixture
+async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncIterator[World]:
+    blobs = BlobStore(tmp_path, max_blob_bytes=2**20)
+    run = make_run(state=RunState.READY).changed(
+        fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(b"theta_p")
+    )
+    store = RunStore(database)
+    await store.add(run)
+
+    def diagnose(job: DiagnoseData) -> Diagnosed:
+        return Diagnosed(blobs.put_bytes(str(job.question.proxy).encode()), "cpu")
+
+    compute = FakeCompute({DiagnoseData: diagnose})
+    diagnoses = Diagnoses(
+        store,
+        database,
+        blobs,
+        compute.process,
+        DATA,
+        defaults=RunConfig(model="resnet8"),
+        wall_clock=lambda: 1.0,
+    )
+    yield World(diagnoses, compute, database, blobs, store, run)
+    await diagnoses.stop()
+
+
+async def test_without_a_run_the_data_alone_is_looked_at(world: World) -> None:
+    record = await world.ask()
+    (question,) = world.questions
+    assert (question.weights, question.image, question.trajectories) == (None, None, None)
+    assert str(question.proxy) == "auto"
+    assert (record.run_id, record.proxy, record.features_sha256) == ("", "auto", "")
+    assert (record.num_examples, record.fingerprint) == (500, DATA.fingerprint)
+    assert record.manifest["data"] == {
+        "source": "fake",
+        "fingerprint": DATA.fingerprint,
+        "num_examples": 500,
+    }
+
+
+async def test_with_a_run_its_learners_are_there(world: World) -> None:
+    record = await world.ask(run="name-r", proxy="ridge:learners")
+    (question,) = world.questions
+    assert question.weights == world.run.pretrained_weights
+    assert question.trajectories.learners == world.run.committed
+    assert (record.run_id, record.proxy) == ("r", "ridge:learners")
+
+
+async def test_a_diagnosis_is_computed_once(world: World) -> None:
+    assert await world.ask() == await world.ask()
+    assert await world.ask(run="r") == await world.ask(run="latest")
+    assert world.compute.kinds == ["DiagnoseData"] * 2
+
+
+async def test_those_who_ask_at_once_wait_for_one_computation(world: World) -> None:
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    async def diagnose(job: DiagnoseData) -> Diagnosed:
+        begun.set()
+        await let_go.wait()
+        return Diagnosed(world.blobs.put_bytes(b"file"), "cpu")
+
+    world.compute.answers[DiagnoseData] = diagnose
+    first = asyncio.create_task(world.ask())
+    await begun.wait()
+    second = asyncio.create_task(world.ask())
+    first.cancel()  # it goes on when who began it leaves
+    let_go.set()
+    assert (await second).blob == BlobName.of(b"file")
+    assert world.compute.kinds == ["DiagnoseData"]
+
+
+async def test_proxy_features_and_versions_are_part_of_what_is_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = world.blobs.put_bytes(b"features")
+    records = [
+        await world.ask(),
+        await world.ask(proxy="ridge:patches"),
+        await world.ask(run="r"),
+        await world.ask(features=features),
+    ]
+    monkeypatch.setattr(module, "versions", lambda: {"lipt": "a later one"})
+    records.append(await world.ask())
+    assert len({record.key for record in records}) == len(world.compute.jobs) == 5
+    assert records[3].features_sha256 == features.sha256
+    assert records[4].manifest["versions"] == {"lipt": "a later one"}
+
+
+async def test_one_that_the_disk_has_lost_is_computed_again(world: World) -> None:
+    record = await world.ask()
+    world.blobs.path(record.blob).unlink()
+    assert (await world.ask()).blob == record.blob
+    assert world.blobs.has(record.blob)
+    assert world.compute.kinds == ["DiagnoseData"] * 2
+
+
+async def test_a_run_that_cannot_be_looked_through_is_refused(
+    world: World, make_run: MakeRun
+) -> None:
+    await world.store.add(make_run("young").changed(fingerprint=DATA.fingerprint))
+    await world.store.add(make_run("other", state=RunState.READY).changed(fingerprint="e" * 64))
+    with pytest.raises(UnknownRunError, match="'nobody'"):
+        await world.ask(run="nobody")
+    with pytest.raises(RunNotReadyError, match="name-young"):
+        await world.ask(run="young")
+    with pytest.raises(DataError, match=r"fingerprint e+, .* or leave the run out"):
+        await world.ask(run="other")
+    with pytest.raises(ProxyError, match="there is no proxy 'ridge:magic'"):
+        await world.ask(proxy="ridge:magic")
+    assert world.compute.jobs == []

@@ -1,0 +1,143 @@
+"""`lipt diagnose`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lipt.common.data import open_dataset
+from lipt.v1 import diagnosis_pb2
+from tests.trainer.made_up_diagnosis import diagnosis_script, made_up_findings
+
+SAID = """\
+pets: 8 examples, 2 classes; seen by a ridge head on patches, right on 75.0% of the \
+examples that it did not learn from
+label errors      2 look wrong; of all labels an estimated 25.0% are wrong (10.0% to 40.0%)
+confused classes  cat that look like dog (25.0%), dog that look like cat (25.0%)
+duplicates        3 surplus: 1 picture more than once, 1 group nearly alike; \
+the labels of 1 group disagree
+imbalance         1 to 1: cat has 4, cat 4
+outliers          1 example far from everything
+redundancy        4 examples (50.0%) carry 90% of what all do
+learnability      worth asking for: a fraction of 0.5: twice as many add 12.5 points
+
+the 2 worst labels:
+row  labelled  looks like  fits
+6    dog       cat         0.10
+1    cat       dog         0.20
+
+page: diagnosis.html, without pictures: the data was not given
+
+next:
+  lipt diagnose --data pets                         the page with pictures
+  lipt diagnose --export issues.csv                 a row per example, for other tools
+  lipt subset get --fraction 0.5 --out subset.npy   a subset, after a run
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> str:
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(4):
+            image = Image.fromarray(np.full((8, 8), 9 * number, np.uint8))
+            image.save(tmp_path / "pets" / name / f"{number}.png")
+    return f"imagefolder:{tmp_path / 'pets'}"
+
+
+def test_it_says_what_was_found_and_what_to_type_next(fake: Any, lipt: Any, here: Path) -> None:
+    fake.diagnosis_scripts = [diagnosis_script(fake.blobs)]
+    result = lipt("diagnose")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == SAID
+    assert "Labels that look wrong" in (here / "diagnosis.html").read_text("utf-8")
+    (request,) = fake.requests
+    assert request == diagnosis_pb2.DiagnoseRequest()
+
+
+def test_with_the_data_the_page_has_pictures_and_the_table_paths(
+    fake: Any, lipt: Any, here: Path, pets: str
+) -> None:
+    fingerprint = open_dataset(pets).fingerprint
+    fake.diagnosis_scripts = [diagnosis_script(fake.blobs, fingerprint=fingerprint)]
+    options = ("--run", "latest", "--proxy", "ridge:learners", "--out", "found")
+    result = lipt("diagnose", "--data", pets, *options)
+    assert result.exit_code == 0, result.stderr
+    assert "page: found/diagnosis.html\n" in result.stdout
+    assert "issues: found/issues.csv, a row for each of 8 examples\n" in result.stdout
+    assert "--export" not in result.stdout
+    page = (here / "found" / "diagnosis.html").read_text("utf-8")
+    assert page.count('<img src="data:image/png;base64,') == 8
+    first = (here / "found" / "issues.csv").read_text("utf-8").splitlines()[1]
+    assert first.startswith(f"0,{here}/pets/cat/0.png,cat,cat,False,0.9,")
+    (request,) = fake.requests
+    assert request == diagnosis_pb2.DiagnoseRequest(run_id="latest", proxy="ridge:learners")
+
+
+def test_json_is_the_findings_and_no_page(fake: Any, lipt: Any, here: Path) -> None:
+    fake.diagnosis_scripts = [diagnosis_script(fake.blobs)] * 2
+    document = json.loads(lipt("diagnose", "--json").stdout)
+    assert document["findings"] == made_up_findings()
+    assert document["manifest"] == {"data": {"source": "pets"}}
+    assert document["page"] is None
+    assert list(here.iterdir()) == []
+    document = json.loads(lipt("diagnose", "--json", "--out", "d.html").stdout)
+    assert document["page"] == "d.html"
+    assert (here / "d.html").is_file()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])
+def test_issues_are_exported(fake: Any, lipt: Any, here: Path, suffix: str) -> None:
+    fake.diagnosis_scripts = [diagnosis_script(fake.blobs)]
+    result = lipt("diagnose", "--export", f"issues{suffix}")
+    assert result.exit_code == 0, result.stderr
+    assert f"issues: issues{suffix}, a row for each of 8 examples" in result.stdout
+    assert (here / f"issues{suffix}").stat().st_size > 0
+
+
+def test_own_features_are_uploaded(fake: Any, lipt: Any, here: Path) -> None:
+    content = b"\2" + bytes(7) + b"{}"
+    (here / "f.safetensors").write_bytes(content)
+    fake.diagnosis_scripts = [diagnosis_script(fake.blobs)]
+    assert lipt("diagnose", "--features", "f.safetensors").exit_code == 0
+    (request,) = fake.requests_of(diagnosis_pb2.DiagnoseRequest)
+    assert fake.blobs[request.features.sha256] == content
+
+
+def test_other_data_is_refused_and_nothing_is_written(fake: Any, lipt: Any, here: Path) -> None:
+    fake.diagnosis_scripts = [diagnosis_script(fake.blobs)]
+    result = lipt("diagnose", "--data", "digits-test")
+    assert result.exit_code == 1
+    assert "Give the coordinator's own data, or leave --data out." in result.stderr
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--export", "issues.xlsx"), ".csv, .json, .parquet"),
+        (("--export", "/nowhere/issues.csv"), "not a directory"),
+        (("--out", "/nowhere/page.html"), "not a directory"),
+        (("--out", "/nowhere/folder"), "nor a directory that could be made"),
+        (("--out", "a.html", "--export", "a.html"), "--out and --export are both a.html"),
+    ],
+)
+def test_what_could_not_be_written_is_refused_before_anything_is_asked(
+    fake: Any, lipt: Any, here: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = lipt("diagnose", *arguments)
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.stderr.split())
+    assert fake.requests == []
+    assert list(here.iterdir()) == []

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lipt.common.errors import DiagnosisError
+from lipt.trainer.diagnosis.diagnosis import Diagnosis
+from tests.trainer.made_up_diagnosis import (
+    made_up_columns,
+    made_up_diagnosis,
+    made_up_findings,
+)
+
+
+@pytest.fixture
+def diagnosis() -> Diagnosis:
+    return made_up_diagnosis()
+
+
+def test_label_issues_are_all_suspects_the_worst_first(diagnosis: Diagnosis) -> None:
+    issues = diagnosis.label_issues()
+    assert [(issue.id, issue.given, issue.suggested) for issue in issues] == [(6, 1, 0), (1, 0, 1)]
+    assert [round(issue.quality, 3) for issue in issues] == [0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    # Half of low * 8, rounded down, and never more than there are suspects.
+    ("low", "ids"),
+    [(0.0, []), (0.2, []), (0.25, [6]), (0.5, [6, 1]), (1.0, [6, 1])],
+)
+def test_sure_label_issues_are_half_of_the_fewest_that_are_wrong(
+    low: float, ids: list[int]
+) -> None:
+    findings = made_up_findings()
+    findings["label_errors"]["noise_low"] = low
+    diagnosis = made_up_diagnosis(findings)
+    assert [issue.id for issue in diagnosis.label_issues(sure=True)] == ids
+    surplus = {2, 4, 5}
+    assert set(diagnosis.clean().tolist()) == set(range(8)) - surplus - set(ids)
+
+
+def test_groups_of_duplicates_come_from_what_is_kept(diagnosis: Diagnosis) -> None:
+    assert [group.tolist() for group in diagnosis.duplicate_groups()] == [[3, 4, 5], [0, 2]]
+    assert diagnosis.surplus().tolist() == [2, 4, 5]
+
+
+def test_outliers_are_as_many_as_were_found_the_farthest_first() -> None:
+    findings = made_up_findings()
+    findings["outliers"] = {"count": 3, "ranked": [7]}
+    # 1 scores 0.2, 6 scores 0.3, 7 scores 0.9.
+    assert made_up_diagnosis(findings).outliers().tolist() == [7, 6, 1]
+
+
+def test_without_any_finding_everything_is_clean() -> None:
+    findings, columns = made_up_findings(), made_up_columns()
+    findings["label_errors"] |= {"num_suspects": 0, "ranked": [], "noise_low": 0.0}
+    findings["duplicates"] |= {"surplus": 0, "groups": [], "exact_groups": 0, "near_groups": 0}
+    findings["outliers"] = {"count": 0, "ranked": []}
+    findings["confusion"] = []
+    columns["suspect"] = np.zeros(8, np.uint8)
+    columns["duplicate_of"] = np.arange(8, dtype=np.int32)
+    diagnosis = made_up_diagnosis(findings, columns)
+    assert diagnosis.label_issues() == ()
+    assert diagnosis.duplicate_groups() == ()
+    assert diagnosis.outliers().tolist() == []
+    assert diagnosis.clean().tolist() == list(range(8))
+    assert repr(diagnosis) == "<Diagnosis of 8 examples; nothing found>"
+
+
+def test_columns_are_copies_that_nobody_can_change(diagnosis: Diagnosis) -> None:
+    columns = diagnosis.columns()
+    assert list(columns) == list(made_up_columns())
+    for name, column in made_up_columns().items():
+        assert columns[name].tolist() == column.tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        diagnosis.suspect[0] = 1
+
+
+def test_a_notebook_shows_a_table_of_text(diagnosis: Diagnosis) -> None:
+    findings = made_up_findings()
+    findings["class_names"] = ["<script>alert(1)</script>", "dog"]
+    shown = made_up_diagnosis(findings)._repr_html_()
+    assert shown.startswith("<table>")
+    assert "<script>" not in shown
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
+    assert "duplicates: 3 surplus" in repr(diagnosis)
+    assert "redundancy" not in repr(diagnosis)  # nothing has to be done about it
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "value", "complaint"),
+    [
+        ("given_label", 0, 2, r"given_label has values 0..2, not 0..1"),
+        ("suggested_label", 0, -1, r"suggested_label has values -1..1, not 0..1"),
+        ("duplicate_of", 7, 8, r"duplicate_of has values 0..8, not 0..7"),
+        ("duplicate_of", 7, 5, "example 7 is a duplicate of one that is not kept itself"),
+        ("suspect", 0, 2, r"suspect has values 0..2, not 0..1"),
+        ("suspect", 0, 1, "it says 2 suspects, and its columns have 3"),
+        ("duplicate_of", 7, 3, "it says 3 surplus duplicates, and its columns have 4"),
+        ("label_quality", 0, np.nan, "label_quality is negative or not finite"),
+        ("outlier_score", 0, np.inf, "outlier_score is negative or not finite"),
+        ("outlier_score", 0, -0.5, "outlier_score is negative or not finite"),
+        ("given_label", 0, 1, "the classes have other counts than given_label"),
+    ],
+)
+def test_columns_that_contradict_themselves_are_refused(
+    name: str, row: int, value: float, complaint: str
+) -> None:
+    columns = made_up_columns()
+    columns[name][row] = value
+    with pytest.raises(DiagnosisError, match=rf"contradicts itself: {complaint}\. Ask again"):
+        made_up_diagnosis(columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "complaint"),
+    [
+        ("outliers", {"ranked": [8]}, "it names an example 8, and there are 8"),
+        ("outliers", {"count": 9}, "it has 9 outliers of 8 examples"),
+        ("duplicates", {"groups": [[0, 99]]}, "it names an example 99, and there are 8"),
+        ("imbalance", {"largest": 2}, "it names a class 2, and there are 2"),
+        ("learnability", {"sizes": [1, 2]}, "there are 2 sizes and 3 accuracies"),
+        (
+            "label_errors",
+            {"ranked": [{"id": 0, "given": 5, "suggested": 0, "quality": 0.5}]},
+            "it names a class 5, and there are 2",
+        ),
+    ],
+)
+def test_findings_out_of_range_are_refused(part: str, changes: object, complaint: str) -> None:
+    findings = made_up_findings()
+    findings[part] |= changes
+    with pytest.raises(DiagnosisError, match=complaint):
+        made_up_diagnosis(findings)
+
+
+def test_a_name_for_every_class_is_asked_for() -> None:
+    with pytest.raises(DiagnosisError, match="1 names of classes and 2 counts"):
+        made_up_diagnosis(made_up_findings() | {"class_names": ["cat"]})

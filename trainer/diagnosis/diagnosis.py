@@ -1,0 +1,216 @@
+"""Diagnosis: what was found in a data set, and what is known of each of its examples.
+
+Shapes: N examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lipt.common.errors import DiagnosisError
+from lipt.trainer.diagnosis.findings import Findings, LabelIssue
+from lipt.trainer.diagnosis.wording import facts
+
+COLUMNS: Mapping[str, type[np.generic]] = {
+    "given_label": np.int32,
+    "suggested_label": np.int32,
+    "label_quality": np.float32,
+    "suspect": np.uint8,
+    "duplicate_of": np.int32,
+    "outlier_score": np.float32,
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagnosis:
+    """A data set's diagnosis; a value whose columns fit each other and its findings.
+
+    Attributes:
+        findings: what was found, in numbers and lists.
+        given_label: int32 N, the labels of the data.
+        suggested_label: int32 N, the label that fits best.
+        label_quality: float32 N, how well the given label fits: low where it does not.
+        suspect: uint8 N, 1 where the given label is likely to be wrong.
+        duplicate_of: int32 N, the example that is kept of a group of duplicates; an example's
+            own id where it is kept, or has no duplicate.
+        outlier_score: float32 N, how far an example is from those nearest to it: 1 for the
+            median example, high is far.
+        fingerprint: of the data set.
+        run_id: the run whose learners were looked through; empty where none was.
+        manifest: how it came about.
+
+    Raises:
+        DiagnosisError: columns, findings and N do not fit each other.
+    """
+
+    findings: Findings
+    given_label: NDArray[np.int32]
+    suggested_label: NDArray[np.int32]
+    label_quality: NDArray[np.float32]
+    suspect: NDArray[np.uint8]
+    duplicate_of: NDArray[np.int32]
+    outlier_score: NDArray[np.float32]
+    fingerprint: str
+    run_id: str = ""
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take copies that nobody can change, and check them."""
+        for name, dtype in COLUMNS.items():
+            column = np.array(getattr(self, name))
+            if column.dtype != dtype or column.shape != (len(self),):
+                _refuse(f"{name} is {column.dtype} of shape {column.shape} for {len(self)} rows")
+            column.setflags(write=False)
+            object.__setattr__(self, name, column)
+        _require_findings(self.findings)
+        _require_columns(self)
+
+    def __len__(self) -> int:
+        return self.findings.num_examples
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """A name for every label."""
+        return self.findings.class_names
+
+    def label_issues(self, *, sure: bool = False) -> tuple[LabelIssue, ...]:
+        """Every example whose label looks wrong, the worst first.
+
+        On data that is clean but hard, many of them are not wrong and only atypical.
+
+        Args:
+            sure: no more than half of the wrong labels that there are at least, by the
+                estimate's lower end; none where it cannot be told that any is wrong.
+        """
+        worst_first = self._suspects(sure=sure)
+        return tuple(
+            LabelIssue(
+                id=row,
+                given=int(self.given_label[row]),
+                suggested=int(self.suggested_label[row]),
+                quality=float(self.label_quality[row]),
+            )
+            for row in worst_first.tolist()
+        )
+
+    def duplicate_groups(self) -> tuple[NDArray[np.int64], ...]:
+        """The ids of each group of duplicates, ascending; the largest group first."""
+        order = np.argsort(self.duplicate_of, kind="stable")
+        starts = np.flatnonzero(np.diff(self.duplicate_of[order], prepend=-1))
+        groups = [group for group in np.split(order, starts[1:]) if len(group) > 1]
+        return tuple(sorted(groups, key=lambda group: (-len(group), int(group[0]))))
+
+    def surplus(self) -> NDArray[np.int64]:
+        """The ids that go where one example of each group of duplicates is kept, ascending."""
+        return np.flatnonzero(self.duplicate_of != np.arange(len(self)))
+
+    def outliers(self) -> NDArray[np.int64]:
+        """The ids of examples far from everything, the farthest first."""
+        farthest_first = np.argsort(-self.outlier_score, kind="stable")
+        return farthest_first[: self.findings.outliers.count]
+
+    def clean(self) -> NDArray[np.int64]:
+        """The ids that are left without sure label issues and surplus duplicates, ascending."""
+        left_out = (self._suspects(sure=True), self.surplus())
+        return np.setdiff1d(np.arange(len(self)), np.concatenate(left_out))
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """What is known of each example, by name: `pandas.DataFrame(diagnosis.columns())`."""
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    def _suspects(self, *, sure: bool) -> NDArray[np.int64]:
+        suspects = np.flatnonzero(self.suspect)
+        worst_first = suspects[np.argsort(self.label_quality[suspects], kind="stable")]
+        return worst_first[: self.findings.num_sure] if sure else worst_first
+
+    def __repr__(self) -> str:
+        told = (f"{fact.name}: {fact.text}" for fact in facts(self.findings) if not fact.clear)
+        return f"<Diagnosis of {len(self):,} examples; {'; '.join(told) or 'nothing found'}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(fact.name)}</th>"
+            f"<td style='text-align:left'>{escape(fact.text)}</td></tr>"
+            for fact in facts(self.findings)
+        )
+        return f"<table><caption>Diagnosis of {len(self):,} examples</caption>{rows}</table>"
+
+
+def _require_columns(diagnosis: Diagnosis) -> None:
+    num_examples, num_classes = len(diagnosis), len(diagnosis.class_names)
+    for name in ("given_label", "suggested_label"):
+        _require_range(name, getattr(diagnosis, name), num_classes)
+    _require_range("duplicate_of", diagnosis.duplicate_of, num_examples)
+    _require_range("suspect", diagnosis.suspect, 2)
+    kept = diagnosis.duplicate_of[diagnosis.duplicate_of]
+    if not np.array_equal(kept, diagnosis.duplicate_of):
+        row = int(np.flatnonzero(kept != diagnosis.duplicate_of)[0])
+        _refuse(f"example {row} is a duplicate of one that is not kept itself")
+    for name in ("label_quality", "outlier_score"):
+        column_N = getattr(diagnosis, name)
+        if not np.isfinite(column_N).all() or column_N.min() < 0:
+            _refuse(f"{name} is negative or not finite")
+    counts = np.bincount(diagnosis.given_label, minlength=num_classes).tolist()
+    if counts != list(diagnosis.findings.class_counts):
+        _refuse("the classes have other counts than given_label")
+    for name, found, said in (
+        ("suspects", int(diagnosis.suspect.sum()), diagnosis.findings.label_errors.num_suspects),
+        ("surplus duplicates", len(diagnosis.surplus()), diagnosis.findings.duplicates.surplus),
+    ):
+        if found != said:
+            _refuse(f"it says {said} {name}, and its columns have {found}")
+
+
+def _require_findings(findings: Findings) -> None:
+    """Check the numbers of examples and classes in the lists; their kinds were checked before."""
+    names, counts = len(findings.class_names), len(findings.class_counts)
+    if not names or names != counts:
+        _refuse(f"there are {names} names of classes and {counts} counts")
+    for what, largest, end in (
+        ("an example", _largest_id(findings), findings.num_examples),
+        ("a class", _largest_label(findings), names),
+    ):
+        if largest >= end:
+            _refuse(f"it names {what} {largest}, and there are {end}")
+    if findings.outliers.count > findings.num_examples:
+        _refuse(f"it has {findings.outliers.count} outliers of {findings.num_examples} examples")
+    curve = findings.learnability
+    if len(curve.sizes) != len(curve.accuracies):
+        _refuse(f"there are {len(curve.sizes)} sizes and {len(curve.accuracies)} accuracies")
+
+
+def _largest_id(findings: Findings) -> int:
+    ranked = (issue.id for issue in findings.label_errors.ranked)
+    grouped = (row for group in findings.duplicates.groups for row in group)
+    return max((*ranked, *grouped, *findings.outliers.ranked), default=-1)
+
+
+def _largest_label(findings: Findings) -> int:
+    ranked, confusion = findings.label_errors.ranked, findings.confusion
+    return max(
+        findings.imbalance.smallest,
+        findings.imbalance.largest,
+        *(max(issue.given, issue.suggested) for issue in ranked),
+        *(max(pair.given, pair.suggested) for pair in confusion),
+        *(item.label for item in findings.label_errors.per_class),
+        *(item.label for item in findings.redundancy.per_class),
+    )
+
+
+def _require_range(name: str, column_N: NDArray[Any], end: int) -> None:
+    if column_N.min() < 0 or column_N.max() >= end:
+        _refuse(f"{name} has values {column_N.min()}..{column_N.max()}, not 0..{end - 1}")
+
+
+def _refuse(why: str) -> None:
+    raise DiagnosisError(
+        f"the diagnosis contradicts itself: {why}. Ask again; if it stays so, the coordinator is "
+        "of another version, or see its log."
+    )

@@ -1,0 +1,196 @@
+"""Contents of a diagnosis' page: what it shows of single examples, with pictures where data is.
+
+Shapes: C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lipt.common.data import Dataset
+from lipt.common.data.sources.imagefolder import imagefolder_rows
+from lipt.common.errors import DiagnosisError
+from lipt.trainer.diagnosis.diagnosis import Diagnosis
+from lipt.trainer.diagnosis.findings import ClassNoise
+from lipt.trainer.report.pictures import data_url
+
+NUM_SUSPECTS = 48
+NUM_GROUPS = 12
+NUM_PER_GROUP = 8
+NUM_OUTLIERS = 24
+_PICTURE_PIXELS = 112
+# Images up to this many pixels a side are scaled up with sharp edges.
+_SMALL_PIXELS = 64
+
+
+@dataclass(frozen=True)
+class ExampleView:
+    """An example, as the page shows it.
+
+    given, suggested: names of classes.
+    file: the name of its file; empty where it has none.
+    picture: a data URL; empty where the data is not there.
+    """
+
+    row: int
+    given: str
+    suggested: str
+    quality: float
+    file: str
+    picture: str
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """Duplicates of each other, the first of them; `count` is of all."""
+
+    count: int
+    examples: tuple[ExampleView, ...]
+    conflicting: bool
+
+
+@dataclass(frozen=True)
+class ClassView:
+    """A class: its examples, its noise where it was estimated, and how few stand for it."""
+
+    name: str
+    count: int
+    noise: ClassNoise | None
+    examples_for_90: int | None
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What the page is made of.
+
+    matrix: how many suspects of a class (row) fit another one (column); empty where there are
+        too many classes for a table.
+    """
+
+    diagnosis: Diagnosis
+    source: str
+    has_pictures: bool
+    small: bool
+    suspects: tuple[ExampleView, ...]
+    groups: tuple[GroupView, ...]
+    outliers: tuple[ExampleView, ...]
+    classes: tuple[ClassView, ...]
+    matrix: tuple[tuple[int, ...], ...]
+
+
+def examine(diagnosis: Diagnosis, dataset: Dataset | None = None) -> Examination:
+    """Choose what is shown, and make its pictures.
+
+    Args:
+        diagnosis: what was found.
+        dataset: the data that it is about, for pictures.
+
+    Raises:
+        DiagnosisError: `dataset` is other data.
+    """
+    if dataset is not None:
+        _require_same(diagnosis, dataset)
+    suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
+    groups = _interesting_groups(diagnosis)
+    outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
+    shown = {*suspects, *outliers, *(row for _, rows, _ in groups for row in rows)}
+    views = _views(diagnosis, sorted(shown), dataset)
+    source = diagnosis.manifest.get("data")
+    named = str(source.get("source", "")) if isinstance(source, dict) else ""
+    return Examination(
+        diagnosis=diagnosis,
+        source=named if dataset is None else dataset.source,
+        has_pictures=dataset is not None,
+        small=dataset is not None and max(dataset.image_shape[1:]) <= _SMALL_PIXELS,
+        suspects=tuple(views[row] for row in suspects),
+        groups=tuple(
+            GroupView(count, tuple(views[row] for row in rows), conflicting)
+            for count, rows, conflicting in groups
+        ),
+        outliers=tuple(views[row] for row in outliers),
+        classes=_classes(diagnosis),
+        matrix=_matrix(diagnosis),
+    )
+
+
+def file_paths(dataset: Dataset) -> list[str] | None:
+    """The absolute paths of a data set's images, in order; None where they are no files."""
+    # The rows may lie in memory by now, without the names of their files.
+    name, _, path = dataset.source.partition(":")
+    if name != "imagefolder":
+        return None
+    rows = imagefolder_rows(dataset.source, Path(path).expanduser())
+    return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
+
+
+def _require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
+    if dataset.fingerprint != diagnosis.fingerprint or len(dataset) != len(diagnosis):
+        raise DiagnosisError(
+            f"the diagnosis is of data with fingerprint {diagnosis.fingerprint} "
+            f"({len(diagnosis)} examples), but {dataset.source} has {dataset.fingerprint} "
+            f"({len(dataset)}). Give the coordinator's own data, or leave --data out."
+        )
+
+
+def _interesting_groups(diagnosis: Diagnosis) -> list[tuple[int, list[int], bool]]:
+    """Of each shown group: how many there are, its first ids, and whether its labels disagree."""
+    found = [
+        (len(group), group[:NUM_PER_GROUP].tolist(), len(set(diagnosis.given_label[group])) > 1)
+        for group in diagnosis.duplicate_groups()
+    ]
+    # Labels that disagree are two faults at once.
+    return sorted(found, key=lambda group: not group[2])[:NUM_GROUPS]
+
+
+def _views(
+    diagnosis: Diagnosis, rows: Sequence[int], dataset: Dataset | None
+) -> dict[int, ExampleView]:
+    pictures: Iterable[str] = [""] * len(rows)
+    files: list[str] | None = None
+    if dataset is not None and rows:
+        images_BCHW = dataset.images(torch.tensor(rows))
+        pictures = [data_url(image_CHW, _PICTURE_PIXELS) for image_CHW in images_BCHW]
+        files = file_paths(dataset)
+    names = diagnosis.class_names
+    return {
+        row: ExampleView(
+            row=row,
+            given=names[diagnosis.given_label[row]],
+            suggested=names[diagnosis.suggested_label[row]],
+            quality=float(diagnosis.label_quality[row]),
+            file=Path(files[row]).name if files else "",
+            picture=picture,
+        )
+        for row, picture in zip(rows, pictures, strict=True)
+    }
+
+
+def _classes(diagnosis: Diagnosis) -> tuple[ClassView, ...]:
+    findings = diagnosis.findings
+    noise = {item.label: item for item in findings.label_errors.per_class}
+    needed = {item.label: item.examples_for_90 for item in findings.redundancy.per_class}
+    return tuple(
+        ClassView(name, count, noise.get(label), needed.get(label))
+        for label, (name, count) in enumerate(
+            zip(findings.class_names, findings.class_counts, strict=True)
+        )
+    )
+
+
+# A table of more columns would not fit a page.
+_MOST_COLUMNS = 16
+
+
+def _matrix(diagnosis: Diagnosis) -> tuple[tuple[int, ...], ...]:
+    num_classes = len(diagnosis.class_names)
+    if num_classes > _MOST_COLUMNS or not diagnosis.suspect.any():
+        return ()
+    counts_CC = np.zeros((num_classes, num_classes), np.int64)
+    suspects = np.flatnonzero(diagnosis.suspect)
+    np.add.at(counts_CC, (diagnosis.given_label[suspects], diagnosis.suggested_label[suspects]), 1)
+    return tuple(map(tuple, counts_CC.tolist()))
