@@ -6,6 +6,7 @@ true class, AUC how well its margin of the given label tells right labels from w
 and "other" are the AUC of examples that some learner was trained on, and of all others.
 
     python benchmarks/proxies.py SOURCE [--examples 10000] [--noise 0.4] [--threads 1]
+        [--features patches soup learners patches+learners]
 
 SOURCE is a data set, such as parquet:DIR/train.parquet.
 """
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import LearnersConfig, PruningMethod, RunConfig
+from lipt.common.config.settings import load_settings
 from lipt.common.data import open_dataset
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.determinism.kernels import pinned_kernels
@@ -36,13 +38,13 @@ from lipt.coordinator.compute.jobs.proxying import proxied_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.pretraining.sharding import draw_shards
 from lipt.coordinator.proxies.proxy import Proxy
-from lipt.coordinator.settings import CoordinatorSettings, DatasetSettings
+from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.signals.signals import Signals, probabilities_of
 from lipt.coordinator.state.records import CommittedLearner
 from lipt.worker.training import compute_mode, train_on_shard
 
 CPU = torch.device("cpu")
-PROXIES = ("patches", "soup", "learners", "patches+learners")
+FEATURES = ("patches", "soup", "learners", "patches+learners")
 
 
 def main() -> None:
@@ -51,6 +53,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=10_000)
     parser.add_argument("--noise", type=float, default=0.4)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--features", nargs="+", default=FEATURES)
     given = parser.parse_args()
     config = RunConfig(model="resnet8", seed=0, evaluation_threads=given.threads)
     truth = cut(open_dataset(given.source), given.examples)
@@ -58,18 +61,20 @@ def main() -> None:
     table = Table("proxy", "leave-one-out", "true", "AUC", "own", "other", "features", "seconds")
     table.title = f"{len(truth)} examples, {given.noise:.0%} of the labels drawn at random"
     with tempfile.TemporaryDirectory() as folder, pinned_kernels(given.threads):
-        settings = CoordinatorSettings(
-            state_dir=Path(folder), device="cpu", dataset=DatasetSettings(source=given.source)
-        )
+        flags = {"state_dir": Path(folder), "device": "cpu", "dataset": {"source": given.source}}
+        settings = load_settings(CoordinatorSettings, config=None, flags=flags)
         context = Context(settings, report=lambda *_: None)
         context.__dict__["dataset"] = noisy
         shape = noisy.image_shape
         image = ImageFormat(*shape, mean=(0.5,) * shape[0], std=(0.25,) * shape[0])
-        shards = draw_shards(torch.arange(len(noisy)), config.learners, seed=0)
+        asked = "+".join(given.features)
+        every_N = torch.arange(len(noisy))
+        shards = draw_shards(every_N, config.learners, seed=0) if "learners" in asked else ()
         trajectories = train(context, config, image, shards)
         own_N = torch.zeros(len(noisy), dtype=torch.bool)
-        own_N[torch.cat(shards)] = True
-        for features in PROXIES:
+        for shard in shards:
+            own_N[shard] = True
+        for features in given.features:
             question = ProxyQuestion(
                 config,
                 image,

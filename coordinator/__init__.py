@@ -9,6 +9,7 @@ Each folder is one thing that it has; imports go down this list only, which `mak
     runs/                a run's life: store, driver, state transitions, repair
     compute/             the spawned compute process and its jobs
     selection/           strategies and their solvers
+    diagnosis/           what is the matter with a data set, one file per finding
     proxies/             better features and a better head than theta_p's, to make signals of
     signals/             what strategies look at: errors, features, dynamics
     pretraining/         theta*, shards, evaluation, the soup

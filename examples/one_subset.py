@@ -8,7 +8,7 @@ from mine import data, model
 
 with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:
     client.wait()  # until the newest run has its soup
-    subset = client.subset(strategy="facility_location", fraction=0.1)
+    subset = client.subset(fraction=0.1)
 
 subset.save("subset.npy")  # .csv, .json and .parquet work as well
 chosen = subset.apply(data())  # refuses other data than the subset was chosen from

@@ -35,7 +35,8 @@ class Group:
 
 
 def _glister(name: str, solver: dict[str, str]) -> Side:
-    return ours(name, "glister", {"learning_rate": str(LEARNING_RATE), **solver})
+    options = {"step": "mean", "learning_rate": str(LEARNING_RATE), **solver}
+    return ours(name, "glister", options)
 
 
 OURS = "ours"

@@ -92,7 +92,7 @@ def _spread(jobs: int) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="What subsets of clean and dirty data are worth.")
     default = [name for name in DATA if name not in HELD_OUT]
     parser.add_argument("--data", nargs="+", choices=DATA, default=default)
     parser.add_argument("--fractions", nargs="+", type=float, default=[0.1, 0.05, 0.01, 0.3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,17 @@ class Results:
                     continue
                 found[Cell(**{name: row.pop(name) for name in FIELDS})] = row
         return found
+
+    def with_digest(self, cell: Cell, digest: str) -> Result | None:
+        """What the same examples came to in the same training, if they were trained on."""
+        if not digest:
+            return None
+        alike = replace(cell, strategy="", proxy="", fraction=0.0)
+        for other, row in self.read().items():
+            same = replace(other, strategy="", proxy="", fraction=0.0) == alike
+            if same and row["digest"] == digest:
+                return Result(**row)
+        return None
 
     def add(self, cell: Cell, result: Result) -> None:
         """Write one more, synced."""

@@ -13,7 +13,7 @@ from benchmarks.value.originals import original
 from benchmarks.value.pipeline import pipeline
 from benchmarks.value.results import Results
 from benchmarks.value.settings import make
-from benchmarks.value.training import as_dataset, own_subset, train
+from benchmarks.value.training import Result, as_dataset, facts_of, own_subset, train
 from lipt.common.errors import LiptError
 from lipt.trainer.subsets.subset import Subset
 
@@ -34,6 +34,11 @@ def run(cells: Sequence[Cell], results: Results, work: Path) -> None:
                 subset = own_subset(cell, dirty, dataset)
             elif subset is not None:
                 subset = replace(subset, fingerprint=dataset.fingerprint)
+            same = results.with_digest(cell, "" if subset is None else subset.digest)
+            if same is not None:
+                results.add(cell, _as_chosen(same, subset, pretraining_seconds))
+                print(f"{same.accuracy:.1%}, as the same examples: {cell}", flush=True)
+                continue
             started = time.monotonic()
             result = train(cell, subset, dirty, dataset, test)
             if cell.needs_service:
@@ -41,6 +46,18 @@ def run(cells: Sequence[Cell], results: Results, work: Path) -> None:
             results.add(cell, result)
             seconds = time.monotonic() - started
             print(f"{result.accuracy:.1%} in {seconds:.0f} s: {cell}", flush=True)
+
+
+def _as_chosen(same: Result, subset: Subset | None, pretraining_seconds: float) -> Result:
+    """The result of the same examples, at the price at which these were chosen."""
+    manifest = {} if subset is None else subset.manifest
+    costs = manifest.get("costs", {})
+    return replace(
+        same,
+        selection_seconds=float(costs.get("selection_seconds", 0.0)),
+        pretraining_seconds=pretraining_seconds if costs else 0.0,
+        facts=facts_of(manifest),
+    )
 
 
 def _chosen(cells: Iterable[Cell], work: Path) -> tuple[dict[Cell, Subset], float]:

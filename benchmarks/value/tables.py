@@ -99,6 +99,8 @@ def _difference(
     if not accuracies.keys() & baseline.keys():
         return "-"
     found = paired_difference(accuracies, baseline)
+    if found is None:
+        return "-"
     mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
     return f"{mean} ({low} to {high})" if found.bounded else mean
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,5 +119,14 @@ def train(
         digest="" if subset is None else subset.digest,
         training_seconds=trained.seconds,
         selection_seconds=float(manifest.get("costs", {}).get("selection_seconds", 0.0)),
-        facts={name: manifest[name] for name in ("findings", "proxy") if name in manifest} or None,
+        facts=facts_of(manifest),
     )
+
+
+def facts_of(manifest: Mapping[str, Any]) -> dict[str, object] | None:
+    """How a subset was chosen, without the ids."""
+    found = {name: manifest[name] for name in ("findings", "proxy") if manifest.get(name)}
+    if "findings" in found:
+        words = ("words", "method", "noise", "accuracy")
+        found["findings"] = {name: found["findings"].get(name) for name in words}
+    return found or None

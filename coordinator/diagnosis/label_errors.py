@@ -7,8 +7,9 @@ sure classes say which classes are taken for which.
 
 All suspects are ranked by the quality of their labels, p_y / (p_y + sqrt(p_o)) with p_o the
 largest chance of another class: half-way, in logarithms, between the label's own chance
-(better under symmetric noise) and its margin (better under asymmetric noise), and within
-0.001 of the better one in most settings of docs/benchmarks.md, where both were measured.
+(better under symmetric noise) and its ratio to the other (better under asymmetric noise). On
+50,000 images of cifar10-jpeg its AUC is .926 where 36% of the labels are wrong (.924 and .923
+for those two) and .795 under asymmetric noise (.786 and .799).
 
 On hard but clean data a good seventh of all examples is suspect: they are atypical, and not
 wrong. How many labels are wrong is estimated apart (noise_rates), and `sure_suspects` are as

@@ -111,6 +111,7 @@ def judge(
 
     if len(sizes) < 2:
         return judged(1.0, f"{sizes[-1]} examples are too few to draw samples of.")
+    points = "point" if worth_points == 1 else "points"
     gains = []
     for place in range(1, len(sizes)):
         doublings = torch.tensor(sizes[place] / sizes[place - 1]).log2().item()
@@ -120,7 +121,7 @@ def judge(
             return judged(
                 sizes[place] / sizes[-1],
                 f"from {sizes[place]} examples on a doubling gains less than {worth_points:g} "
-                f"points of leave-one-out accuracy (at most {max(gains[place:]):.1f}).",
+                f"{points} of leave-one-out accuracy (at most {max(gains[place:]):.1f}).",
             )
     shrinks = gains[-1] / gains[-2] if len(gains) > 1 and gains[-2] > 0 else 1.0
     following = max(0.0, gains[-1] * min(1.0, shrinks))

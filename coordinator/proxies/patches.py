@@ -138,20 +138,21 @@ def _scaled(images_BCHW: Tensor, side: int) -> Tensor:
 def _features(pixels_BCHW: Tensor, filters: PatchFilters) -> Tensor:
     weights_PF = filters.weights_PF
     windows = _windows(pixels_BCHW, step=STRIDE)
-    num_images, positions = windows.shape[:2]
-    rows = windows.reshape(-1, len(weights_PF))
+    num_images, half = len(windows), windows.shape[1] // 2
+    # Those of a quarter one after the other: summing them is then the quickest.
+    quarterly = windows.view(num_images, 2, half, 2, half, *windows.shape[3:]).transpose(2, 3)
+    rows = quarterly.reshape(-1, len(weights_PF))
     responses = torch.addmm(filters.biases_F, rows, weights_PF)
     responses_BX = responses.view(num_images, -1)
     # A blank image has no deviation: all its features are 0.
     squares_B = torch.linalg.vector_norm(responses_BX, dim=1).square_()
     variances_B = squares_B / responses_BX.shape[1] - responses_BX.mean(dim=1).square_()
     deviations_B1 = variances_B.clamp_(min=1e-12).sqrt_()[:, None]
-    half = positions // 2
-    quarters = responses_BX.div_(deviations_B1).view(num_images, 2, half, 2, half, -1)
+    quarters = responses_BX.div_(deviations_B1).view(num_images, 4, half * half, -1)
     # y - t above the threshold t, y + t below -t, 0 between: its sum and that of its
     # absolute values are the difference and the sum of both signs' shares.
     beyond = functional.softshrink(quarters, _THRESHOLD)
-    difference = beyond.sum(dim=(2, 4))
-    total = beyond.abs_().sum(dim=(2, 4))
+    difference = beyond.sum(dim=2)
+    total = beyond.abs_().sum(dim=2)
     signs = torch.stack(((total + difference) / 2, (total - difference) / 2), dim=1)
     return signs.div_(half * half).clamp_(min=0).sqrt_().flatten(start_dim=1)

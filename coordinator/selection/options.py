@@ -18,6 +18,7 @@ from lipt.common.errors import StrategyOptionError
 
 # Given by the service, not by the user.
 _SEED = "seed"
+_BALANCED = "balanced"
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -46,7 +47,7 @@ def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
     hints = get_type_hints(function, include_extras=True)
     options = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or name == _SEED:
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or name in {_SEED, _BALANCED}:
             continue
         adapter = TypeAdapter(hints[name])
         notes = getattr(hints[name], "__metadata__", ())
@@ -59,6 +60,11 @@ def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
 def takes_seed(function: Callable[..., Any]) -> bool:
     """Whether a strategy's function draws at random."""
     return _SEED in inspect.signature(function).parameters
+
+
+def takes_balanced(function: Callable[..., Any]) -> bool:
+    """Whether a strategy's function shares the budget among the classes itself."""
+    return _BALANCED in inspect.signature(function).parameters
 
 
 def parse_options(

@@ -3,16 +3,16 @@
 The fewer are kept, the more typical they should be: of each class the examples whose labels a
 head trusts least are left out, a multiple of the share that the head gets wrong there. The
 multiple falls with the fraction kept, and is nothing from a fifth on, where what is atypical is
-worth as much as what is typical. Wrong labels are left out at any fraction, where it is sure
-that there are some. Where no gain over class-balanced random was measured, the plan is
-class-balanced random. The figures behind every number here are in docs/value.md.
+worth as much as what is typical. Wrong labels and near copies are left out at any fraction,
+where it is sure that there are some. Where no gain over class-balanced random was measured, the
+plan is class-balanced random. The figures behind every number here are in docs/value.md.
 
 Shapes: C classes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 # Up to the first share kept, half as many again as the head gets wrong are left out; from the
@@ -25,6 +25,8 @@ _MOST = 0.7
 _PER_WRONG_LABEL = 1.5
 # From that share of wrong labels on, what is left out is worth the right ones among it.
 _NOISY = 0.02
+# From that share of copies on, they are left out; a few do no harm.
+_REDUNDANT = 0.02
 # Of what is between guessing and knowing: below it the head's word on an example is noise.
 _SKILL = 0.2
 
@@ -33,12 +35,13 @@ _SKILL = 0.2
 class Evidence:
     """What is known when the plan is made.
 
-    fraction: share of the examples to keep.
+    fraction: share of the examples to keep, copies not counted.
     errors_C: share of each class that the head gets wrong, on labels that it has not seen; 0
         for a class without examples.
     num_classes: how many have examples.
     noise_rate: of all labels, how many are wrong, most likely; noise_low: at least.
     noise_C: of each class, how many are wrong, most likely.
+    copies: share of the examples that are near copies of others.
     """
 
     fraction: float
@@ -47,6 +50,7 @@ class Evidence:
     noise_rate: float
     noise_low: float
     noise_C: tuple[float, ...]
+    copies: float = 0.0
 
     @property
     def accuracy(self) -> float:
@@ -71,15 +75,25 @@ class Plan:
     left_out_C: share of each class that is left out, its least trusted labels.
     method: facility location on the features, or random.
     why: in a sentence.
+    leaves_out_copies: whether one of each picture is enough.
     """
 
     left_out_C: tuple[float, ...]
     method: Literal["facility_location", "random"]
     why: str
+    leaves_out_copies: bool = False
 
 
 def make_plan(evidence: Evidence) -> Plan:
     """What to leave out, and how to choose among the rest."""
+    plan = _by_labels(evidence)
+    if evidence.copies < _REDUNDANT:
+        return plan
+    why = f"{plan.why}; one of each picture, as {evidence.copies:.1%} are near copies of others"
+    return replace(plan, leaves_out_copies=True, why=why)
+
+
+def _by_labels(evidence: Evidence) -> Plan:
     nothing = (0.0,) * len(evidence.errors_C)
     if evidence.skill < _SKILL:
         return Plan(
@@ -94,7 +108,7 @@ def make_plan(evidence: Evidence) -> Plan:
         min(_MOST, max(strictness * error, min(error, _PER_WRONG_LABEL * wrong) if noisy else 0.0))
         for error, wrong in zip(evidence.errors_C, evidence.noise_C, strict=True)
     )
-    kept = f"{evidence.fraction:.2g} of the examples"
+    kept = f"{100 * evidence.fraction:.2g}% of the examples"
     if strictness:
         why = (
             f"to keep {kept}, typical ones are worth most: of each class those that represent it, "

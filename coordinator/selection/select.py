@@ -34,7 +34,7 @@ def select(
     """Choose exactly `budget` examples, or fewer and say why.
 
     Balanced, the strategy sees one class at a time, with the class's own seed and
-    the quota of `class_quotas`.
+    the quota of `class_quotas`, unless it balances by itself.
 
     Args:
         strategy: from the registry.
@@ -54,10 +54,10 @@ def select(
     require_budget(budget, len(signals))
     _require_signals(strategy, signals, options)
     signals = strategy.prepared(signals, seed=seed, options=options)
-    if balanced and not strategy.sees_all_classes:
+    if balanced and not strategy.balances_itself:
         parts = list(_select_per_class(strategy, signals, budget, seed=seed, options=options))
     else:
-        parts = [_apply(strategy, signals, budget, seed=seed, options=options)]
+        parts = [_apply(strategy, signals, budget, balanced=balanced, seed=seed, options=options)]
     indices_K = torch.cat([part.indices_K for part in parts])
     weights_K = torch.cat([part.weights_K for part in parts])
     reasons = [part.stopped_early for part in parts if part.stopped_early]
@@ -80,15 +80,28 @@ def _select_per_class(
             continue
         rows = torch.nonzero(signals.labels_N == label).flatten().cpu()
         class_seed = derive_seed(seed, "selection-class", label)
-        part = _apply(strategy, signals.of_class(label), quota, seed=class_seed, options=options)
+        part = _apply(
+            strategy,
+            signals.of_class(label),
+            quota,
+            balanced=True,
+            seed=class_seed,
+            options=options,
+        )
         reason = f"class {label}: {part.stopped_early}" if part.stopped_early else ""
         yield Selection(rows[part.indices_K], part.weights_K, stopped_early=reason)
 
 
 def _apply(
-    strategy: Strategy, signals: Signals, budget: int, *, seed: int, options: Mapping[str, Any]
+    strategy: Strategy,
+    signals: Signals,
+    budget: int,
+    *,
+    balanced: bool,
+    seed: int,
+    options: Mapping[str, Any],
 ) -> Selection:
-    selection = strategy.apply(signals, budget, seed=seed, options=options)
+    selection = strategy.apply(signals, budget, balanced=balanced, seed=seed, options=options)
     indices_K, weights_K = selection.indices_K.cpu(), selection.weights_K.float().cpu()
     num_distinct = len(torch.unique(indices_K))
     in_range = bool(((indices_K >= 0) & (indices_K < len(signals))).all())
@@ -134,6 +147,7 @@ _REMEDIES = {
     Need.DYNAMICS: (
         "They are known only to a run with learners, on its own weights: leave `weights` unset."
     ),
+    Need.COPIES: "They were not looked for: look for them in the run's data first.",
     Need.PAIRED_FEATURES: (
         "Give a safetensors file with the two tensors `features` (N x d) and `paired_features` "
         "(N x p), one row per example each: `lipt subset get --features FILE.safetensors`, or "
@@ -155,6 +169,8 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
         case Need.PAIRED_FEATURES:
             pairs_NP = signals.paired_features_NP
             return {"features of pairs": signals.features_ND, "paired features": pairs_NP}
+        case Need.COPIES:
+            return {"near copies": signals.pictures_N}
         case Need.VALIDATION if held is not None:
             values = _values(held, Need.SIGNALS)
             return {f"{name} of validation examples": values[name] for name in values}

@@ -9,7 +9,13 @@ from functools import cached_property
 from typing import Any
 
 from lipt.common.errors import StrategyOptionError
-from lipt.coordinator.selection.options import Option, options_of, parse_options, takes_seed
+from lipt.coordinator.selection.options import (
+    Option,
+    options_of,
+    parse_options,
+    takes_balanced,
+    takes_seed,
+)
 from lipt.coordinator.selection.presets import Preset, find_preset
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.signals.signals import Signals
@@ -40,6 +46,8 @@ class Need(StrEnum):
     DYNAMICS = "learners"
     # Two feature matrices that the user supplies.
     PAIRED_FEATURES = "paired features"
+    # Which images are near copies of each other.
+    COPIES = "near copies"
 
 
 NOTHING: frozenset[Need] = frozenset()
@@ -53,7 +61,9 @@ class Strategy:
     """A selection algorithm and what the service has to know of it.
 
     function: `f(signals, budget, *, options..., seed) -> Selection`, `seed` where it draws.
-        Balanced, it sees one class at a time. Its name is the strategy's.
+        Balanced, it sees one class at a time; one that takes `balanced` sees all classes in
+        any case, and shares the budget among them as `class_quotas` does where it is true.
+        Its name is the strategy's.
     cost: in the letters of the field: N examples, C classes, d features, k budget.
     needs: what has to be there; a function of all options' values where it depends on them.
     prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples
@@ -63,8 +73,6 @@ class Strategy:
         version chose and stored are no answer to it.
     rechecks: whether a subset of it stays in use, when the weights have changed, as long as
         a quadratic model of the loss around the old ones holds.
-    sees_all_classes: whether it is applied to all classes at once even where they get equal
-        shares, because it shares the budget out by itself.
     proxy: what its signals are computed with where a request does not say.
     """
 
@@ -79,13 +87,17 @@ class Strategy:
     rechecks: bool = False
     presets: Mapping[str, Preset] = field(default_factory=dict)
     revision: int = 0
-    sees_all_classes: bool = False
     proxy: str = "soup"
 
     @property
     def name(self) -> str:
         """What users call it."""
         return self.function.__name__
+
+    @cached_property
+    def balances_itself(self) -> bool:
+        """Whether the function sees all classes also where they get equal shares."""
+        return takes_balanced(self.function)
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
@@ -116,10 +128,19 @@ class Strategy:
         return self.prepare(signals, **_arguments(self.prepare, seed, options))
 
     def apply(
-        self, signals: Signals, budget: int, *, seed: int, options: Mapping[str, Any]
+        self,
+        signals: Signals,
+        budget: int,
+        *,
+        balanced: bool,
+        seed: int,
+        options: Mapping[str, Any],
     ) -> Selection:
-        """The function's answer, unchecked."""
-        return self.function(signals, budget, **_arguments(self.function, seed, options))
+        """The function's answer, unchecked; `balanced` is for one that balances itself."""
+        arguments = _arguments(self.function, seed, options)
+        if self.balances_itself:
+            arguments["balanced"] = balanced
+        return self.function(signals, budget, **arguments)
 
     def needs_for(self, options: Mapping[str, Any]) -> frozenset[Need]:
         """What it needs with the values of all options."""

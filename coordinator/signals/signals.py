@@ -39,6 +39,8 @@ class Signals:
     dynamics: how the learners came to see the examples, where that was asked for.
     paired_features_NP: the other half of each example (a caption's features, say), float32,
         for strategies on pairs.
+    pictures_N: int64, the same for examples that are near copies of each other, for
+        strategies that keep one of them.
     validation: what is known of the run's validation examples, for strategies that look
         at the loss there. It stays whole in `take`.
     """
@@ -50,6 +52,7 @@ class Signals:
     has_bias: bool = True
     dynamics: Dynamics | None = None
     paired_features_NP: Tensor | None = None
+    pictures_N: Tensor | None = None
     validation: Signals | None = None
 
     def __len__(self) -> int:

@@ -48,6 +48,7 @@ def section(strategy: Strategy) -> str:
         balance[strategy.balance],
         *(["gives weights"] if strategy.returns_weights else []),
         *(["says when to select again"] if strategy.rechecks else []),
+        *([f"on the [proxy](proxies.md) `{strategy.proxy}`"] if strategy.proxy != "soup" else []),
     ]
     parts = [f"### {strategy.name} {{ #{strategy.name} }}", _explanation(strategy)]
     parts += [f"*{'; '.join(facts)}.*"]

@@ -95,3 +95,15 @@ def test_a_row_is_compared_with_random_of_the_same_seeds() -> None:
 def test_both_recipes_stand_in_tables_of_their_own(recipe: str) -> None:
     cell = replace(CELL, recipe=recipe)
     assert f"## digits, {recipe} main training of resnet8" in page({cell: vars(result(0.5))}, [])
+
+
+def test_the_same_examples_are_not_trained_on_twice(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.add(CELL, result(0.5))
+    auto = replace(CELL, strategy="auto", proxy="auto")
+    found = results.with_digest(auto, "digest")
+    assert found is not None
+    assert found.accuracy == 0.5
+    assert results.with_digest(auto, "another") is None
+    assert results.with_digest(replace(auto, seed=1), "digest") is None
+    assert results.with_digest(replace(auto, recipe="converged"), "digest") is None

@@ -56,7 +56,8 @@ def test_most_flipped_labels_are_found_and_shown(
     out = tmp_path / "found"
     done = cluster.lipt("diagnose", "--data", f"imagefolder:{folder}", "--out", str(out))
     assert done.returncode == 0, done.stderr
-    rows = list(csv.DictReader((out / "issues.csv").open(newline="")))
+    with (out / "issues.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
     assert len(rows) == 1798
     worst = sorted(rows, key=lambda row: float(row["label_score"]))[:NUM_FLIPPED]
     found = {Path(row["filepath"]).name for row in worst if row["is_label_issue"] == "True"}

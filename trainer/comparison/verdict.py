@@ -54,7 +54,8 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
             found.append(Answers(fraction, 0, text, beats_random=False, faster="", cost=""))
         for every in sorted({row.every for row in chosen}):
             tried = [row for row in chosen if row.every == every]
-            best = max(tried, key=lambda row: row.mean_accuracy)
+            # One that beats random before one that may only have been lucky.
+            best = max(tried, key=lambda row: (row.beats_random, row.mean_accuracy))
             fixed = [row for row in within if row.is_baseline]
             found.append(
                 Answers(

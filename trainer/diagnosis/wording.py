@@ -47,6 +47,11 @@ def proxy_text(findings: Findings) -> str:
     return f"{head}, right on {format_percent(accuracy)} of the examples that it did not learn from"
 
 
+def fit_text(quality: float) -> str:
+    """How well a label fits, in 0..1; among the worst labels digits further back say nothing."""
+    return "<0.01" if quality < 0.01 else f"{quality:.2f}"
+
+
 def _labels(findings: Findings) -> Fact:
     found = findings.label_errors
     share = (
@@ -56,11 +61,10 @@ def _labels(findings: Findings) -> Fact:
     if not found.num_suspects:
         return Fact("label errors", f"none looks wrong; {share}", clear=True)
     sure = f", the worst {findings.num_sure:,} surely so" if findings.num_sure else ""
-    # Much that is only hard looks wrong as well.
     return Fact(
         "label errors",
         f"{found.num_suspects:,} look wrong{sure}; {share}",
-        clear=not findings.num_sure,
+        clear=False,
     )
 
 

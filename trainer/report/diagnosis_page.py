@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lipt.trainer.diagnosis.findings import Learnability
-from lipt.trainer.diagnosis.wording import facts, proxy_text
+from lipt.trainer.diagnosis.wording import facts, fit_text, proxy_text
 from lipt.trainer.report.examining import Examination
 from lipt.trainer.report.plot import LEFT, RIGHT, TOP, Plot, Scale, nice_ticks
 from lipt.trainer.report.templates import open_templates
@@ -37,6 +37,7 @@ def render_diagnosis(examination: Examination) -> str:
         diagnosis=examination.diagnosis,
         findings=findings,
         facts=facts(findings),
+        fit=fit_text,
         proxy=proxy_text(findings),
         plot=learning_curve(curve) if len(curve.sizes) > 1 else None,
         ticks=curve_ticks(curve),

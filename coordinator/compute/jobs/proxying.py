@@ -9,7 +9,7 @@ Shapes: N examples, C classes, D features.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -111,12 +111,13 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
 
 def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> Proxied:
     started = monotonic()
-    if question.proxy.features is None:
-        trials = _Trials.on_a_sample(context, maker)
-        kinds = choose(trials.tried).features
-        tried = trials.tried
-    else:
-        trials, kinds, tried = None, question.proxy.features, []
+    wanted = question.proxy.features
+    possible = candidates(maker.available) if wanted is None else [wanted]
+    trials, kinds, tried = None, possible[0], []
+    # Of one alone there is nothing to try.
+    if len(possible) > 1:
+        trials = _Trials.on_a_sample(context, maker, possible)
+        kinds, tried = choose(trials.tried).features, trials.tried
     labels_N = context.dataset.labels_N
     if trials is not None and len(trials.ids_N) == len(labels_N):
         features_ND, head = trials.features_of(kinds), trials.heads[kinds]
@@ -152,13 +153,15 @@ class _Trials:
     tried: list[Tried]
 
     @classmethod
-    def on_a_sample(cls, context: Context, maker: FeatureMaker) -> _Trials:
+    def on_a_sample(
+        cls, context: Context, maker: FeatureMaker, possible: Sequence[tuple[Kind, ...]]
+    ) -> _Trials:
         dataset = context.dataset
         generator = derive_generator(maker.question.config.seed, "proxy sample")
         ids_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
         trials = cls(ids_N, {}, {}, [])
         activity = "trying proxies on a sample"
-        for kinds in candidates(maker.available):
+        for kinds in possible:
             for kind in kinds:
                 if kind not in trials.features:
                     trials.features[kind] = side_by_side(

@@ -1,11 +1,11 @@
-"""Curvature: the diagonal of the last layer's Hessian, estimated by Hutchinson's method.
+"""Curvature: the diagonal of the last layer's Hessian, averaged over its rows and its columns.
 
 Cross-entropy's Hessian by the last layer is mean_i (diag(p_i) - p_i p_i^T) (x) h_i h_i^T, with
-the 1 of the bias in h_i. Its product with a matrix Z follows from the factors alone, as
-mean_i ((diag(p_i) - p_i p_i^T) Z h_i) h_i^T. For Z of random signs the expected value of
-Z * (Hessian Z) is the Hessian's diagonal.
+the 1 of the bias in h_i. So its diagonal is mean_i p_ic (1 - p_ic) h_if^2 exactly: nothing
+has to be estimated by probes. Its means over features and over classes need a sum of C and
+one of F numbers an example, and the diagonal itself, C x F, is never made.
 
-Shapes: N examples, B of a batch, C classes, F features, with the 1 of the bias.
+Shapes: N examples, B of a block, C classes, F features, with the 1 of the bias.
 """
 
 from __future__ import annotations
@@ -13,51 +13,34 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
-from lipt.coordinator.selection.gradients.vectors import with_bias
+from lipt.coordinator.selection.gradients.vectors import CACHED_BYTES, with_bias
 from lipt.coordinator.signals.blocks import row_blocks
-from lipt.coordinator.signals.signals import Signals, probabilities_of
-
-BATCH_SIZE = 256
+from lipt.coordinator.signals.signals import Signals
 
 
-def hessian_product(probabilities_BC: Tensor, features_BF: Tensor, vector_CF: Tensor) -> Tensor:
-    """The Hessian of the mean loss, times a matrix of the last layer's shape; C x F."""
-    along_BC = probabilities_BC * (features_BF @ vector_CF.T)
-    along_BC -= probabilities_BC * along_BC.sum(dim=-1, keepdim=True)
-    return along_BC.T @ features_BF / len(features_BF)
+def mean_curvatures(signals: Signals) -> tuple[Tensor, Tensor]:
+    """The means of the Hessian's diagonal over features, by class, and over classes, by feature.
 
-
-def averaged_diagonal(
-    signals: Signals, *, decay: float, seed: int, batch_size: int = BATCH_SIZE
-) -> Tensor:
-    """An exponential average of estimates of the diagonal, one per batch; C x F float32.
-
-    Batches are in random order and each has its own probe. The average is corrected for
-    its start at zero, so its weights sum to 1 and it is unbiased.
+    Summed in float64, block after block: the same signals give the same curvatures.
 
     Args:
-        signals: of all examples.
-        decay: in [0, 1), how much of the average stays at the next batch.
-        seed: of order and probes.
-        batch_size: examples per probe.
+        signals: of all examples, in any precision.
+
+    Returns:
+        C and F float64, none of them negative.
     """
-    generator = derive_generator(seed, "hessian-diagonal")
-    device = signals.features_ND.device
-    order_N = torch.randperm(len(signals), generator=generator)
-    num_classes = signals.errors_NC.shape[1]
+    num_examples, num_classes = signals.errors_NC.shape
     num_features = signals.features_ND.shape[1] + int(signals.has_bias)
-    average_CF = torch.zeros(num_classes, num_features, device=device)
-    total = 0.0
-    for rows in row_blocks(len(signals), 1, batch_size):
-        signs_CF = torch.randint(0, 2, average_CF.shape, generator=generator)
-        signs_CF = signs_CF.mul_(2).sub_(1).float().to(device)
-        batch = signals.take(order_N[rows].to(device))
-        product_CF = hessian_product(
-            probabilities_of(batch.errors_NC, batch.labels_N),
-            with_bias(batch.features_ND, float(signals.has_bias)),
-            signs_CF,
-        )
-        average_CF.mul_(decay).addcmul_(signs_CF, product_CF, value=1 - decay)
-        total = decay * total + (1 - decay)
-    return average_CF / total
+    device = signals.features_ND.device
+    by_class_C = torch.zeros(num_classes, dtype=torch.float64, device=device)
+    by_feature_F = torch.zeros(num_features, dtype=torch.float64, device=device)
+    row_bytes = 8 * (num_classes + num_features)
+    for rows in row_blocks(num_examples, row_bytes, CACHED_BYTES):
+        # |e| is p, or 1 - p of the label, with all its digits: p (1 - p) either way. Heads of
+        # least squares have larger ones.
+        shares_BC = signals.errors_NC[rows].double().abs().clamp_(max=1.0)
+        spreads_BC = shares_BC * (1 - shares_BC)
+        squares_BF = with_bias(signals.features_ND[rows].double(), float(signals.has_bias)).square()
+        by_class_C += squares_BF.mean(dim=1) @ spreads_BC
+        by_feature_F += spreads_BC.mean(dim=1) @ squares_BF
+    return by_class_C / num_examples, by_feature_F / num_examples

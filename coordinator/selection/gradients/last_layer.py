@@ -36,6 +36,8 @@ from lipt.coordinator.signals.signals import Signals, probabilities_of
 _FEW_CLASSES = 64
 # A label's probability is read off e = p - 1, whose last digit is worth twice this.
 _LEAST_LABEL_PROBABILITY = 2.0**-25
+# Smaller errors, squared or times small features, could become 0.
+_LEAST_ERROR = 1e-150
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,22 @@ def step(layer: LastLayer, chosen: Vectors, learning_rate: float) -> LastLayer:
     return replace(layer, logits_VC=layer.logits_VC - learning_rate * moved_VC)
 
 
-def validation_gradient(layer: LastLayer) -> LayerGradient:
-    """The gradient of the mean validation loss by the layer: the mean of e_v (x) [h_v, 1]."""
+def validation_gradient(layer: LastLayer, *, raised: bool = False) -> LayerGradient:
+    """The gradient of the mean validation loss by the layer: the mean of e_v (x) [h_v, 1].
+
+    Args:
+        layer: where it is.
+        raised: for who asks for its direction alone: near the end of what float64 can tell
+            it is multiplied by what makes the largest error 1.
+    """
     errors_VC = layer.logits_VC.softmax(dim=-1)
     # p - 1 of the label as minus all the others: of a confident example nothing else is left.
     errors_VC.scatter_(1, layer.labels_V[:, None], 0.0)
+    if raised and float(errors_VC.max()) < _LEAST_ERROR:
+        logs_VC = layer.logits_VC.log_softmax(dim=-1)
+        logs_VC.scatter_(1, layer.labels_V[:, None], -torch.inf)
+        # A single class has no errors at all.
+        errors_VC = (logs_VC - logs_VC.max().nan_to_num(neginf=0.0)).exp()
     errors_VC.scatter_(1, layer.labels_V[:, None], -errors_VC.sum(dim=-1, keepdim=True))
     errors_VC /= len(errors_VC)
     bias_C = errors_VC.sum(dim=0) * layer.bias

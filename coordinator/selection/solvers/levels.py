@@ -21,7 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity
+from lipt.coordinator.selection.gradients.pairs import (
+    PairwiseSimilarity,
+    represented,
+    weighted,
+)
 from lipt.coordinator.signals.blocks import row_blocks
 
 Precision = Literal["24-bit", "16-bit", "8-bit"]
@@ -117,10 +121,10 @@ class ComputedLevels:
 
     def rows(self, ids_n: Tensor) -> Tensor:
         """The levels of some examples with all; n x N."""
-        row_bytes = 8 * max(len(ids_n), self.similarity.vectors.width)
+        row_bytes = 8 * max(len(ids_n), self.similarity.width)
         return torch.cat(
             [
-                self.scale.levels(self.similarity.represented(ids_n, columns))
+                self.scale.levels(represented(self.similarity, ids_n, columns))
                 for columns in row_blocks(len(self), row_bytes)
             ],
             dim=1,
@@ -138,7 +142,7 @@ def fit_scale(similarity: PairwiseSimilarity, precision: Precision) -> Scale:
     if precision == "8-bit":
         step = max(1, len(similarity) // _NUM_OBSERVED)
         observed_n = torch.arange(0, len(similarity), step, device=similarity.device)
-        observed = similarity.represented(observed_n, observed_n).flatten().sort().values
+        observed = represented(similarity, observed_n, observed_n).flatten().sort().values
         quartile, least = float(observed[len(observed) // 4]), float(observed[0])
         # Where most pairs are the same, all that there is to tell apart lies below.
         lowest = quartile if quartile < float(observed[-1]) else least
@@ -175,8 +179,8 @@ def _both_ways(
         levels_nm = scale.levels(similarities_nm)
         return levels_nm, levels_nm.T
     return (
-        scale.levels(similarity.weighted(similarities_nm, rows)),
-        scale.levels(similarity.weighted(similarities_nm.T, columns)),
+        scale.levels(weighted(similarity, similarities_nm, rows)),
+        scale.levels(weighted(similarity, similarities_nm.T, columns)),
     )
 
 
@@ -190,7 +194,9 @@ def store_levels_between(
     sums_N = torch.zeros(len(candidates_N), dtype=torch.int64, device=device)
     for rows in _even_tiles(len(candidates_N), device):
         for columns in _even_tiles(len(targets_T), device):
-            levels_nm = scale.levels(similarity.represented(candidates_N[rows], targets_T[columns]))
+            levels_nm = scale.levels(
+                represented(similarity, candidates_N[rows], targets_T[columns])
+            )
             matrix_NT[rows, columns] = levels_nm
             sums_N[rows] += levels_nm.sum(dim=1, dtype=torch.int64)
     return StoredLevels(matrix_NT, sums_N)

@@ -37,7 +37,11 @@ PrecisionName = Literal["auto", "24-bit", "16-bit", "8-bit"]
 
 @dataclass(frozen=True)
 class Representatives:
-    """Chosen examples, in the order of choice, and how similar they are to all."""
+    """Chosen examples, in the order of choice, and how similar they are to all.
+
+    levels: never of 8 bits, which do for choosing, but leave too many examples at the same
+        level with two of the chosen to tell whose they are.
+    """
 
     chosen_K: Tensor
     levels: LevelRows
@@ -77,14 +81,15 @@ def choose_representatives(
         )
         return Representatives(chosen_K, computed)
     chosen_precision: Precision = (affordable or "8-bit") if precision == "auto" else precision
-    levels: LevelRows = computed
-    if solver == "lazy" or affordable:
-        stored = store_levels(similarity, fit_scale(similarity, chosen_precision))
-        if solver == "lazy":
-            return Representatives(lazy_greedy(stored, budget), stored)
-        levels = stored
+    scale = fit_scale(similarity, chosen_precision)
+    if solver == "lazy":
+        stored = store_levels(similarity, scale)
+        fine = computed if chosen_precision == "8-bit" else stored
+        return Representatives(lazy_greedy(stored, budget), fine)
+    levels: LevelRows = store_levels(similarity, scale) if affordable else computed
+    fine = computed if chosen_precision == "8-bit" else levels
     generator = derive_generator(seed, "facility-location-samples")
     chosen_K = stochastic_facility_location(
         levels, budget, epsilon=epsilon, generator=generator
     ).to(similarity.device)
-    return Representatives(chosen_K, levels)
+    return Representatives(chosen_K, fine)

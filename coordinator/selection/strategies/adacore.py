@@ -1,12 +1,13 @@
 """AdaCore: CRAIG on gradients preconditioned by the Hessian's diagonal.
 
 Dividing each gradient by the curvature makes examples alike whose Newton steps are alike.
-The diagonal is an exponentially averaged Hutchinson estimate over batches of all examples.
-Such an estimate is noisy, and a gradient divided by it is no outer product any more. So it
-is factored into a curvature per class and one per feature, from its row and column means
-as Adafactor does it: e_i and h_i are divided by them, and CRAIG runs as it is. The means
-also take out most of the noise; the paper takes the root of averaged squares instead,
-which keeps the noise's variance in.
+The paper estimates the diagonal by Hutchinson's probes, averaged over batches. Of the last
+layer it is known in closed form, mean_i p_ic (1 - p_ic) h_if^2, so it is computed: an
+estimate of one probe per batch is mostly noise until there are thousands of batches.
+
+A gradient divided by it is no outer product any more. So the diagonal is factored into a
+curvature per class and one per feature, its row and column means, as Adafactor factors
+squared gradients: e_i and h_i are divided by them, and CRAIG runs as it is.
 
 Shapes: N examples, C classes, D features, F features with the 1 of the bias, K budget.
 Source: Pooladzandi et al. 2022 (arXiv:2207.13887); Shazeer and Stern 2018, "Adafactor"
@@ -22,7 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.curvature import averaged_diagonal
+from lipt.coordinator.selection.gradients.curvature import mean_curvatures
 from lipt.coordinator.selection.gradients.vectors import with_bias
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON
@@ -52,8 +53,6 @@ def adacore(
 def precondition(
     signals: Signals,
     *,
-    seed: int,
-    decay: Annotated[float, Field(ge=0, lt=1), "how much of the average each batch leaves"] = 0.999,
     damping: Annotated[float, Field(gt=0), "added to curvatures, as a share of their mean"] = 0.01,
 ) -> Signals:
     """Signals whose gradients are divided by the Hessian's factored diagonal.
@@ -64,37 +63,29 @@ def precondition(
     Returns:
         Errors and features in their own types, the bias as one more feature.
     """
-    class_factors_C, feature_factors_F = factored(
-        averaged_diagonal(signals, decay=decay, seed=seed)
-    )
-    features_NF = signals.features_ND.new_empty(len(signals), len(feature_factors_F))
+    by_class_C, by_feature_F = (_relative(means_n) for means_n in mean_curvatures(signals))
+    features_NF = signals.features_ND.new_empty(len(signals), len(by_feature_F))
     errors_NC = torch.empty_like(signals.errors_NC)
-    for rows in row_blocks(len(signals), 8 * (len(class_factors_C) + len(feature_factors_F))):
-        errors_NC[rows] = signals.errors_NC[rows] / (class_factors_C + damping)
+    for rows in row_blocks(len(signals), 16 * (len(by_class_C) + len(by_feature_F))):
+        errors_NC[rows] = signals.errors_NC[rows] / (by_class_C + damping)
         features_BF = with_bias(signals.features_ND[rows], float(signals.has_bias))
-        features_NF[rows] = features_BF / (feature_factors_F + damping)
+        features_NF[rows] = features_BF / (by_feature_F + damping)
     return replace(signals, errors_NC=errors_NC, features_ND=features_NF, has_bias=False)
 
 
-def factored(diagonal_CF: Tensor) -> tuple[Tensor, Tensor]:
-    """Curvature per class and per feature, each relative to its mean: C and F.
-
-    Their outer product times the mean of the diagonal is the diagonal, if that has rank
-    one. Distances are compared with each other only, so the mean is left out.
-    """
-    return _relative(diagonal_CF.mean(dim=1)), _relative(diagonal_CF.mean(dim=0))
-
-
 def _relative(curvatures_n: Tensor) -> Tensor:
-    """Relative to the mean, negative estimates as 0; ones where there is no curvature at all."""
-    positive_n = curvatures_n.clamp(min=0)
-    mean = positive_n.mean()
-    return positive_n / mean if mean > 0 else torch.ones_like(positive_n)
+    """Relative to their mean; ones where there is no curvature at all.
+
+    Distances are compared with each other only, so what all gradients are divided by is
+    left out.
+    """
+    mean = curvatures_n.mean()
+    return curvatures_n / mean if mean > 0 else torch.ones_like(curvatures_n)
 
 
 STRATEGY = Strategy(
     function=adacore,
-    summary="craig on gradients divided by an estimate of the Hessian's diagonal",
+    summary="craig on gradients divided by the diagonal of the last layer's Hessian",
     paper=(
         'Pooladzandi et al. 2022, "Adaptive Second Order Coresets for Data-efficient Machine '
         'Learning" (arXiv:2207.13887)'

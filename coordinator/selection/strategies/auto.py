@@ -2,7 +2,8 @@
 
 Leave-one-out outputs of a ridge head say which labels are trusted, and how many are wrong. What
 to do about it depends on how many are kept, so that a plan is made (lipt.coordinator.selection.
-plan), and where no gain is known the plan is class-balanced random. Classes get equal shares.
+plan), and where no gain is known the plan is class-balanced random. Classes get equal shares
+unless told otherwise.
 
 Shapes: N examples, n of one class, C classes, K budget.
 Source: the head's outputs are read as in Northcutt et al. 2021 (arXiv:1911.00068), the rest is
@@ -19,63 +20,92 @@ from torch import Tensor
 from lipt.common.determinism.seeding import derive_seed
 from lipt.coordinator.diagnosis.label_errors import LabelErrors, find_label_errors
 from lipt.coordinator.selection.plan import Evidence, Plan, make_plan
-from lipt.coordinator.selection.quotas import class_quotas
+from lipt.coordinator.selection.quotas import class_quotas, proportional_quotas
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategies.facility_location import facility_location
 from lipt.coordinator.selection.strategies.uniform import uniform
-from lipt.coordinator.selection.strategy import SIGNALS, Balance, Strategy
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.selection.strategy import SIGNALS, Need, Strategy
+from lipt.coordinator.signals.signals import Signals, given
 
 # A manifest is to stay a page that one can read; a diagnosis has all of them.
 _MAX_NAMED = 1000
 
 
-def auto(signals: Signals, budget: int, *, seed: int) -> Selection:
+def auto(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selection:
     """Keep what is worth keeping by what is found in the data; the findings say what that is.
+
+    Args:
+        signals: of a head that did not learn from the example it judges.
+        budget: K.
+        balanced: equal shares for the classes, as far as they reach, or those that they have.
+        seed: of what is drawn.
 
     Raises:
         SignalsError: there are no errors to judge labels by.
     """
     labels_N = signals.labels_N
     found = find_label_errors(signals)
-    evidence = gather(found, labels_N, budget)
+    copies_N = surplus_copies(found, given(signals.pictures_N, "near copies"))
+    evidence = gather(found, labels_N, copies_N, budget)
     plan = make_plan(evidence)
-    counts_C = labels_N.bincount().tolist()
+    if not plan.leaves_out_copies:
+        copies_N = torch.zeros_like(copies_N)
     parts, left_out = [], []
-    for label, quota in enumerate(class_quotas(counts_C, budget)):
-        rows = torch.nonzero(labels_N == label).flatten()
-        # The most trusted first; of equally trusted ones the first.
-        order = found.quality_N[rows].argsort(descending=True, stable=True)
-        num_left = max(quota, round((1 - plan.left_out_C[label]) * len(rows)))
-        left_out.append(rows[order[num_left:]])
+    for label, quota in enumerate(_quotas(labels_N, copies_N, budget, balanced=balanced)):
+        rows, num_own = _by_trust(torch.nonzero(labels_N == label).flatten(), found, copies_N)
+        num_candidates = max(quota, round((1 - plan.left_out_C[label]) * num_own))
+        left_out.append(rows[num_candidates:])
         if quota:
-            candidates = rows[order[:num_left]].sort().values
-            chosen = _choose(signals, candidates, quota, plan, derive_class_seed(seed, label))
-            parts.append(chosen)
-    selection = unweighted(torch.cat(parts))
+            candidates = rows[:num_candidates].sort().values
+            # As for strategies that see one class at a time: plain random is that of them.
+            class_seed = derive_seed(seed, "selection-class", label)
+            parts.append(_choose(signals, candidates, quota, plan, class_seed))
+    chosen = unweighted(torch.cat(parts))
     findings = _findings(evidence, plan, found, torch.cat(left_out))
-    return Selection(selection.indices_K, selection.weights_K, findings=findings)
+    return Selection(chosen.indices_K, chosen.weights_K, findings=findings)
 
 
-def gather(found: LabelErrors, labels_N: Tensor, budget: int) -> Evidence:
+def surplus_copies(found: LabelErrors, pictures_N: Tensor) -> Tensor:
+    """Which examples are near copies of one whose label is trusted more; N bool."""
+    order_N = found.quality_N.argsort(descending=True, stable=True)
+    order_N = order_N[pictures_N[order_N].argsort(stable=True)]
+    sorted_N = pictures_N[order_N]
+    copies_N = torch.zeros_like(found.suspects_N)
+    copies_N[order_N[1:]] = sorted_N[1:] == sorted_N[:-1]
+    return copies_N
+
+
+def gather(found: LabelErrors, labels_N: Tensor, copies_N: Tensor, budget: int) -> Evidence:
     """What the plan is made of."""
     counts_C = labels_N.bincount(minlength=len(found.thresholds_C))
     wrong_N = (found.suggested_N != labels_N).double()
     wrong_C = torch.zeros(len(counts_C), dtype=torch.float64, device=labels_N.device)
     wrong_C.index_add_(0, labels_N, wrong_N)
     return Evidence(
-        fraction=budget / len(labels_N),
+        fraction=min(1.0, budget / int((~copies_N).sum())),
         errors_C=tuple((wrong_C / counts_C.clamp(min=1)).tolist()),
         num_classes=int((counts_C > 0).sum()),
         noise_rate=found.noise.overall.rate,
         noise_low=found.noise.overall.low,
         noise_C=tuple(rate.rate for rate in found.noise.per_class),
+        copies=float(copies_N.double().mean()),
     )
 
 
-def derive_class_seed(seed: int, label: int) -> int:
-    """As for strategies that see one class at a time, so that plain random is that of them."""
-    return derive_seed(seed, "selection-class", label)
+def _quotas(labels_N: Tensor, copies_N: Tensor, budget: int, *, balanced: bool) -> tuple[int, ...]:
+    """Shares of the classes, of which copies are no part as long as there is enough else."""
+    counts_C = labels_N.bincount().tolist()
+    own_C = labels_N[~copies_N].bincount(minlength=len(counts_C)).tolist()
+    share = class_quotas if balanced else proportional_quotas
+    return share(own_C if sum(own_C) >= budget else counts_C, budget)
+
+
+def _by_trust(rows: Tensor, found: LabelErrors, copies_N: Tensor) -> tuple[Tensor, int]:
+    """A class's rows, the most trusted labels first and copies last, and how many are none."""
+    # Of equally trusted ones the first.
+    order = found.quality_N[rows].argsort(descending=True, stable=True)
+    order = order[copies_N[rows[order]].int().argsort(stable=True)]
+    return rows[order], int((~copies_N[rows]).sum())
 
 
 def _choose(signals: Signals, candidates: Tensor, quota: int, plan: Plan, seed: int) -> Tensor:
@@ -98,6 +128,7 @@ def _findings(
     words = [
         f"{noise.rate:.1%} of the labels look wrong ({interval})",
         f"a head on the proxy's features is {known}",
+        f"{evidence.copies:.1%} of the examples are near copies of others",
         plan.why,
     ]
     return {
@@ -105,6 +136,7 @@ def _findings(
         "method": plan.method,
         "noise": {"low": noise.low, "rate": noise.rate, "high": noise.high},
         "accuracy": evidence.accuracy,
+        "copies": evidence.copies,
         "left_out": {
             "count": len(left_out),
             "share_per_class": [round(share, 4) for share in plan.left_out_C],
@@ -118,8 +150,6 @@ STRATEGY = Strategy(
     summary="by what is found in the data; class-balanced random where no gain is known",
     paper="",
     cost="N (C + d) + N^2 d / C",
-    balance=Balance.ALWAYS,
-    needs=SIGNALS,
-    sees_all_classes=True,
+    needs=SIGNALS | {Need.COPIES},
     proxy="auto",
 )

@@ -9,23 +9,27 @@ below `learned_loss` have next to no gradient and are left out.
 When the weights have moved too far for the subset, `lipt.coordinator.signals.quadratic_model` says
 so, and re-selection asks it.
 
-Four things that the paper leaves to its training loop are decided here:
+Five things that the paper leaves to its training loop are decided here:
 
 - The ids of all mini-batches are distinct: what was chosen leaves the sets to come.
-- Every example of the pool is in one random set before any is in a second one.
+- Random sets are stratified: every class has the share in each that it has in the pool.
+  Every example of the pool is in one random set before any is in a second one.
 - A random set holds at least four times the mini-batch, or there would be nothing to choose
   among a few hundred examples; and at most 8,192.
+- Where the classes get equal shares, they get them in every mini-batch: each class gives its
+  share from its own part of the random set, which is large in proportion.
 - "Learned" is judged by the weights that are selected on, not by the last epochs. Where
   fewer examples than the budget are left, those of the highest loss come back.
 
-Shapes: N examples, C classes, M in the pool, R in a random set, B in a mini-batch, K budget.
+Shapes: N examples, n of them, C classes, G groups that share the budget (the classes, or one
+    of all), M in a pool, R in a random set, B in a mini-batch, K budget.
 Source: Yang et al. 2023 (arXiv:2306.01244), sections 4.1 and 4.3.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import torch
@@ -35,9 +39,11 @@ from torch import Tensor
 from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.gradients.pairs import proximity
 from lipt.coordinator.selection.gradients.vectors import Vectors
-from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.quotas import class_quotas
+from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import fit_scale, store_levels
+from lipt.coordinator.selection.strategies.crest_sets import RandomSets, mixed_evenly
 from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.signals import Signals
 
@@ -57,6 +63,7 @@ def crest(
         int, Field(ge=1, le=_MAX_BATCH_SIZE), "examples chosen from each random set"
     ] = 128,
     learned_loss: Annotated[float, Field(ge=0.0), "a smaller loss counts as learned"] = 0.1,
+    balanced: bool,
     seed: int,
 ) -> Selection:
     """Choose mini-batch after mini-batch, each as the coreset of a random set.
@@ -66,35 +73,57 @@ def crest(
     Returns:
         Weights are the cluster sizes, with a mean of 1 in every mini-batch, times M / K:
         they sum to the number of examples in the pool, for which they stand. Where the pool
-        is no larger than the budget, all of it with weight 1.
+        is no larger than the budget, all of it with weight 1. Balanced, all that holds for
+        each class, with its own pool and quota.
     """
-    pool_M = unlearned(signals, budget, learned_loss)
-    if len(pool_M) == budget:
-        return unweighted(pool_M)
-    size = max(
-        math.ceil(random_fraction * len(pool_M)), _MIN_SETS_PER_BATCH * min(batch_size, budget)
-    )
-    sets = RandomSets(pool_M, min(size, _MAX_SET_SIZE), seed)
-    indices, weights = [], []
-    for number in batch_sizes(budget, batch_size):
-        set_R = sets.draw()
-        chosen_B, sizes_B = batch_coreset(signals.errors_NC[set_R].float(), number)
-        sets.put_back(set_R, without=chosen_B)
-        indices.append(set_R[chosen_B])
-        weights.append(sizes_B.double() * (number / len(set_R)))
-    weights_K = torch.cat(weights) * (len(pool_M) / budget)
-    return Selection(torch.cat(indices), weights_K.float())
+    labels_N, losses_N = signals.labels_N, own_losses(signals)
+    indices, weights, groups = [], [], []
+    for label, rows_n, quota in _groups(labels_N, budget, balanced=balanced):
+        pool_M = rows_n[unlearned(losses_N[rows_n], quota, learned_loss)]
+        if len(pool_M) == quota:
+            indices.append(pool_M)
+            weights.append(torch.ones_like(pool_M, dtype=torch.float64))
+            continue
+        share = math.ceil(min(batch_size, budget) * quota / budget)
+        size = max(math.ceil(random_fraction * len(pool_M)), _MIN_SETS_PER_BATCH * share)
+        generator = derive_generator(seed, "random sets", label)
+        sets = RandomSets(pool_M, labels_N, min(size, _MAX_SET_SIZE), generator)
+        groups.append((sets, quota, len(pool_M) / quota))
+    for numbers_G in batch_shares([quota for _, quota, _ in groups], batch_size):
+        for (sets, _, represented), number in zip(groups, numbers_G, strict=True):
+            if not number:
+                continue
+            set_R = sets.draw()
+            chosen_B, sizes_B = batch_coreset(signals.errors_NC[set_R].float(), number)
+            sets.put_back(set_R, without=chosen_B)
+            indices.append(set_R[chosen_B])
+            weights.append(sizes_B.double() * (number / len(set_R) * represented))
+    return Selection(torch.cat(indices), torch.cat(weights).float())
 
 
-def unlearned(signals: Signals, budget: int, learned_loss: float) -> Tensor:
-    """The examples that are not learned, or the `budget` of highest loss; M ids, ascending."""
+def _groups(labels_N: Tensor, budget: int, *, balanced: bool) -> Iterator[tuple[int, Tensor, int]]:
+    """Who shares the budget: a number, row numbers and a quota each."""
+    if not balanced:
+        yield 0, torch.arange(len(labels_N), device=labels_N.device), budget
+        return
+    for label, quota in enumerate(class_quotas(labels_N.bincount().tolist(), budget)):
+        if quota:
+            yield label, torch.nonzero(labels_N == label).flatten(), quota
+
+
+def own_losses(signals: Signals) -> Tensor:
+    """The cross-entropy of each example; N float64."""
     rows_N = torch.arange(len(signals), device=signals.labels_N.device)
     # e of the own class is p - 1, which keeps its digits where p is almost 1.
     own_errors_N = signals.errors_NC[rows_N, signals.labels_N].double()
-    losses_N = -torch.log1p(own_errors_N.clamp(-1.0, 0.0))
-    num_unlearned = int((losses_N >= learned_loss).sum())
-    by_loss_N = losses_N.argsort(descending=True, stable=True)
-    return by_loss_N[: max(budget, num_unlearned)].sort().values
+    return -torch.log1p(own_errors_N.clamp(-1.0, 0.0))
+
+
+def unlearned(losses_n: Tensor, budget: int, learned_loss: float) -> Tensor:
+    """The examples that are not learned, or the `budget` of highest loss; M rows, ascending."""
+    num_unlearned = int((losses_n >= learned_loss).sum())
+    by_loss_n = losses_n.argsort(descending=True, stable=True)
+    return by_loss_n[: max(budget, num_unlearned)].sort().values
 
 
 def batch_coreset(errors_RC: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
@@ -116,46 +145,20 @@ def batch_coreset(errors_RC: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
     return chosen_B, clusters_R.bincount(minlength=batch_size)
 
 
-def batch_sizes(budget: int, batch_size: int) -> Iterator[int]:
-    """Full mini-batches, and a last one of what is left."""
-    for taken in range(0, budget, batch_size):
-        yield min(batch_size, budget - taken)
+def batch_shares(quotas_G: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """What each group gives to full mini-batches, and to a last one of what is left.
 
-
-class RandomSets:
-    """Random sets of a pool from which examples are taken for good.
-
-    The pool is shuffled and cut into sets; when it runs out, what was put back is shuffled.
+    In proportion to its quota, but for the rounding of one.
     """
-
-    def __init__(self, pool_M: Tensor, set_size: int, seed: int) -> None:
-        self._generator = derive_generator(seed, "random sets")
-        self._size = set_size
-        self._ahead = self._shuffled(pool_M)
-        self._back: list[Tensor] = []
-
-    def draw(self) -> Tensor:
-        """The next set; smaller than the others only where no more examples are left."""
-        if len(self._ahead) < self._size and self._back:
-            self._ahead = torch.cat([self._ahead, self._shuffled(torch.cat(self._back))])
-            self._back = []
-        drawn_R, self._ahead = self._ahead[: self._size], self._ahead[self._size :]
-        return drawn_R
-
-    def put_back(self, set_R: Tensor, *, without: Tensor) -> None:
-        """Let a set's examples come again, except those at some positions."""
-        stays_R = torch.ones(len(set_R), dtype=torch.bool, device=set_R.device)
-        stays_R[without] = False
-        self._back.append(set_R[stays_R])
-
-    def _shuffled(self, ids: Tensor) -> Tensor:
-        order = torch.randperm(len(ids), generator=self._generator)
-        return ids[order.to(ids.device)]
+    groups_K = torch.arange(len(quotas_G)).repeat_interleave(torch.tensor(quotas_G).long())
+    mixed_K = groups_K[mixed_evenly(groups_K)]
+    for taken in range(0, len(mixed_K), batch_size):
+        yield mixed_K[taken : taken + batch_size].bincount(minlength=len(quotas_G)).tolist()
 
 
 STRATEGY = Strategy(
     function=crest,
-    summary="mini-batch coresets of random sets of what is not learned yet",
+    summary="mini-batch coresets of stratified random sets of what is not learned yet",
     paper=(
         'Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep '
         'Learning" (arXiv:2306.01244)'

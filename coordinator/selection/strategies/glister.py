@@ -7,12 +7,19 @@ of the last layer. Greedily, the gain of example i is its Taylor term
 
 at the layer that the examples chosen so far have stepped to. How often the layer steps
 is the solver's choice: after every pick (exact, stochastic), or between rounds of picks.
-The step is that of SGD on the subset's mean loss: eta = learning_rate / K, so a learning
-rate means the same for every budget.
+
+The step is the authors': eta times the SUM of the subset's gradients. So the layer moves
+the farther the larger the budget is. On a single class, as where classes get equal shares,
+the validation loss is next to nothing after some tens of picks, and the rest are ordered
+by what is left of it. On all classes a few hundred picks in 15 rounds can overshoot: the
+loss ends above that at the start, far below that of one-shot choice; the exact solver
+ends lower. `step=mean` divides eta by K. The layer then hardly moves, and the larger the
+budget, the more of the picks are those of one-shot choice: most, from a few hundred on.
 
 Lazy greedy's bounds do not hold here: the gain of an example can grow as others are
 chosen. But it moves by at most eta |g_i| times the distance that grad L_V has moved, so
-the exact solver evaluates only examples that this allows to be the largest.
+the exact solver evaluates only examples that this allows to be the largest. They are few
+where steps are short.
 
 Shapes: N examples, V validation examples, C classes, D features, K budget, B candidates.
 Source: Killamsetty et al. 2021 (arXiv:2012.10630).
@@ -58,7 +65,12 @@ def glister(
         "update the layer between rounds, or after every pick: of all, or of a sample",
     ] = "rounds",
     rounds: Annotated[int, Field(ge=1), "how many rounds, with solver=rounds"] = 15,
-    learning_rate: Annotated[float, Field(gt=0), "of one step on the subset's mean loss"] = 0.05,
+    step: Annotated[
+        Literal["sum", "mean"],
+        "whether the layer steps by the learning rate times the sum of the subset's gradients, or "
+        "times their mean",
+    ] = "sum",
+    learning_rate: Annotated[float, Field(gt=0), "of that step"] = 0.05,
     regularizer: Annotated[RegularizerName, "a function added to the objective"] = "none",
     regularization: Annotated[
         float, Field(ge=0), "weight of the regularizer; with 1 the largest first gains count alike"
@@ -71,7 +83,8 @@ def glister(
         SignalsError: there are no validation signals, or they do not fit.
     """
     num_updates = (min(rounds, budget) if solver == "rounds" else budget) - 1
-    objective = GlisterObjective(signals, learning_rate / budget, num_updates)
+    rate = learning_rate if step == "sum" else learning_rate / budget
+    objective = GlisterObjective(signals, rate, num_updates)
     objective.regularize(make_regularizer(regularizer, signals, seed), regularization)
     match solver:
         case "rounds":
@@ -85,8 +98,10 @@ def glister(
 def round_sizes(budget: int, rounds: int) -> Iterator[int]:
     """How many examples each round takes: `budget` in all, at least one each.
 
-    Sizes shrink linearly. The last rounds decide how exactly the step ends, so they are
-    small: for the same number of updates this ends at a lower loss than equal rounds.
+    Sizes shrink linearly, so that the last rounds, which decide how the step ends, are small.
+    By the mean that changes nothing. By the sum, on 5,000 made-up and 4,500 real examples,
+    the loss ended below that of equal rounds with 250 and 500 picks of all classes (by a
+    fifth to a half), and with 60 or of one class at times a little above.
     """
     num_rounds = min(rounds, budget)
     spare, total = budget - num_rounds, num_rounds * (num_rounds + 1) // 2

@@ -65,8 +65,13 @@ class GlisterObjective:
         return torch.arange(len(self.gradients), device=self._is_chosen_N.device)
 
     def gradient(self) -> LayerGradient:
-        """`rate` times the gradient of the validation loss."""
-        return validation_gradient(self._layer).scaled(self._rate)
+        """`rate` times the gradient of the validation loss.
+
+        Where nothing else is weighed against it, a vanishing one is raised: steps by the sum
+        of many gradients soon leave no loss on a single class, and gains would tie at 0.
+        """
+        raised = self._regularizer is None
+        return validation_gradient(self._layer, raised=raised).scaled(self._rate)
 
     def gains(
         self, rows_B: Tensor | None = None, *, gradient: LayerGradient | None = None

@@ -29,7 +29,7 @@ def test_every_sample_has_the_classes_in_their_shares() -> None:
 def test_worth_asking_for_is_the_least_size_from_which_doublings_gain_little() -> None:
     found = judge((100, 200, 400, 800), (0.5, 0.6, 0.605, 0.61))
     assert found.suggested_fraction == 0.25
-    assert "from 200 examples on a doubling gains less than 1 points" in found.why
+    assert "from 200 examples on a doubling gains less than 1 point of" in found.why
     assert "at most 0.5" in found.why
 
 

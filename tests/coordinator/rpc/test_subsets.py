@@ -97,6 +97,8 @@ async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
     assert [preset.name for preset in listed["ccs"].presets] == ["paper"]
     assert all(preset.summary for strategy in listed.values() for preset in strategy.presets)
     assert listed["crest"].returns_weights
+    for name, strategy in STRATEGIES.items():
+        assert listed[name].default_proxy == strategy.proxy
     assert [option.name for option in listed["crest"].options] == [
         "random_fraction",
         "batch_size",
@@ -117,9 +119,11 @@ async def test_features_and_the_previous_subset_are_passed_on(
     request = pb.GetSubsetRequest(
         run_id="r", strategy="crest", budget=2, features=blob_to_proto(features), previous="d"
     )
+    request.proxy = "ridge:user"
     responses = await subsets.asked(stub, request)
     (query,) = subsets.queries
     assert (query.features, query.previous, query.weights) == (features, "d", None)
+    assert query.proxy == "ridge:user"
     kinds = [response.WhichOneof("part") for response in responses]
     assert kinds == ["progress", "subset", "examples"]
     assert responses[1].subset.kept

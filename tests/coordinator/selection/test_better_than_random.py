@@ -153,10 +153,10 @@ def gradient_match(signals: Signals, chosen_K: Tensor, weights_K: Tensor) -> flo
 
 
 def one_step_loss(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
-    """Minus the validation loss after a step of GLISTER's default size on the chosen."""
+    """Minus the validation loss after GLISTER's default step, of the chosen gradients' sum."""
     held = signals.validation
     assert held is not None
-    step_CF = written_out(signals)[chosen_K].mean(dim=0).view(held.errors_NC.shape[1], -1)
+    step_CF = written_out(signals)[chosen_K].sum(dim=0).view(held.errors_NC.shape[1], -1)
     features_VF = torch.cat([held.features_ND.double(), torch.ones(len(held), 1)], dim=1)
     logits_VC = probabilities(held).clamp_min(1e-30).log() - 0.05 * features_VF @ step_CF.T
     return -float(functional.cross_entropy(logits_VC, held.labels_N))

@@ -6,13 +6,19 @@ import pytest
 from pydantic import Field
 
 from lipt.common.errors import StrategyOptionError
-from lipt.coordinator.selection.options import options_of, parse_options, takes_seed
+from lipt.coordinator.selection.options import (
+    options_of,
+    parse_options,
+    takes_balanced,
+    takes_seed,
+)
 
 
 def example(
     signals: object,
     budget: int,
     *,
+    balanced: bool,
     seed: int,
     solver: Literal["lazy", "stochastic"] = "lazy",
     penalty: Annotated[float, Field(gt=0, le=1), "what large weights cost"] = 0.5,
@@ -26,7 +32,7 @@ def example(
 OPTIONS = options_of(example)
 
 
-def test_options_are_the_keyword_only_parameters_without_the_seed() -> None:
+def test_options_are_the_keyword_only_parameters_without_what_the_service_gives() -> None:
     assert {option.name: (option.default, option.allowed) for option in OPTIONS} == {
         "solver": ("lazy", ("lazy", "stochastic")),
         "penalty": ("0.5", ("number > 0 and <= 1",)),
@@ -35,8 +41,9 @@ def test_options_are_the_keyword_only_parameters_without_the_seed() -> None:
         "limit": ("all", ("integer", "all")),
     }
     assert [option.help for option in OPTIONS] == ["", "what large weights cost", "", "", ""]
-    assert takes_seed(example)
-    assert not takes_seed(lambda signals, budget: None)
+    for takes in (takes_seed, takes_balanced):
+        assert takes(example)
+        assert not takes(lambda signals, budget: None)
 
 
 def test_texts_become_values_and_the_rest_is_default() -> None:

@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 from lipt.common.errors import StrategyOptionError, UnknownNameError
+from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.selection.strategy import Balance, Strategy
 
@@ -25,7 +26,10 @@ def test_entries_describe_their_functions(strategy: Strategy) -> None:
     assert [parameter.name for parameter in parameters[:2]] == ["signals", "budget"]
     for parameter in parameters[2:]:
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        assert parameter.name == "seed" or parameter.default is not inspect.Parameter.empty
+        assert (
+            parameter.name in {"seed", "balanced"}
+            or parameter.default is not inspect.Parameter.empty
+        )
 
 
 @pytest.mark.parametrize("strategy", ALL)
@@ -38,6 +42,11 @@ def test_every_option_says_what_it_is(strategy: Strategy) -> None:
 def test_defaults_are_among_the_allowed_values(strategy: Strategy) -> None:
     given = {option.name: option.default for option in strategy.options}
     assert strategy.parse_options(given) == strategy.parse_options({})
+
+
+def test_every_strategys_proxy_is_one() -> None:
+    for strategy in STRATEGIES.values():
+        assert str(Proxy.parse(strategy.proxy)) == strategy.proxy
 
 
 def test_random_baselines_need_nothing_but_labels() -> None:

@@ -68,7 +68,7 @@ def test_the_request_says_what_was_asked(fake: Any, client: Client) -> None:
     client.subset(budget=3, balanced=False, options={"exact": True, "rate": 0.5})
     (request,) = fake.requests
     assert request.run_id == "latest"
-    assert request.strategy == "facility_location"
+    assert request.strategy == "auto"
     assert request.WhichOneof("size") == "budget"
     assert (request.budget, request.balanced) == (3, False)
     assert dict(request.options) == {"exact": "true", "rate": "0.5"}

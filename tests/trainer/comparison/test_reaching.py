@@ -68,9 +68,9 @@ def test_without_looks_on_the_way_nothing_is_known() -> None:
 
 
 def test_the_course_is_the_mean_at_each_look() -> None:
-    assert course(trials((0.3, 0.5), (0.4, 0.7), before=5.0)) == (
-        Look(10, 6.0, pytest.approx(0.35)),
-        Look(20, 7.0, pytest.approx(0.6)),
+    assert course(trials((0.25, 0.5), (0.5, 0.75), before=5.0)) == (
+        Look(10, 6.0, 0.375),
+        Look(20, 7.0, 0.625),
     )
     assert course([made_up_trial()]) == ()
 

@@ -54,6 +54,13 @@ def test_all_that_beat_random_are_named() -> None:
     assert found.better.endswith("3 seeds), and so do gradmatch and craig.")
 
 
+def test_one_that_beats_random_is_named_before_a_luckier_one_that_does_not() -> None:
+    lucky, sure = trials("grand", [0.70, 0.95, 0.85]), trials("craig", [0.75, 0.77, 0.765])
+    found = answer(*RANDOM, *lucky, *sure)
+    assert found.better.startswith("At 10% craig beats random by 3.2 points (")
+    assert found.better.endswith("; grand does not beat it.")
+
+
 def test_what_does_not_beat_random_is_said_so() -> None:
     found = answer(*RANDOM, *trials("grand", [0.4, 0.5, 0.3]))
     assert found.better.startswith(

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lipt.trainer.diagnosis.wording import facts, proxy_text
+from lipt.trainer.diagnosis.wording import facts, fit_text, proxy_text
 from tests.trainer.made_up_diagnosis import made_up_diagnosis, made_up_findings
 
 
@@ -25,10 +25,15 @@ def test_how_many_are_surely_wrong_is_said_where_it_can_be() -> None:
     findings["label_errors"]["noise_low"] = 0.25
     (labels, *_) = facts(made_up_diagnosis(findings).findings)
     assert labels.text.startswith("2 look wrong, the worst 1 surely so; ")
-    assert not labels.clear
-    # Hard examples look wrong as well: where it cannot be said, there is nothing to be done.
-    (labels, *_) = facts(made_up_diagnosis().findings)
-    assert labels.clear
+
+
+def test_how_a_label_fits_has_no_more_digits_than_say_something() -> None:
+    assert [fit_text(quality) for quality in (0.0, 0.0099, 0.01, 0.236)] == [
+        "<0.01",
+        "<0.01",
+        "0.01",
+        "0.24",
+    ]
 
 
 def test_the_proxy_is_told_as_far_as_it_is_known() -> None:

@@ -98,7 +98,7 @@ class Choice:
     def _require_nothing_alone(self) -> None:
         from lipt.common.errors import ConfigError
 
-        for_both = {
+        for_both: dict[str, object] = {
             "--fraction": self.fraction,
             "--budget": self.budget,
             "--option": self.options or None,
@@ -108,7 +108,7 @@ class Choice:
                 raise ConfigError(
                     f"{name} was given without --strategy or --redraw. Give one of them, or none."
                 )
-        for_strategies = {
+        for_strategies: dict[str, object] = {
             "--preset": self.preset,
             "--proxy": self.proxy,
             "--every": self.every,

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.wording import Fact, facts, proxy_text
+from lipt.trainer.diagnosis.wording import Fact, facts, fit_text, proxy_text
 from lipt.trainer.writing.formatting import table_lines
 
 _WORST = 10
@@ -53,7 +53,7 @@ def worst_lines(diagnosis: Diagnosis) -> list[str]:
     issues = diagnosis.label_issues()
     name = diagnosis.findings.name
     rows = [
-        (str(issue.id), name(issue.given), name(issue.suggested), f"{issue.quality:.2f}")
+        (str(issue.id), name(issue.given), name(issue.suggested), fit_text(issue.quality))
         for issue in issues[:_WORST]
     ]
     if not rows:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from lipt.coordinator.selection.gradients import last_layer
 from lipt.coordinator.selection.gradients.last_layer import (
+    LastLayer,
     alignments,
     in_validation_span,
     last_layer_at,
@@ -188,3 +189,23 @@ def test_a_confident_example_keeps_its_gradient() -> None:
     validation = signals_of(errors_NC=torch.tensor([[-1e-30, 1e-30]]))
     gradient = validation_gradient(last_layer_at(validation))
     assert gradient.bias_C.tolist() == pytest.approx([-1e-30, 1e-30], rel=1e-5, abs=0.0)
+
+
+def test_a_vanishing_gradient_is_raised_where_that_is_asked_for() -> None:
+    # Losses of exp(-2000) and exp(-1500): beside the second the first is nothing.
+    layer = LastLayer(
+        features_VD=torch.tensor([[1.0], [3.0]], dtype=torch.float64),
+        logits_VC=torch.tensor([[2000.0, 0.0], [1500.0, 0.0]], dtype=torch.float64),
+        labels_V=torch.zeros(2, dtype=torch.int64),
+        bias=1.0,
+    )
+    assert validation_gradient(layer).norm == 0
+    raised = validation_gradient(layer, raised=True)
+    # The mean over both.
+    assert raised.weight_CD.tolist() == [[-1.5], [1.5]]
+    assert raised.bias_C.tolist() == [-0.5, 0.5]
+    # What is not vanishing is left as it is, and of a single class there is no error to raise.
+    there = replace(layer, logits_VC=layer.logits_VC / 1000)
+    assert validation_gradient(there, raised=True).minus(validation_gradient(there)).norm == 0
+    single = replace(layer, logits_VC=layer.logits_VC[:, :1])
+    assert validation_gradient(single, raised=True).norm == 0

@@ -6,8 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.pairs import proximity, scaled_cosine, weighing
+from lipt.coordinator.selection.gradients.pairs import (
+    proximity,
+    represented,
+    scaled_cosine,
+    weighing,
+)
 from lipt.coordinator.selection.gradients.vectors import SpaceName, Vectors, gradients_of, in_space
+from lipt.coordinator.signals.compute import errors_of
 from tests.coordinator.selection.builders import random_signals, written_out
 
 EVERY = slice(None)
@@ -59,6 +65,51 @@ def test_zero_gradients_have_no_direction() -> None:
     assert distances(vectors)[0].tolist() == pytest.approx([0.0, 2**0.5])
 
 
+def oracle_distances(vectors: Vectors) -> Tensor:
+    """From differences of the factors in float64: no digit is lost, however near they are."""
+    features_NF = torch.cat(
+        [vectors.features_ND.double(), torch.full((len(vectors), 1), vectors.bias).double()], dim=1
+    )
+    errors_NC = vectors.outer_NC.double()
+    apart_NNF = features_NF[:, None] - features_NF
+    differences_NNC = errors_NC[:, None] - errors_NC
+    # (e_i - e_j) (x) f_i + e_j (x) (f_i - f_j), written out.
+    gradients = torch.einsum("ijc,if->ijcf", differences_NNC, features_NF)
+    gradients += torch.einsum("jc,ijf->ijcf", errors_NC, apart_NNF)
+    return gradients.flatten(2).norm(dim=-1)
+
+
+def hardly_trained(num_classes: int, deviation: float) -> Vectors:
+    """One class of a model whose logits, and features, hardly differ."""
+    generator = torch.Generator().manual_seed(0)
+    logits_NC = deviation * torch.randn(40, num_classes, generator=generator)
+    features_ND = 1 + 1e-4 * torch.randn(40, 5, generator=generator)
+    errors_NC = errors_of(logits_NC, torch.zeros(40, dtype=torch.int64))
+    return Vectors(features_ND, errors_NC, bias=1.0)
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.002, 2e-4])
+def test_gradients_that_are_nearly_equal_keep_their_distances(deviation: float) -> None:
+    gradients = hardly_trained(1000, deviation)
+    for vectors in (gradients, Vectors(gradients.outer_NC)):
+        torch.testing.assert_close(
+            distances(vectors).double(), oracle_distances(vectors), rtol=1e-5, atol=1e-9
+        )
+
+
+def test_a_model_that_is_nearly_always_right_keeps_its_distances() -> None:
+    # Most errors are next to nothing, some are not: the mean error is far from all.
+    generator = torch.Generator().manual_seed(0)
+    logits_NC = torch.randn(60, 4, generator=generator)
+    logits_NC[:, 0] += 14
+    logits_NC[::12, 0] -= 14
+    errors_NC = errors_of(logits_NC, torch.zeros(60, dtype=torch.int64))
+    vectors = Vectors(torch.rand(60, 5, generator=generator), errors_NC, bias=1.0)
+    expected = oracle_distances(vectors)
+    assert expected.median() < 1e-4 * expected.max()
+    torch.testing.assert_close(distances(vectors).double(), expected, rtol=1e-2, atol=0.0)
+
+
 def test_half_precision_is_computed_on_in_float32() -> None:
     half = gradients_of(random_signals(7, 3, 300)).to(torch.float16)
     single = half.to(torch.float32)
@@ -71,8 +122,8 @@ def test_weights_are_those_of_who_represents() -> None:
     weighed = weighing(plain, weights_N)
     rows = torch.tensor([1, 5])
     expected = torch.tensor([[2.0], [0.25]]) * plain.block(rows, EVERY)
-    assert torch.equal(weighed.represented(rows, EVERY), expected)
-    assert torch.equal(weighed.take(rows).represented(EVERY, EVERY), expected[:, rows])
+    assert torch.equal(represented(weighed, rows, EVERY), expected)
+    assert torch.equal(represented(weighed.take(rows), EVERY, EVERY), expected[:, rows])
     # What pairs are to each other stays.
     assert torch.equal(weighed.block(rows, EVERY), plain.block(rows, EVERY))
     assert (weighed.lowest, weighed.highest) == (0.0, 2.0)

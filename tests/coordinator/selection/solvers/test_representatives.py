@@ -11,7 +11,12 @@ from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity, scale
 from lipt.coordinator.selection.gradients.vectors import Vectors, gradients_of
 from lipt.coordinator.selection.solvers import partition
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
-from lipt.coordinator.selection.solvers.levels import ComputedLevels, StoredLevels
+from lipt.coordinator.selection.solvers.levels import (
+    ComputedLevels,
+    StoredLevels,
+    fit_scale,
+    store_levels,
+)
 from lipt.coordinator.selection.solvers.partition import partition_greedy
 from lipt.coordinator.selection.solvers.representatives import (
     PrecisionName,
@@ -114,9 +119,15 @@ def test_equal_examples_are_all_the_same_and_end(solver: SolverName) -> None:
 def test_memory_decides_between_all_pairs_and_parts() -> None:
     similarity = make_similarity(40)
     assert isinstance(choose(similarity, 5).levels, StoredLevels)
-    assert isinstance(choose(similarity, 5, matrix_bytes=1599).levels, ComputedLevels)
-    eight_bits = choose(similarity, 5, matrix_bytes=1600).levels
-    assert eight_bits.rows(torch.tensor([0])).dtype == torch.uint8
+    parts = choose(similarity, 5, "partition", matrix_bytes=1599)
+    assert torch.equal(choose(similarity, 5, matrix_bytes=1599).chosen_K, parts.chosen_K)
+    # Of one byte a pair all fit: chosen by those, but who represents whom is computed.
+    eight_bits = choose(similarity, 5, matrix_bytes=1600)
+    expected = choose(similarity, 5, "lazy", precision="8-bit")
+    assert torch.equal(eight_bits.chosen_K, expected.chosen_K)
+    for found in (parts, eight_bits):
+        assert isinstance(found.levels, ComputedLevels)
+        assert found.levels.scale.precision == "24-bit"
 
 
 def test_stochastic_rows_are_the_same_stored_or_computed() -> None:
@@ -161,3 +172,15 @@ def test_one_seed_gives_one_partition() -> None:
     )
     assert first == again
     assert first != other
+
+
+@pytest.mark.parametrize("solver", ["lazy", "stochastic"])
+def test_who_represents_whom_is_not_read_off_eight_bits(solver: SolverName) -> None:
+    similarity = make_similarity(300)
+    found = choose(similarity, 60, solver, precision="8-bit")
+    expected_NK = similarity.block(slice(None), found.chosen_K)
+    nearest_N = found.levels.rows(found.chosen_K).argmax(dim=0)
+    assert torch.equal(nearest_N, expected_NK.argmax(dim=1))
+    # The levels that the choice was made by leave ties.
+    eight = store_levels(similarity, fit_scale(similarity, "8-bit")).rows(found.chosen_K)
+    assert ((eight == eight.max(dim=0).values).sum(dim=0) > 1).any()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -34,7 +36,9 @@ def made_up(*, wrong: int = 0, trust: float = 0.9, seed: int = 0) -> Signals:
     own_N = trust + 0.05 * torch.rand(len(true_N), generator=generator)
     chances_NC = ((1 - own_N) / (NUM_CLASSES - 1))[:, None].repeat(1, NUM_CLASSES)
     chances_NC[torch.arange(len(true_N)), true_N] = own_N
-    return Signals(chances_NC - functional.one_hot(labels_N, NUM_CLASSES), features_ND, labels_N)
+    errors_NC = chances_NC - functional.one_hot(labels_N, NUM_CLASSES)
+    every_N = torch.arange(len(labels_N))
+    return Signals(errors_NC, features_ND, labels_N, pictures_N=every_N)
 
 
 def chosen(signals: Signals, budget: int, strategy: str = "auto", seed: int = 5) -> Selection:
@@ -54,6 +58,14 @@ def test_classes_get_equal_shares() -> None:
     assert counts(signals, chosen(signals, 40).indices_K) == [10, 10, 10, 10]
 
 
+def test_not_balanced_they_get_the_shares_that_they_have() -> None:
+    signals = made_up().take(torch.arange(200, NUM_CLASSES * PER_CLASS))
+    strategy = find_strategy("auto")
+    found = select(strategy, signals, 18, balanced=False, seed=0, options={})
+    # 300 of the first class, 500 of the others.
+    assert counts(signals, found.indices_K) == [3, 5, 5, 5]
+
+
 def test_where_no_gain_is_known_it_is_class_balanced_random_to_the_last_example() -> None:
     signals = made_up()
     plain = chosen(signals, 800, "uniform_per_class")
@@ -68,7 +80,12 @@ def test_a_head_that_knows_nothing_gives_class_balanced_random() -> None:
     generator = torch.Generator().manual_seed(0)
     chances_NC = torch.rand(len(labels_N), NUM_CLASSES, generator=generator).softmax(dim=-1)
     errors_NC = chances_NC - functional.one_hot(labels_N, NUM_CLASSES)
-    signals = Signals(errors_NC, torch.randn(len(labels_N), 5, generator=generator), labels_N)
+    signals = Signals(
+        errors_NC,
+        torch.randn(len(labels_N), 5, generator=generator),
+        labels_N,
+        pictures_N=torch.arange(len(labels_N)),
+    )
     plain = chosen(signals, 20, "uniform_per_class")
     assert torch.equal(chosen(signals, 20).indices_K, plain.indices_K)
 
@@ -121,5 +138,50 @@ def test_findings_name_the_least_trusted_first_and_no_more_than_a_page_of_them()
 def test_a_class_without_examples_changes_nothing() -> None:
     signals = made_up()
     wider_NC = functional.pad(signals.errors_NC, (0, 2))
-    padded = Signals(wider_NC, signals.features_ND, signals.labels_N)
+    padded = replace(signals, errors_NC=wider_NC)
     assert torch.equal(chosen(padded, 40).indices_K, chosen(signals, 40).indices_K)
+
+
+def with_copies(signals: Signals, share: float) -> Signals:
+    """The first examples of each class are all one picture."""
+    pictures_N = torch.arange(len(signals.labels_N))
+    for label in range(NUM_CLASSES):
+        start = label * PER_CLASS
+        pictures_N[start : start + round(share * PER_CLASS)] = start
+    return replace(signals, pictures_N=pictures_N)
+
+
+@pytest.mark.parametrize("budget", [40, 800])
+def test_of_many_near_copies_one_is_chosen_at_most(budget: int) -> None:
+    signals = with_copies(made_up(), 0.5)
+    found = chosen(signals, budget)
+    assert counts(signals, found.indices_K) == [budget // NUM_CLASSES] * NUM_CLASSES
+    pictures = signals.pictures_N
+    assert pictures is not None
+    assert len(pictures[found.indices_K].unique()) == budget
+    assert found.findings["copies"] == pytest.approx(0.498)
+    assert "one of each picture, as 49.8% are near copies" in found.findings["words"][-1]
+
+
+def test_of_near_copies_the_most_trusted_label_stays() -> None:
+    signals = with_copies(made_up(wrong=100), 0.4)
+    found = chosen(signals, 40)
+    # The first half of each picture's copies are labelled wrong.
+    assert not set(found.indices_K.tolist()) & {
+        label * PER_CLASS + row for label in range(NUM_CLASSES) for row in range(100)
+    }
+
+
+def test_a_few_near_copies_are_no_reason_to_choose_otherwise() -> None:
+    signals = made_up()
+    few = with_copies(signals, 0.01)
+    assert torch.equal(chosen(few, 40).indices_K, chosen(signals, 40).indices_K)
+
+
+def test_copies_are_taken_back_where_the_budget_needs_them() -> None:
+    signals = with_copies(made_up(), 0.5)
+    found = chosen(signals, 1600)
+    pictures = signals.pictures_N
+    assert pictures is not None
+    # 251 different pictures of each class, all of them there.
+    assert len(pictures[found.indices_K].unique()) == NUM_CLASSES * 251

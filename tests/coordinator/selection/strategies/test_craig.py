@@ -13,6 +13,7 @@ from lipt.coordinator.selection.gradients.vectors import gradients_of
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies.craig import craig
+from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.signals import Signals
 from tests.coordinator.selection.builders import (
     random_predictions,
@@ -131,3 +132,26 @@ def test_the_whole_budget_keeps_everything_with_weight_one() -> None:
     chosen = craig(random_predictions(30), 30, seed=0)
     assert sorted(chosen.indices_K.tolist()) == list(range(30))
     assert chosen.weights_K.tolist() == [1.0] * 30
+
+
+@pytest.mark.parametrize("metric", ["gradients", "errors"])
+def test_a_model_that_is_hardly_trained_is_greedy_on_its_exact_distances(metric: str) -> None:
+    # Differences of 1e-3 of the norms: what products of whole gradients leave of them is
+    # rounding, and the choice was as good as a random one.
+    generator = torch.Generator().manual_seed(0)
+    logits_NC = 0.02 * torch.randn(80, 1000, generator=generator)
+    features_ND = 1 + 1e-4 * torch.randn(80, 4, generator=generator)
+    labels_N = torch.zeros(80, dtype=torch.int64)
+    signals = signals_of(features_ND, errors_of(logits_NC, labels_N))
+    rows_NG = written_out(signals) if metric == "gradients" else signals.errors_NC.double()
+    distances_NN = torch.cdist(rows_NG, rows_NG, compute_mode="donot_use_mm_for_euclid_dist")
+    similarity_NN = 2 * distances_NN[0].max() - distances_NN
+    expected = []
+    best_N = torch.zeros(80, dtype=torch.float64)
+    for _ in range(10):
+        expected.append(int((similarity_NN - best_N).clamp(min=0).sum(dim=1).argmax()))
+        best_N = torch.maximum(best_N, similarity_NN[expected[-1]])
+    chosen = craig(signals, 10, seed=0, metric=metric)  # type: ignore[arg-type]
+    assert chosen.indices_K.tolist() == expected
+    sizes = distances_NN[expected].argmin(dim=0).bincount(minlength=10)
+    assert chosen.weights_K.tolist() == sizes.tolist()

@@ -54,11 +54,11 @@ def draw(
     return replace(parts[0], validation=parts[1])
 
 
-def objective(signals: Signals, chosen: Tensor, learning_rate: float) -> float:
-    """The validation loss after one step on the chosen examples' mean loss."""
+def objective(signals: Signals, chosen: Tensor, rate: float) -> float:
+    """The validation loss after one step of `rate` times the sum of the chosen's gradients."""
     assert signals.validation is not None
     layer = last_layer_at(signals.validation)
-    return validation_loss(step(layer, gradients_of(signals)[chosen], learning_rate / len(chosen)))
+    return validation_loss(step(layer, gradients_of(signals)[chosen], rate))
 
 
 def choose(signals: Signals, budget: int, seed: int = 0, **options: Any) -> list[int]:
@@ -100,10 +100,22 @@ def test_gains_by_hand() -> None:
 def test_the_update_changes_the_choice(solver: str) -> None:
     # First gains are in the order 0, 1, 2, 3. After 0, the first feature is served.
     signals = conflicting()
-    assert choose(signals, 2, rounds=1, learning_rate=8.0) == [0, 1]
+    assert choose(signals, 2, rounds=1, learning_rate=4.0) == [0, 1]
     if solver != "stochastic":
-        assert choose(signals, 2, solver=solver, learning_rate=8.0) == [0, 2]
-    assert sorted(choose(signals, 4, solver=solver, learning_rate=8.0)) == [0, 1, 2, 3]
+        assert choose(signals, 2, solver=solver, learning_rate=4.0) == [0, 2]
+    assert sorted(choose(signals, 4, solver=solver, learning_rate=4.0)) == [0, 1, 2, 3]
+
+
+def test_the_step_is_the_sum_of_the_chosen_gradients_or_their_mean() -> None:
+    # e = (-1/2, 1/2). After 0, the first logits differ by 1.2 times the step, the second by 0:
+    # p of label 1 is 1 / (1 + exp(1.2 s)) for the first, 1/2 for the second. 1 gains 1.1 times
+    # that and 2 gains 1.0 times that: 2 is ahead where exp(1.2 s) > 1.2, that is s > 0.152.
+    signals = conflicting()
+    for rate in (0.15, 0.155):
+        expected = [0, 1] if rate == 0.15 else [0, 2]
+        assert choose(signals, 2, rounds=2, learning_rate=rate) == expected
+        assert choose(signals, 2, rounds=2, learning_rate=rate, step="sum") == expected
+        assert choose(signals, 2, rounds=2, learning_rate=2 * rate, step="mean") == expected
 
 
 @pytest.mark.parametrize(
@@ -148,7 +160,7 @@ def oracle(signals: Signals, budget: int, learning_rate: float, *, every: int = 
     logits_VC = (validation.errors_NC.double() + onehot_VC).log()
     chosen: list[int] = []
     while len(chosen) < budget:
-        moved_CD = -learning_rate / budget * gradients_NCD[chosen].sum(dim=0)
+        moved_CD = -learning_rate * gradients_NCD[chosen].sum(dim=0)
         moved_CD.requires_grad_()
         loss = functional.cross_entropy(
             logits_VC + with_ones(validation) @ moved_CD.T, validation.labels_N
@@ -162,7 +174,7 @@ def oracle(signals: Signals, budget: int, learning_rate: float, *, every: int = 
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("num_validation", [3, 40])
-@pytest.mark.parametrize("learning_rate", [0.05, 5.0])
+@pytest.mark.parametrize("learning_rate", [0.002, 0.05, 1.0])
 def test_exact_is_greedy_on_the_layer_written_out(
     has_bias: bool, num_validation: int, learning_rate: float
 ) -> None:
@@ -182,10 +194,19 @@ def test_exact_does_not_evaluate_everything(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(glister_objective, "alignments", counting)
     signals = draw(1000)
-    chosen = choose(signals, 100, solver="exact")
+    # A layer that moves little has gains that move little: most are out by their bounds.
+    chosen = choose(signals, 100, solver="exact", step="mean")
     assert sum(evaluated) < 0.25 * 100 * 1000
     monkeypatch.undo()
-    assert chosen == choose(signals, 100, rounds=100)
+    assert chosen == choose(signals, 100, rounds=100, step="mean")
+
+
+def test_exact_is_exact_where_the_layer_moves_far() -> None:
+    # A hundred long steps: no bound is of use, and none may be wrong.
+    signals = draw(1000)
+    for rate in (0.05, 5.0):
+        exact = choose(signals, 100, solver="exact", learning_rate=rate)
+        assert exact == choose(signals, 100, rounds=100, learning_rate=rate)
 
 
 @given(budget=st.integers(1, 6000), rounds=st.integers(1, 400))
@@ -217,7 +238,7 @@ def test_better_than_random_on_its_own_objective(balanced: bool, solver: str) ->
         assert objective(part, ours, 0.05) < min(by_chance)
 
 
-@pytest.mark.parametrize("learning_rate", [0.05, 1.0, 10.0])
+@pytest.mark.parametrize("learning_rate", [0.0005, 0.01, 0.05])
 def test_more_updates_end_lower(learning_rate: float) -> None:
     signals = draw(600, 100)
     losses = [
@@ -230,6 +251,30 @@ def test_more_updates_end_lower(learning_rate: float) -> None:
     ]
     assert losses == sorted(losses)
     assert losses[0] < losses[2]
+
+
+def test_a_step_by_the_sum_is_not_one_shot() -> None:
+    # A step by the mean moves the layer so little that rounds change next to nothing.
+    signals = draw(600, 100)
+    shared = {}
+    for name in ("sum", "mean"):
+        rounds, one_shot = (set(choose(signals, 60, step=name, rounds=r)) for r in (15, 1))
+        shared[name] = len(rounds & one_shot)
+    assert shared["mean"] >= 45
+    assert shared["sum"] <= 20
+
+
+@pytest.mark.parametrize("solver", ["rounds", "exact"])
+def test_a_loss_that_has_vanished_still_orders_what_is_left(solver: str) -> None:
+    # One step of the first lowers the loss to exp(-2e4): 0 in float64, and so are all gains.
+    features_ND = torch.tensor([[1.0], [3.0], [2.0], [4.0]])
+    error_1C = torch.tensor([[-0.5, 0.5]])
+    validation = signals_of(torch.ones(1, 1), error_1C, has_bias=False)
+    signals = signals_of(features_ND, error_1C.repeat(4, 1), has_bias=False, validation=validation)
+    assert choose(signals, 4, solver=solver, learning_rate=1e4) == [3, 1, 2, 0]
+    # A regularizer is weighed against gains as they are: nothing.
+    options = {"regularizer": "facility_location", "learning_rate": 1e4}
+    assert choose(signals, 4, solver=solver, **options)[0] == 3
 
 
 @solvers

@@ -39,7 +39,14 @@ def crest_strategy() -> subset_pb2.Strategy:
 def test_strategies_are_listed_with_what_they_need_and_their_options(fake: Any, lipt: Any) -> None:
     fake.strategies = [
         crest_strategy(),
-        subset_pb2.Strategy(name="uniform", summary="random examples", needs=["labels"], cost="N"),
+        subset_pb2.Strategy(
+            name="uniform",
+            summary="random examples",
+            needs=["labels"],
+            cost="N",
+            default_proxy="soup",
+        ),
+        subset_pb2.Strategy(name="best", summary="the best", default_proxy="ridge:patches"),
     ]
     assert lipt("strategies").stdout.splitlines() == [
         "crest: coresets of [random] sets",
@@ -50,6 +57,8 @@ def test_strategies_are_listed_with_what_they_need_and_their_options(fake: Any, 
         "    --preset paper: as on CIFAR-10",
         "uniform: random examples",
         "    needs labels, without weights, not balanced per class, cost N",
+        "best: the best",
+        "    without weights, not balanced per class, proxy ridge:patches",
     ]
     first = json.loads(lipt("strategies", "--json").stdout)[0]
     assert first["options"][0]["name"] == "norm"

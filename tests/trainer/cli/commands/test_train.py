@@ -162,6 +162,7 @@ def test_weights_of_another_model_are_refused(fake: Any, train: Any, subset_file
         (("--every", "5"), "--every was given without --strategy"),
         (("--fraction", "0.1"), "--fraction was given without --strategy or --redraw"),
         (("--prefetch",), "--prefetch was given without --strategy"),
+        (("--proxy", "auto"), "--proxy was given without --strategy"),
     ],
     ids=str,
 )
