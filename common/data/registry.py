@@ -19,7 +19,7 @@ from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports.factory import is_factory_spec
 
 _WITHOUT_PATH: Mapping[str, Callable[[str], Rows]] = MappingProxyType(
-    dict.fromkeys(("digits", "digits-train", "digits-test"), digits_rows)
+    dict.fromkeys(("digits", "digits-train", "digits-test", "digits-mislabelled"), digits_rows)
 )
 
 _WITH_PATH: Mapping[str, Callable[[str, Path], Rows]] = MappingProxyType(

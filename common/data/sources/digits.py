@@ -14,14 +14,18 @@ import torch
 from numpy.typing import NDArray
 
 from lipt.common.data.sources.rows import ArrayRows
+from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import MissingExtraError
 
 # The file's brightnesses are 0..16.
 _MAX_BRIGHTNESS = 16
-
+_NUM_CLASSES = 10
 
 # The order of the file is by writer, so every part has digits of all of them.
 _TEST_EVERY = 5
+
+# ImageNet's validation set has 6% (Northcutt et al. 2021, arXiv:2103.14749).
+_MISLABELLED_SHARE = 0.05
 
 
 def digits_rows(source: str) -> ArrayRows:
@@ -29,7 +33,8 @@ def digits_rows(source: str) -> ArrayRows:
 
     Args:
         source: "digits" for all 1,797; "digits-test" for every fifth of each class, 355 in
-            all, and "digits-train" for the others.
+            all, and "digits-train" for the others; "digits-mislabelled" for the latter with
+            5% of the labels made wrong on purpose, always the same ones.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -42,10 +47,11 @@ def digits_rows(source: str) -> ArrayRows:
     images_NCHW = np.rint(brightness_NCHW * (255 / _MAX_BRIGHTNESS)).astype(np.uint8)
     labels_N = lines_NL[:, -1].astype(np.int64)
     rows = _rows_of(source, labels_N)
+    given_N = torch.from_numpy(labels_N[rows])
     return ArrayRows(
         source=source,
         names=tuple("0123456789"),
-        labels_N=torch.from_numpy(labels_N[rows]),
+        labels_N=_with_wrong_labels(given_N) if source == "digits-mislabelled" else given_N,
         images_NCHW=images_NCHW[rows],
     )
 
@@ -66,3 +72,15 @@ def _rows_of(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
         places_N[of_class] = np.arange(of_class.sum())
     is_test_N = places_N % _TEST_EVERY == _TEST_EVERY - 1
     return np.flatnonzero(is_test_N if source == "digits-test" else ~is_test_N)
+
+
+def _with_wrong_labels(labels_N: torch.Tensor) -> torch.Tensor:
+    """A copy in which some rows, drawn at random, have another class, each one as likely."""
+    generator = derive_generator(0, "digits-mislabelled")
+    num_wrong = round(_MISLABELLED_SHARE * len(labels_N))
+    rows_W = torch.randperm(len(labels_N), generator=generator)[:num_wrong]
+    # Never by a whole turn, which would end where it began.
+    further_W = torch.randint(1, _NUM_CLASSES, (num_wrong,), generator=generator)
+    wrong_N = labels_N.clone()
+    wrong_N[rows_W] = (labels_N[rows_W] + further_W) % _NUM_CLASSES
+    return wrong_N

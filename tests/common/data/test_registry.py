@@ -25,6 +25,7 @@ def test_lists_the_sources() -> None:
         "digits",
         "digits-train",
         "digits-test",
+        "digits-mislabelled",
         "cifar10:PATH",
         "cifar10-test:PATH",
         "cifar100:PATH",
@@ -67,6 +68,17 @@ def test_the_parts_of_digits_are_disjoint_and_of_every_class() -> None:
     )
     assert rows == whole
     assert len({train.fingerprint, test.fingerprint, everything.fingerprint}) == 3
+
+
+def test_one_in_twenty_of_the_mislabelled_digits_has_another_class() -> None:
+    right, given = open_dataset("digits-train"), open_dataset("digits-mislabelled")
+    every = torch.arange(len(right))
+    assert torch.equal(given.images(every), right.images(every))
+    assert given.fingerprint != right.fingerprint
+    wrong_N = given.labels_N != right.labels_N
+    assert int(wrong_N.sum()) == 72  # 5% of 1,442, rounded
+    assert set(given.labels_N[wrong_N].tolist()) == set(range(10))
+    assert torch.equal(open_dataset("digits-mislabelled").labels_N, given.labels_N)
 
 
 def test_digits_take_no_path() -> None:

@@ -21,7 +21,7 @@ def demonstrate(
     ] = 3,
     json: Json = False,
 ) -> None:
-    """Start a coordinator and workers here, select subsets of the digits, and train on them."""
+    """Start a coordinator and workers here, diagnose the digits, and train on subsets of them."""
     import os
 
     from lipt.trainer.cli.demo.pipeline import run_demo

@@ -24,7 +24,8 @@ from lipt.trainer.views import RunView
 if TYPE_CHECKING:
     from lipt.trainer.cli.demo.experiment import DemoResult
 
-TEST = "digits-test"
+# The data with its right labels, and what accuracy is measured on.
+RIGHT, TEST = "digits-train", "digits-test"
 
 # The children are on this machine: when they are away, they are gone.
 _RECONNECT_SECONDS = 5.0
@@ -90,4 +91,6 @@ def _prepare(
     from lipt.common.data import open_dataset
     from lipt.trainer.cli.demo.experiment import conduct
 
-    return partial(conduct, open_dataset(DATA), open_dataset(TEST))
+    train, right = open_dataset(DATA), open_dataset(RIGHT)
+    is_wrong_N = (train.labels_N != right.labels_N).numpy()
+    return partial(conduct, train, open_dataset(TEST), is_wrong_N)

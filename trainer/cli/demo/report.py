@@ -14,13 +14,14 @@ if TYPE_CHECKING:  # which would import torch, before the demo has said a word
 
 
 def report_lines(result: DemoResult) -> list[str]:
-    """The run, accuracies beside each other, subsets, files, and the verdict."""
+    """The diagnosis, the run, accuracies beside each other, subsets, files, and the verdict."""
     dataset = result.dataset
     shape = "x".join(str(size) for size in dataset.image_shape)
     classes = len(dataset.class_names)
     lines = [
         "",
         f"{dataset.source}: {dataset.num_examples} images {shape}, {classes} classes",
+        str(result.found),
         *run_lines(result.run),
     ]
     if result.run.soup is not None:
@@ -37,16 +38,18 @@ def report_lines(result: DemoResult) -> list[str]:
             item.strategy,
             str(item.num_examples),
             spread(item.class_counts),
+            str(item.num_wrong),
             item.digest[:12],
             str(item.files[0]),
         )
         for item in result.subsets
     ]
-    header = ("strategy", "examples", "per class", "digest", "file")
+    header = ("strategy", "examples", "per class", "wrong labels", "digest", "file")
     lines += ["", *table_lines(header, rows), ""]
     lines += [f"wrote {file}" for file in result.files]
     lines += ["", *table.plain(result.outcomes)]
-    lines += ["", *result.verdict.splitlines(), "", f"report: {result.report}"]
+    lines += ["", *result.verdict.splitlines(), ""]
+    lines += [f"diagnosis: {result.diagnosis}", f"report: {result.report}"]
     lines.append(f"done in {result.seconds:.1f} s")
     return lines
 

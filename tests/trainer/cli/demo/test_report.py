@@ -6,6 +6,7 @@ import pytest
 
 from lipt.common.states import RunState
 from lipt.trainer.cli.demo.experiment import DemoResult, SubsetResult
+from lipt.trainer.cli.demo.known_errors import FoundErrors
 from lipt.trainer.cli.demo.report import report_lines, spread
 from lipt.trainer.comparison.intervals import Difference
 from lipt.trainer.views import DatasetView, SoupView
@@ -28,20 +29,26 @@ def test_the_report_sets_accuracies_and_subsets_side_by_side_and_ends_with_the_v
     )
     result = DemoResult(
         dataset=DatasetView("digits", 1797, ("0", "1"), (900, 897), "abc", (1, 8, 8)),
+        found=FoundErrors(1797, 90, 20, 19, 100, 70),
         run=run,
-        subsets=(SubsetResult("grand", 180, (90, 90), "ab" * 32, (file,)),),
+        subsets=(SubsetResult("grand", 180, (90, 90), 36, "ab" * 32, (file,)),),
         outcomes=(outcome,),
         verdict="At 10% grand does not beat random.\nChoosing cost 5 s.",
         files=(file,),
         report=Path("lipt-demo/report.html"),
+        diagnosis=Path("lipt-demo/diagnosis.html"),
         seconds=12.34,
     )
     lines = report_lines(result)
     assert "digits: 1797 images 1x8x8, 2 classes" in lines
+    assert (
+        "90 of 1797 labels are wrong on purpose. The diagnosis, which is not told of them, "
+        "suspects 100 labels: 70 of these are wrong, and 19 of the first 20."
+    ) in lines
     assert "soup (theta_p)  62.5%" in lines
     assert "mean learner    37.5%" in lines
     assert [line.split() for line in lines if line.startswith("grand")] == [
-        ["grand", "180", "90", "each", "abababababab", str(file)]
+        ["grand", "180", "90", "each", "36", "abababababab", str(file)]
     ]
     (row,) = (line for line in lines if line.startswith("10% "))
     assert "50.0% +- 1.0" in row
@@ -54,6 +61,7 @@ def test_the_report_sets_accuracies_and_subsets_side_by_side_and_ends_with_the_v
         "At 10% grand does not beat random.",
         "Choosing cost 5 s.",
         "",
+        "diagnosis: lipt-demo/diagnosis.html",
         "report: lipt-demo/report.html",
         "done in 12.3 s",
     ]
