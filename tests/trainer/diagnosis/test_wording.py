@@ -13,7 +13,7 @@ def test_every_kind_of_finding_is_told_with_its_numbers() -> None:
             "3 surplus: 1 picture more than once, 1 group nearly alike; the"
             " labels of 1 group disagree"
         ),
-        "imbalance": "1 to 1: cat has 4, cat 4",
+        "imbalance": "none: 4 of every class",
         "outliers": "1 example far from everything",
         "redundancy": "4 examples (50.0%) carry 90% of what all do",
         "learnability": "worth asking for: a fraction of 0.5: twice as many add 12.5 points",

@@ -21,7 +21,7 @@ label errors      2 look wrong; of all labels an estimated 25.0% are wrong (10.0
 confused classes  cat that look like dog (25.0%), dog that look like cat (25.0%)
 duplicates        3 surplus: 1 picture more than once, 1 group nearly alike; \
 the labels of 1 group disagree
-imbalance         1 to 1: cat has 4, cat 4
+imbalance         none: 4 of every class
 outliers          1 example far from everything
 redundancy        4 examples (50.0%) carry 90% of what all do
 learnability      worth asking for: a fraction of 0.5: twice as many add 12.5 points
