@@ -84,12 +84,12 @@ def choose_representatives(
     scale = fit_scale(similarity, chosen_precision)
     if solver == "lazy":
         stored = store_levels(similarity, scale)
-        fine = computed if chosen_precision == "8-bit" else stored
-        return Representatives(lazy_greedy(stored, budget), fine)
+        finest: LevelRows = computed if chosen_precision == "8-bit" else stored
+        return Representatives(lazy_greedy(stored, budget), finest)
     levels: LevelRows = store_levels(similarity, scale) if affordable else computed
-    fine = computed if chosen_precision == "8-bit" else levels
+    finest = computed if chosen_precision == "8-bit" else levels
     generator = derive_generator(seed, "facility-location-samples")
     chosen_K = stochastic_facility_location(
         levels, budget, epsilon=epsilon, generator=generator
     ).to(similarity.device)
-    return Representatives(chosen_K, fine)
+    return Representatives(chosen_K, finest)
