@@ -88,7 +88,7 @@ def test_a_row_is_compared_with_random_of_the_same_seeds() -> None:
     # Differences 4 and 6 points: mean 5, deviation sqrt 2, t of one degree 12.706.
     line = next(line for line in text.splitlines() if "| auto | auto |" in line)
     assert "60.0% +- 8.5 | +5.0 (-7.7 to +17.7) | 25.0% |" in line
-    assert "- digits, short training of resnet8, clean: 1 trainings" in text
+    assert "- digits, short main training of resnet8: 1 of 5 trainings" in text
 
 
 @pytest.mark.parametrize("recipe", ["short", "converged"])
