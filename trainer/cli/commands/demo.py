@@ -1,4 +1,4 @@
-"""`lipt demo`: the whole service on this machine, on real images, within a minute."""
+"""`lipt demo`: the whole service on this machine, on real images."""
 
 from __future__ import annotations
 
