@@ -36,7 +36,7 @@ _SKILL = 0.2
 class Evidence:
     """What is known when the plan is made.
 
-    fraction: share of the examples to keep, copies not counted.
+    fraction: share of the examples to keep.
     errors_C: share of each class that the head gets wrong, on labels that it has not seen; 0
         for a class without examples.
     num_classes: how many have examples.
@@ -87,9 +87,11 @@ class Plan:
 
 def make_plan(evidence: Evidence) -> Plan:
     """What to leave out, and how to choose among the rest."""
-    plan = _by_labels(evidence)
     if evidence.copies < _REDUNDANT:
-        return plan
+        return _by_labels(evidence)
+    # Of what is left without copies.
+    fraction = min(1.0, evidence.fraction / (1.0 - evidence.copies))
+    plan = _by_labels(replace(evidence, fraction=fraction))
     why = f"{plan.why}; one of each picture, as {evidence.copies:.1%} are near copies of others"
     return replace(plan, leaves_out_copies=True, why=why)
 

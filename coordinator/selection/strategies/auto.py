@@ -82,7 +82,7 @@ def gather(found: LabelErrors, labels_N: Tensor, copies_N: Tensor, budget: int) 
     wrong_C = torch.zeros(len(counts_C), dtype=torch.float64, device=labels_N.device)
     wrong_C.index_add_(0, labels_N, wrong_N)
     return Evidence(
-        fraction=min(1.0, budget / int((~copies_N).sum())),
+        fraction=budget / len(labels_N),
         errors_C=tuple((wrong_C / counts_C.clamp(min=1)).tolist()),
         num_classes=int((counts_C > 0).sum()),
         noise_rate=found.noise.overall.rate,

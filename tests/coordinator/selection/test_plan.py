@@ -92,3 +92,16 @@ def test_wrong_labels_do_not_make_a_head_look_unskilled() -> None:
 def test_one_class_alone_is_drawn_at_random() -> None:
     alone = replace(CLEAN, errors_C=(0.0, 0.0), num_classes=1)
     assert make_plan(alone).method == "random"
+
+
+def test_many_near_copies_are_left_out_and_the_rest_counts_as_all() -> None:
+    # A twentieth of the examples is a tenth of the different ones.
+    redundant = make_plan(replace(CLEAN, fraction=0.05, copies=0.5))
+    assert redundant.leaves_out_copies
+    assert redundant.left_out_C == make_plan(CLEAN).left_out_C
+    assert "one of each picture, as 50.0% are near copies" in redundant.why
+
+
+def test_a_few_near_copies_are_kept() -> None:
+    few = replace(CLEAN, copies=0.1)
+    assert make_plan(few) == make_plan(CLEAN)

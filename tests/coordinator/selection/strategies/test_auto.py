@@ -174,7 +174,7 @@ def test_of_near_copies_the_most_trusted_label_stays() -> None:
 
 def test_a_few_near_copies_are_no_reason_to_choose_otherwise() -> None:
     signals = made_up()
-    few = with_copies(signals, 0.01)
+    few = with_copies(signals, 0.1)
     assert torch.equal(chosen(few, 40).indices_K, chosen(signals, 40).indices_K)
 
 
