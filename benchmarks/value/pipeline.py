@@ -46,8 +46,14 @@ class Pipeline:
         Raises:
             LiptError: it cannot.
         """
+        # What `auto` takes where it is told how long main training is.
+        options = {"training": cell.recipe} if cell.strategy == "auto" else {}
         return self.client.subset(
-            self.run.run_id, cell.strategy, fraction=cell.fraction, proxy=cell.proxy or None
+            self.run.run_id,
+            cell.strategy,
+            fraction=cell.fraction,
+            options=options,
+            proxy=cell.proxy or None,
         )
 
     @property

@@ -2,10 +2,11 @@
 
 The fewer are kept, the more typical they should be: of each class the examples whose labels a
 head trusts least are left out, a multiple of the share that the head gets wrong there. The
-multiple falls with the fraction kept, and is nothing from a fifth on, where what is atypical is
-worth as much as what is typical. Wrong labels and near copies are left out at any fraction,
-where it is sure that there are some. Where no gain over class-balanced random was measured, the
-plan is class-balanced random. The figures behind every number here are in docs/value.md.
+multiple falls with the fraction kept, and sooner where main training goes on to the end: then
+what is atypical is learned, too, and is worth as much as what is typical. Wrong labels and near
+copies are left out at any fraction, where it is sure that there are some. Where no gain over
+class-balanced random was measured, the plan is class-balanced random. The figures behind every
+number here are in docs/value.md and docs/results.md.
 
 Shapes: C classes.
 """
@@ -15,10 +16,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+# How long main training is: to the end, or stopped early, as in a search of hyper-parameters.
+Training = Literal["converged", "short"]
+
 # Up to the first share kept, half as many again as the head gets wrong are left out; from the
 # second on, none.
-FEW, MANY = 0.05, 0.2
+_FROM_FEW_TO_MANY: dict[Training, tuple[float, float]] = {
+    "converged": (0.01, 0.1),
+    "short": (0.05, 0.2),
+}
 _STRICTEST = 1.5
+# Where labels are wrong, up to that share the rest is represented, and not drawn at random.
+_REPRESENTED = 0.2
 # A class keeps enough to choose from, however little of it is trusted.
 _MOST = 0.7
 # For each wrong label: the least trusted are not all wrong.
@@ -43,6 +52,7 @@ class Evidence:
     noise_rate: of all labels, how many are wrong, most likely; noise_low: at least.
     noise_C: of each class, how many are wrong, most likely.
     copies: share of the examples that are near copies of others.
+    training: what the subset is for.
     """
 
     fraction: float
@@ -52,6 +62,7 @@ class Evidence:
     noise_low: float
     noise_C: tuple[float, ...]
     copies: float = 0.0
+    training: Training = "converged"
 
     @property
     def accuracy(self) -> float:
@@ -106,31 +117,35 @@ def _by_labels(evidence: Evidence) -> Plan:
             "that it has not seen, too few to go by: class-balanced random",
         )
     noisy = evidence.noise_low >= _NOISY
-    strictness = _strictness(evidence.fraction)
+    strictness = _strictness(evidence)
     left_out_C = tuple(
         min(_MOST, max(strictness * error, min(error, _PER_WRONG_LABEL * wrong) if noisy else 0.0))
         for error, wrong in zip(evidence.errors_C, evidence.noise_C, strict=True)
     )
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
+    least = f"without the {_mean(evidence, left_out_C):.0%} whose labels are trusted least"
+    if noisy:
+        few = evidence.fraction < _REPRESENTED
+        drawn = "of each class those that represent it," if few else "class-balanced random"
+        why = f"at least {evidence.noise_low:.1%} of the labels are wrong: {drawn} {least}"
+        return Plan(left_out_C, "facility_location" if few else "random", why)
     if strictness:
         why = (
             f"to keep {kept}, typical ones are worth most: of each class those that represent it, "
-            f"without the {_mean(evidence, left_out_C):.0%} whose labels are trusted least"
+            f"{least}"
         )
         return Plan(left_out_C, "facility_location", why)
-    if noisy:
-        why = (
-            f"at least {evidence.noise_low:.1%} of the labels are wrong: class-balanced random "
-            f"without the {_mean(evidence, left_out_C):.0%} that are trusted least"
-        )
-        return Plan(left_out_C, "random", why)
-    why = f"no gain is known of choosing {kept} where labels are right: class-balanced random"
+    why = (
+        f"no gain is known of choosing {kept} where labels are right and main training is "
+        f"{evidence.training}: class-balanced random"
+    )
     return Plan(nothing, "random", why)
 
 
-def _strictness(fraction: float) -> float:
+def _strictness(evidence: Evidence) -> float:
     """How many are left out for each that the head gets wrong."""
-    return _STRICTEST * min(1.0, max(0.0, (MANY - fraction) / (MANY - FEW)))
+    few, many = _FROM_FEW_TO_MANY[evidence.training]
+    return _STRICTEST * min(1.0, max(0.0, (many - evidence.fraction) / (many - few)))
 
 
 def _mean(evidence: Evidence, shares_C: tuple[float, ...]) -> float:

@@ -12,14 +12,15 @@ represented by facility location (Wei et al. 2015, ICML).
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_seed
 from lipt.coordinator.diagnosis.label_errors import LabelErrors, find_label_errors
-from lipt.coordinator.selection.plan import Evidence, Plan, make_plan
+from lipt.coordinator.selection.plan import Evidence, Plan, Training, make_plan
 from lipt.coordinator.selection.quotas import class_quotas, proportional_quotas
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategies.facility_location import facility_location
@@ -31,12 +32,22 @@ from lipt.coordinator.signals.signals import Signals, given
 _MAX_NAMED = 1000
 
 
-def auto(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selection:
+def auto(
+    signals: Signals,
+    budget: int,
+    *,
+    training: Annotated[
+        Training, "main training to the end, or stopped early as in a search of hyper-parameters"
+    ] = "converged",
+    balanced: bool,
+    seed: int,
+) -> Selection:
     """Keep what is worth keeping by what is found in the data; the findings say what that is.
 
     Args:
         signals: of a head that did not learn from the example it judges.
         budget: K.
+        training: what the subset is for.
         balanced: equal shares for the classes, as far as they reach, or those that they have.
         seed: of what is drawn.
 
@@ -46,7 +57,7 @@ def auto(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selecti
     labels_N = signals.labels_N
     found = find_label_errors(signals)
     copies_N = surplus_copies(found, given(signals.pictures_N, "near copies"))
-    evidence = gather(found, labels_N, copies_N, budget)
+    evidence = replace(gather(found, labels_N, copies_N, budget), training=training)
     plan = make_plan(evidence)
     if not plan.leaves_out_copies:
         copies_N = torch.zeros_like(copies_N)

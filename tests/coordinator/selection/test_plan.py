@@ -16,6 +16,7 @@ CLEAN = Evidence(
     noise_rate=0.0,
     noise_low=0.0,
     noise_C=(0.0, 0.0),
+    training="short",
 )
 
 
@@ -105,3 +106,20 @@ def test_many_near_copies_are_left_out_and_the_rest_counts_as_all() -> None:
 def test_a_few_near_copies_are_kept() -> None:
     few = replace(CLEAN, copies=0.1)
     assert make_plan(few) == make_plan(CLEAN)
+
+
+def test_main_training_to_the_end_is_taken_from_what_is_typical_only_where_very_few_are() -> None:
+    to_the_end = replace(CLEAN, training="converged")
+    assert make_plan(replace(to_the_end, fraction=0.01)).left_out_C == pytest.approx((0.6, 0.3))
+    # Half-way from a hundredth to a tenth.
+    assert make_plan(replace(to_the_end, fraction=0.055)).left_out_C == pytest.approx((0.3, 0.15))
+    plan = make_plan(to_the_end)
+    assert (plan.method, plan.left_out_C) == ("random", (0.0, 0.0))
+    assert "no gain is known of choosing 10% of the examples where labels are right" in plan.why
+
+
+def test_where_labels_are_wrong_the_rest_is_represented_up_to_a_fifth() -> None:
+    noisy = replace(CLEAN, noise_rate=0.2, noise_low=0.1, noise_C=(0.2, 0.1), training="converged")
+    assert make_plan(replace(noisy, fraction=0.1)).method == "facility_location"
+    assert make_plan(replace(noisy, fraction=0.2)).method == "random"
+    assert make_plan(replace(noisy, fraction=0.1)).left_out_C == pytest.approx((0.3, 0.15))
