@@ -4,7 +4,8 @@ The fewer are kept, the more typical they should be: of each class the examples 
 head trusts least are left out, a multiple of the share that the head gets wrong there. The
 multiple falls with the fraction kept, and sooner where main training goes on to the end: then
 what is atypical is learned, too, and is worth as much as what is typical. Wrong labels and near
-copies are left out at any fraction, where it is sure that there are some. Where no gain over
+copies are left out at any fraction, where it is sure that there are some, and so is what a
+head gets wrong that is seldom wrong. Where no gain over
 class-balanced random was measured, the plan is class-balanced random. The figures behind every
 number here are in docs/value.md and docs/results.md.
 
@@ -26,7 +27,9 @@ _FROM_FEW_TO_MANY: dict[Training, tuple[float, float]] = {
     "short": (0.05, 0.2),
 }
 _STRICTEST = 1.5
-# Where labels are wrong, up to that share the rest is represented, and not drawn at random.
+# Facility location looks for what is odd: so much of what the head gets wrong is kept from it.
+_MILDEST = 0.4
+# Up to that share what is left is represented, and not drawn at random.
 _REPRESENTED = 0.2
 # A class keeps enough to choose from, however little of it is trusted.
 _MOST = 0.7
@@ -34,6 +37,8 @@ _MOST = 0.7
 _PER_WRONG_LABEL = 1.5
 # From that share of wrong labels on, what is left out is worth the right ones among it.
 _NOISY = 0.02
+# A head that is as seldom wrong as that is right where it contradicts a label.
+_SELDOM_WRONG = 0.1
 # From that share of near copies on, they are left out: fewer do little harm, and small images that
 # only look alike (8% of handwritten digits) are worth keeping.
 _REDUNDANT = 0.2
@@ -116,25 +121,19 @@ def _by_labels(evidence: Evidence) -> Plan:
             f"a head on the proxy's features is right on {evidence.accuracy:.1%} of the labels "
             "that it has not seen, too few to go by: class-balanced random",
         )
-    noisy = evidence.noise_low >= _NOISY
     strictness = _strictness(evidence)
     left_out_C = tuple(
-        min(_MOST, max(strictness * error, min(error, _PER_WRONG_LABEL * wrong) if noisy else 0.0))
-        for error, wrong in zip(evidence.errors_C, evidence.noise_C, strict=True)
+        min(_MOST, max(strictness * error, min(error, wrong)))
+        for error, wrong in zip(evidence.errors_C, _wrong_for_sure(evidence), strict=True)
     )
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
     least = f"without the {_mean(evidence, left_out_C):.0%} whose labels are trusted least"
-    if noisy:
-        few = evidence.fraction < _REPRESENTED
-        drawn = "of each class those that represent it," if few else "class-balanced random"
-        why = f"at least {evidence.noise_low:.1%} of the labels are wrong: {drawn} {least}"
-        return Plan(left_out_C, "facility_location" if few else "random", why)
-    if strictness:
-        why = (
-            f"to keep {kept}, typical ones are worth most: of each class those that represent it, "
-            f"{least}"
-        )
+    few = evidence.fraction < _REPRESENTED and (strictness > 0 or any(left_out_C))
+    if few:
+        why = f"to keep {kept}: of each class those that represent it, {least}"
         return Plan(left_out_C, "facility_location", why)
+    if any(left_out_C):
+        return Plan(left_out_C, "random", f"to keep {kept}: class-balanced random, {least}")
     why = (
         f"no gain is known of choosing {kept} where labels are right and main training is "
         f"{evidence.training}: class-balanced random"
@@ -142,10 +141,21 @@ def _by_labels(evidence: Evidence) -> Plan:
     return Plan(nothing, "random", why)
 
 
+def _wrong_for_sure(evidence: Evidence) -> tuple[float, ...]:
+    """Of each class, the share that wrong labels ask for, where it is sure that there are some."""
+    if evidence.noise_low < _NOISY:
+        return (0.0,) * len(evidence.noise_C)
+    # Of one class the estimate is rough: it has its share of all wrong labels at least.
+    return tuple(_PER_WRONG_LABEL * max(rate, evidence.noise_rate) for rate in evidence.noise_C)
+
+
 def _strictness(evidence: Evidence) -> float:
     """How many are left out for each that the head gets wrong."""
     few, many = _FROM_FEW_TO_MANY[evidence.training]
-    return _STRICTEST * min(1.0, max(0.0, (many - evidence.fraction) / (many - few)))
+    strictness = _STRICTEST * min(1.0, (many - evidence.fraction) / (many - few))
+    if 1.0 - evidence.accuracy <= _SELDOM_WRONG:
+        return max(1.0, strictness)
+    return max(_MILDEST, strictness) if evidence.fraction < many else 0.0
 
 
 def _mean(evidence: Evidence, shares_C: tuple[float, ...]) -> float:

@@ -89,9 +89,7 @@ def surplus_copies(found: LabelErrors, pictures_N: Tensor) -> Tensor:
 def gather(found: LabelErrors, labels_N: Tensor, copies_N: Tensor, budget: int) -> Evidence:
     """What the plan is made of."""
     counts_C = labels_N.bincount(minlength=len(found.thresholds_C))
-    wrong_N = (found.suggested_N != labels_N).double()
-    wrong_C = torch.zeros(len(counts_C), dtype=torch.float64, device=labels_N.device)
-    wrong_C.index_add_(0, labels_N, wrong_N)
+    wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
     return Evidence(
         fraction=budget / len(labels_N),
         errors_C=tuple((wrong_C / counts_C.clamp(min=1)).tolist()),

@@ -53,7 +53,7 @@ def test_wrong_labels_are_left_out_at_any_fraction_where_it_is_sure_that_there_a
     # 1.5 for each wrong one, and no more than the head gets wrong.
     assert plan.left_out_C == pytest.approx((0.3, 0.15))
     assert plan.method == "random"
-    assert "at least 18.0% of the labels are wrong" in plan.why
+    assert "class-balanced random, without the 23% whose labels are trusted least" in plan.why
 
 
 def test_a_few_wrong_labels_are_no_reason_to_leave_anything_out() -> None:
@@ -122,4 +122,19 @@ def test_where_labels_are_wrong_the_rest_is_represented_up_to_a_fifth() -> None:
     noisy = replace(CLEAN, noise_rate=0.2, noise_low=0.1, noise_C=(0.2, 0.1), training="converged")
     assert make_plan(replace(noisy, fraction=0.1)).method == "facility_location"
     assert make_plan(replace(noisy, fraction=0.2)).method == "random"
-    assert make_plan(replace(noisy, fraction=0.1)).left_out_C == pytest.approx((0.3, 0.15))
+    # Of the second class, too, as many are wrong as of all.
+    assert make_plan(replace(noisy, fraction=0.1)).left_out_C == pytest.approx((0.3, 0.2))
+
+
+def test_a_head_that_is_seldom_wrong_is_believed_at_any_fraction() -> None:
+    accurate = replace(CLEAN, errors_C=(0.08, 0.02), training="converged")
+    plan = make_plan(replace(accurate, fraction=0.15))
+    assert (plan.method, plan.left_out_C) == ("facility_location", (0.08, 0.02))
+    plan = make_plan(replace(accurate, fraction=0.5))
+    assert (plan.method, plan.left_out_C) == ("random", (0.08, 0.02))
+
+
+def test_facility_location_never_looks_at_what_is_trusted_least() -> None:
+    nearly_many = replace(CLEAN, fraction=0.099, training="converged")
+    assert make_plan(nearly_many).method == "facility_location"
+    assert make_plan(nearly_many).left_out_C == pytest.approx((0.16, 0.08))
