@@ -43,7 +43,7 @@ def test_the_demo_shows_every_run_to_its_end(
     *changes, result = objects
     runs = {str(change["name"]): change for change in changes}  # as each was last
     assert {name: run["state"] for name, run in runs.items()} == {
-        f"demo-{seed}": "ready" for seed in range(5)
+        f"demo-{seed}": "ready" for seed in range(3)
     }
     assert result["run"] == runs["demo-0"]
     for run in runs.values():
@@ -66,7 +66,7 @@ def test_the_demo_leaves_subsets_weights_logs_and_a_record(
     assert (folder / "logs" / "coordinator.log").stat().st_size > 0
 
 
-def test_the_demo_ends_with_a_verdict_over_five_seeds_of_the_whole_pipeline(
+def test_the_demo_ends_with_a_verdict_over_three_seeds_of_the_whole_pipeline(
     demo: tuple[Path, list[dict[str, object]], str],
 ) -> None:
     folder, objects, _ = demo
@@ -74,7 +74,7 @@ def test_the_demo_ends_with_a_verdict_over_five_seeds_of_the_whole_pipeline(
     assert identity["data_source"] == "digits-mislabelled"
     assert {(trial.seed, trial.strategy) for trial in trials} == {
         (seed, strategy)
-        for seed in range(5)
+        for seed in range(3)
         for strategy in (
             *("uniform", "uniform_per_class", "redrawn", "everything"),
             *("auto", "facility_location"),
@@ -82,7 +82,7 @@ def test_the_demo_ends_with_a_verdict_over_five_seeds_of_the_whole_pipeline(
     }
     assert {trial.num_steps for trial in trials} == {150}
     # Another seed is another run: what its gradients choose differs.
-    assert len({t.digest for t in trials if t.strategy == "auto"}) == 5
+    assert len({t.digest for t in trials if t.strategy == "auto"}) == 3
     assert objects[-1]["verdict"] == verdict(outcomes(trials))
 
 
