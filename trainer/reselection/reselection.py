@@ -95,7 +95,7 @@ class Reselection:
         self,
         client: Client,
         model: nn.Module,
-        strategy: str = "auto",
+        strategy: str = "facility_location",
         *,
         run: str = "latest",
         fraction: float | None = None,

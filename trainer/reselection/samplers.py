@@ -109,7 +109,7 @@ class ReselectingSampler(SubsetSampler):
         self,
         client: Client,
         model: nn.Module,
-        strategy: str = "auto",
+        strategy: str = "facility_location",
         *,
         shuffle: bool = True,
         seed: int = 0,
