@@ -26,10 +26,10 @@ theta*, the learners, the subset and main training, which is the recipe's of `li
 cosine from 0.1: *short* is 1,000 steps of 64, *converged* 6,000. Only the number of seeds in the
 last column stands behind a row; an interval needs two, and is wide with few.
 
-*auto* is the default strategy, told whether main training is short. *Oracle* knows which labels are right and which images are
-originals, and draws class-balanced random from those; *everything* is trained on all rows for as
-many steps; *redrawn* draws another random subset every epoch. "Wrong labels" and "copies" are
-shares of the subset that was trained on.
+*auto* is the default strategy, told whether main training is short. *Oracle* knows which labels
+are right and which images are originals, and draws class-balanced random from those; *everything*
+is trained on all rows for as many steps; *redrawn* draws another random subset every epoch. "Wrong
+labels" and "copies" are shares of the subset that was trained on.
 
 Settings: `noise20`, `noise40`: so much of the labels random over all classes, a tenth of that
 right by chance; `asymmetric40`: 40% of the labels of some classes are those of the class that they
