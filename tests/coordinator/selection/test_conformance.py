@@ -259,8 +259,8 @@ def test_the_order_of_the_data_does_not_matter(
     # Consecutive rows are one batch; of few levels many tie.
     if draws(strategy, options) or {"per_batch", "8-bit"} & set(options.values()):
         return
-    # Where few are left, pairs of each other's nearest tie.
-    signals = full_signals(LABELS * 3)
+    # Where few are left, pairs of each other's nearest tie; of this seed none do.
+    signals = full_signals(LABELS * 3, seed=3)
     # LABELS starts with one example of each class.
     num_fixed = 4 if strategy.name in FIRST_CHOICE_TIES else 0
     generator = torch.Generator().manual_seed(5)
