@@ -17,19 +17,17 @@ from time import monotonic
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import DataError
 from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
-from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.runs.repair import restore_pretrained_weights
-from lipt.coordinator.runs.requests import require_ready
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
+from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
 from lipt.coordinator.subsets.single_flight import SingleFlight
 
 _DEFAULT_PROXY = "auto"
@@ -87,7 +85,10 @@ class Diagnoses:
             DataError: the run was made on another data set.
             ProxyError: there is no such proxy, or it needs a run.
         """
-        run = self._find(query.run) if query.run else None
+        run = None
+        if query.run:
+            or_else = ", or leave the run out"
+            run = find_ready(self._store, query.run, self._data, or_else=or_else)
         job = self._job(query, run)
         key = self._key(job, run)
         stored = await self._database.find_diagnosis(key)
@@ -101,17 +102,6 @@ class Diagnoses:
         """Give up what is being computed; nobody can be waiting any more."""
         await self._flights.stop()
 
-    def _find(self, name: str) -> RunRecord:
-        run = self._store.find(name)
-        require_ready(run, self._store.activity(run.run_id))
-        if run.fingerprint != self._data.fingerprint:
-            raise DataError(
-                f"run {run.name} was made on data with fingerprint {run.fingerprint}, this "
-                f"coordinator now serves {self._data.source} with {self._data.fingerprint}. "
-                "Start the coordinator with the run's own data, or leave the run out."
-            )
-        return run
-
     def _job(self, query: DiagnosisQuery, run: RunRecord | None) -> DiagnoseData:
         return DiagnoseData(
             ProxyQuestion(
@@ -120,7 +110,7 @@ class Diagnoses:
                 proxy=Proxy.parse(query.proxy or _DEFAULT_PROXY),
                 weights=run.pretrained_weights if run else None,
                 features=query.features,
-                trajectories=_trajectories(run) if run else None,
+                trajectories=trajectories_of(run) if run else None,
             )
         )
 
@@ -178,9 +168,3 @@ class Diagnoses:
             "versions": versions(),
             "costs": {"diagnosis_seconds": seconds},
         }
-
-
-def _trajectories(run: RunRecord) -> Trajectories:
-    if run.initial_weights is None:
-        raise ValueError(f"run {run.run_id} is ready without initial weights")
-    return Trajectories(run.initial_weights, run.committed)

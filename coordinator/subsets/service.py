@@ -17,7 +17,7 @@ from typing import Any
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import DataError, SignalsError, UnknownBlobError
+from lipt.common.errors import SignalsError, UnknownBlobError
 from lipt.common.process.devices import versions
 from lipt.common.subsets.budget import resolve_budget
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
@@ -27,12 +27,12 @@ from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.proxies.proxy import SOUP, Kind, Proxy
 from lipt.coordinator.runs.repair import restore_pretrained_weights
-from lipt.coordinator.runs.requests import require_ready
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
 from lipt.coordinator.subsets.sending import Sending, SubsetContents
 from lipt.coordinator.subsets.single_flight import SingleFlight
 
@@ -108,14 +108,7 @@ class Subsets:
             DataError: the run was made on another data set.
             BudgetError, UnknownNameError, StrategyOptionError: what is asked for cannot be.
         """
-        run = self._store.find(query.run)
-        require_ready(run, self._store.activity(run.run_id))
-        if run.fingerprint != self._data.fingerprint:
-            raise DataError(
-                f"run {run.name} was made on data with fingerprint {run.fingerprint}, this "
-                f"coordinator now serves {self._data.source} with {self._data.fingerprint}. "
-                "Start the coordinator with the run's own data."
-            )
+        run = find_ready(self._store, query.run, self._data)
         job = self._job(run, query)
         previous = await self._find_previous(run, query, job)
         if previous is not None and await self._still_serves(job, *previous, on_progress):
@@ -278,9 +271,7 @@ def _trajectories(
         )
     if not led_here or not (Need.DYNAMICS in needs or proxy.may_use(Kind.LEARNERS)):
         return None
-    if run.initial_weights is None:
-        raise ValueError(f"run {run.run_id} is ready without initial weights")
-    return Trajectories(run.initial_weights, run.committed)
+    return trajectories_of(run)
 
 
 def _shards(run: RunRecord) -> tuple[BlobName, ...]:

@@ -57,7 +57,7 @@ def auto(
     labels_N = signals.labels_N
     found = find_label_errors(signals)
     copies_N = surplus_copies(found, given(signals.pictures_N, "near copies"))
-    evidence = replace(gather(found, labels_N, copies_N, budget), training=training)
+    evidence = gather(found, labels_N, copies_N, budget, training)
     plan = make_plan(evidence)
     if not plan.leaves_out_copies:
         copies_N = torch.zeros_like(copies_N)
@@ -71,9 +71,8 @@ def auto(
             # As for strategies that see one class at a time: plain random is that of them.
             class_seed = derive_seed(seed, "selection-class", label)
             parts.append(_choose(signals, candidates, quota, plan, class_seed))
-    chosen = unweighted(torch.cat(parts))
     findings = _findings(evidence, plan, found, torch.cat(left_out))
-    return Selection(chosen.indices_K, chosen.weights_K, findings=findings)
+    return replace(unweighted(torch.cat(parts)), findings=findings)
 
 
 def surplus_copies(found: LabelErrors, pictures_N: Tensor) -> Tensor:
@@ -86,7 +85,9 @@ def surplus_copies(found: LabelErrors, pictures_N: Tensor) -> Tensor:
     return copies_N
 
 
-def gather(found: LabelErrors, labels_N: Tensor, copies_N: Tensor, budget: int) -> Evidence:
+def gather(
+    found: LabelErrors, labels_N: Tensor, copies_N: Tensor, budget: int, training: Training
+) -> Evidence:
     """What the plan is made of."""
     counts_C = labels_N.bincount(minlength=len(found.thresholds_C))
     wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
@@ -98,6 +99,7 @@ def gather(found: LabelErrors, labels_N: Tensor, copies_N: Tensor, budget: int) 
         noise_low=found.noise.overall.low,
         noise_C=tuple(rate.rate for rate in found.noise.per_class),
         copies=float(copies_N.double().mean()),
+        training=training,
     )
 
 
