@@ -7,14 +7,20 @@ Shapes: N examples, B ids, C x H x W pixels as the model sees them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import map_rows
 from lipt.common.data.sources.rows import ArrayRows, Rows
+from lipt.common.data.sources.stamp import Stamp
+from lipt.common.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -23,15 +29,19 @@ class Dataset:
 
     Attributes:
         rows: where the examples are.
-        fingerprint: see `lipt.common.data.fingerprinting`.
+        fingerprint: the sampled one; see `lipt.common.data.fingerprinting`.
         image_shape: channels, height and width as the model sees them.
         num_threads: how many threads decode; 1 decodes in the caller's.
+        stamp: of the files that it was read from; None where none are known.
+        read_all: reads every row at its source for the full fingerprint; None takes `rows`.
     """
 
     rows: Rows
     fingerprint: str
     image_shape: tuple[int, int, int]
     num_threads: int = 1
+    stamp: Stamp | None = None
+    read_all: Callable[[], str] | None = None
 
     @property
     def source(self) -> str:
@@ -55,6 +65,38 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @cached_property
+    def full_fingerprint(self) -> str:
+        """The full one; every row is read when it is first asked for.
+
+        Raises:
+            DataError: a row cannot be read.
+        """
+        return self._fingerprint(FingerprintKind.FULL) if self.read_all is None else self.read_all()
+
+    def fingerprint_like(self, other: str) -> str:
+        """The fingerprint of the kind that another one is, so that the two can be compared."""
+        full = FingerprintKind.of(other) is FingerprintKind.FULL
+        return self.full_fingerprint if full else self.fingerprint
+
+    def has_changed(self) -> bool:
+        """Whether its source is not as it was when it was opened, as far as a glance can tell.
+
+        Of files, their stamp is compared. A user's own data set, where it does not lie in
+        memory here, gives its sampled rows once more.
+        """
+        if self.stamp is not None:
+            return not self.stamp.holds()
+        if isinstance(self.rows, ArrayRows):
+            return False
+        try:
+            return self._fingerprint(FingerprintKind.SAMPLED) != self.fingerprint
+        except DataError:
+            return True
+
+    def _fingerprint(self, kind: FingerprintKind) -> str:
+        return fingerprint(self.labels_N, len(self.class_names), self.rows.raw, kind)
 
     def __getitem__(self, row: int) -> dict[str, Tensor | bytes]:
         """One example: "image", uint8 C x H x W or an image file's bytes, and "label", int64.
@@ -117,8 +159,12 @@ def in_memory(
     labels_N: Tensor,
     fingerprint: str,
     images_NCHW: Tensor,
+    *,
+    stamp: Stamp | None = None,
+    read_all: Callable[[], str] | None = None,
 ) -> Dataset:
-    """A data set of pixels at the size that the model sees, uint8."""
+    """A data set of pixels at the size that the model sees, uint8; what else it has is as there."""
     rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy())
     _, channels, height, width = images_NCHW.shape
-    return Dataset(rows, fingerprint, (channels, height, width))
+    shape = (channels, height, width)
+    return Dataset(rows, fingerprint, shape, stamp=stamp, read_all=read_all)

@@ -1,7 +1,7 @@
 """Fingerprint: a data set's digest, which travels with every subset.
 
 Indices mean nothing on other data, so whoever applies them compares fingerprints
-first. The fingerprint is the lower-case hexadecimal SHA-256 of these bytes:
+first. A sampled fingerprint is the lower-case hexadecimal SHA-256 of these bytes:
 
     b"lipt-dataset-1"
     N and C                       number of rows and of classes, uint64 little-endian each
@@ -9,11 +9,19 @@ first. The fingerprint is the lower-case hexadecimal SHA-256 of these bytes:
     for each sampled row r        r and its raw bytes' length, uint64 little-endian each,
                                   then the raw bytes
 
+and a full one "full-" and that of these:
+
+    b"lipt-dataset-full-1"
+    N, C and the labels           as above
+    for each row                  the 32 bytes of its raw bytes' SHA-256
+
 Raw bytes are the image file where the source has files, else uint8 pixels in
 C x H x W order at their own size, so neither the decoder nor the image size
 changes it. The sampled rows are all for N <= 64, else floor(i (N-1) / 63) for
-i = 0..63. Every label counts and every row's place among the classes does; a change
-of an image that is not sampled goes unnoticed: reading all of them is too slow.
+i = 0..63. Every label counts and every row's place among the classes does; the
+names of classes do not. A change of an image that is not sampled goes unnoticed
+by a sampled fingerprint, however many such images there are: reading all of them
+is too slow to be done unasked. A full one misses nothing.
 """
 
 from __future__ import annotations
@@ -24,24 +32,48 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from lipt.common.config.fingerprint_kind import FULL_PREFIX, FingerprintKind
+from lipt.common.data.parallel import Progress, map_rows
+
 _NUM_SAMPLED_ROWS = 64
 
 
-def fingerprint(labels_N: Tensor, num_classes: int, raw: Callable[[int], bytes]) -> str:
+def fingerprint(
+    labels_N: Tensor,
+    num_classes: int,
+    raw: Callable[[int], bytes],
+    kind: FingerprintKind = FingerprintKind.SAMPLED,
+    *,
+    num_threads: int = 1,
+    progress: Progress | None = None,
+) -> str:
     """The digest of a data set, as the module's docstring defines it.
 
     Args:
         labels_N: int64.
         num_classes: C.
         raw: the raw bytes of a row.
+        kind: whether some rows are read, or all.
+        num_threads: how many threads may call `raw` where all are read.
+        progress: called with (done, total) rows where all are read.
 
     Returns:
-        64 hexadecimal digits.
+        64 hexadecimal digits, after "full-" where all rows are read.
     """
     num_rows = len(labels_N)
-    digest = hashlib.sha256(b"lipt-dataset-1")
+    full = kind is FingerprintKind.FULL
+    digest = hashlib.sha256(b"lipt-dataset-full-1" if full else b"lipt-dataset-1")
     digest.update(struct.pack("<QQ", num_rows, num_classes))
     digest.update(labels_N.numpy().astype("<i8").tobytes())
+    if full:
+
+        def digest_of(row: int) -> bytes:
+            return hashlib.sha256(raw(row)).digest()
+
+        rows = range(num_rows)
+        for part in map_rows(digest_of, rows, num_threads=num_threads, progress=progress):
+            digest.update(part)
+        return FULL_PREFIX + digest.hexdigest()
     for row in sampled_rows(num_rows):
         data = raw(row)
         digest.update(struct.pack("<QQ", row, len(data)))

@@ -7,6 +7,7 @@ Shapes: N images, C channels, H x W pixels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
@@ -28,6 +30,9 @@ MEMORY_BUDGET_BYTES = 2 * 2**30
 _MAX_OWN_SIZE = 64
 _DEFAULT_SIZE = 224
 _MAX_SIZE = 4096
+
+# For hashing files, whose bytes come from a disk or a network.
+_NUM_HASHING_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ def load(
     image_size: int | None,
     memory_budget_bytes: int,
     progress: Progress | None,
+    read_all: Callable[[], str] | None = None,
 ) -> Dataset:
     """Check every row and make a data set of them.
 
@@ -55,6 +61,7 @@ def load(
         memory_budget_bytes: decoded pixels up to this, counted as RGB, are kept in memory.
         progress: called with (done, total) rows. A set that turns out to have several small
             sizes is gone through twice.
+        read_all: as in `Dataset`.
 
     Returns:
         A set of one channel if all images are grayscale, else of three.
@@ -84,9 +91,39 @@ def load(
     digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
     channels = 1 if scan.grayscale else 3
     if scan.pixels is None:
-        return Dataset(rows, digest, (channels, size[0], size[1]), num_threads)
+        shape = (channels, size[0], size[1])
+        return Dataset(rows, digest, shape, num_threads, stamp=rows.stamp, read_all=read_all)
     images_NCHW = torch.from_numpy(np.ascontiguousarray(scan.pixels[:, :channels]))
-    return in_memory(rows.source, rows.class_names, rows.labels_N, digest, images_NCHW)
+    return in_memory(
+        rows.source,
+        rows.class_names,
+        rows.labels_N,
+        digest,
+        images_NCHW,
+        stamp=rows.stamp,
+        read_all=read_all,
+    )
+
+
+def full_fingerprint(rows: Rows, progress: Progress | None) -> str:
+    """The full fingerprint of what a source holds, read to its end.
+
+    Args:
+        rows: the source's.
+        progress: called with (done, total) rows.
+
+    Raises:
+        DataError: a row cannot be read.
+    """
+    rows.complete_labels()
+    return fingerprint(
+        rows.labels_N,
+        len(rows.class_names),
+        rows.raw,
+        FingerprintKind.FULL,
+        num_threads=_NUM_HASHING_THREADS if rows.encoded and rows.concurrent else 1,
+        progress=progress,
+    )
 
 
 def _scan(

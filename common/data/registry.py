@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.loading import MEMORY_BUDGET_BYTES, load
+from lipt.common.data.loading import MEMORY_BUDGET_BYTES, full_fingerprint, load
 from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.cifar import cifar_rows
 from lipt.common.data.sources.digits import digits_rows
@@ -52,7 +53,8 @@ def open_dataset(
         image_size: height and width in pixels that the model sees; None keeps the images'
             own size where all have one of at most 64 x 64, and takes 224 otherwise.
         allowed_modules: modules whose factories may be imported; each allows its submodules.
-        progress: called with (done, total) rows at least once a second while rows are read.
+        progress: called with (done, total) rows at least once a second while rows are read,
+            also where that is later, for the full fingerprint.
         memory_budget_bytes: sets whose decoded pixels, as RGB, are larger stay encoded and
             are decoded when they are used; of their images only header and end are checked.
 
@@ -68,7 +70,13 @@ def open_dataset(
         image_size=image_size,
         memory_budget_bytes=memory_budget_bytes,
         progress=progress,
+        read_all=partial(_read_all, source, tuple(allowed_modules), progress),
     )
+
+
+def _read_all(source: str, allowed_modules: Collection[str], progress: Progress | None) -> str:
+    # From the source once more: what lies in memory may be scaled.
+    return full_fingerprint(_open_rows(source, allowed_modules), progress)
 
 
 def _open_rows(source: str, allowed_modules: Collection[str]) -> Rows:

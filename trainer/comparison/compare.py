@@ -126,11 +126,13 @@ def _check(client: Client, plan: Plan, train: Dataset, test: Dataset) -> None:
         )
     require_comparable(test, train)
     dataset = client.info().dataset
-    if dataset is None or dataset.fingerprint != train.fingerprint:
-        served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
+    theirs = "" if dataset is None else dataset.fingerprint
+    ours = train.fingerprint_like(theirs)
+    if theirs != ours:
+        served = "no data" if dataset is None else f"{dataset.source} ({theirs})"
         raise SubsetError(
             f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
-            f"{train.fingerprint}. Give the coordinator's own data."
+            f"{ours}. Give the coordinator's own data."
         )
 
 

@@ -160,8 +160,9 @@ def require_comparable(test: Dataset, train: Dataset) -> None:
 def _require_for(subset: Subset, dataset: Dataset) -> None:
     if not len(subset):
         raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
-    if subset.fingerprint != dataset.fingerprint:
+    own = dataset.fingerprint_like(subset.fingerprint)
+    if subset.fingerprint != own:
         raise SubsetError(
             f"the subset belongs to data with fingerprint {subset.fingerprint}, but "
-            f"{dataset.source} has {dataset.fingerprint}. Give the data that it was chosen from."
+            f"{dataset.source} has {own}. Give the data that it was chosen from."
         )

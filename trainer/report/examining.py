@@ -129,10 +129,11 @@ def file_paths(dataset: Dataset) -> list[str] | None:
 
 
 def _require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
-    if dataset.fingerprint != diagnosis.fingerprint or len(dataset) != len(diagnosis):
+    own = dataset.fingerprint_like(diagnosis.fingerprint)
+    if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
         raise DiagnosisError(
             f"the diagnosis is of data with fingerprint {diagnosis.fingerprint} "
-            f"({len(diagnosis)} examples), but {dataset.source} has {dataset.fingerprint} "
+            f"({len(diagnosis)} examples), but {dataset.source} has {own} "
             f"({len(dataset)}). Give the coordinator's own data, or leave --data out."
         )
 

@@ -89,10 +89,11 @@ def gather(
         SubsetError: `dataset` is not the run's, or not the comparison's.
         ConfigError: the comparison has no trial.
     """
-    if dataset.fingerprint != run.fingerprint:
+    own = dataset.fingerprint_like(run.fingerprint)
+    if own != run.fingerprint:
         raise SubsetError(
             f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "
-            f"{dataset.source} has {dataset.fingerprint}. Give the coordinator's own data."
+            f"{dataset.source} has {own}. Give the coordinator's own data."
         )
     if comparison is not None:
         _require_trials_on(dataset, *comparison)

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.errors import LiptError, SubsetError
 
 # What reading somebody else's data set may raise, which looks like one of these and is none.
@@ -66,7 +68,7 @@ def require_same_data(
         indices_N: the subset's, ascending.
         manifest: the subset's.
         check: whether the fingerprint is compared too. 64 rows are read; all of them where
-            pairs of image and label come without `targets`.
+            the fingerprint is a full one, or pairs of image and label come without `targets`.
 
     Raises:
         SubsetError: it is another data set, or one whose fingerprint cannot be computed; the
@@ -94,7 +96,7 @@ def _require_fingerprint(expected: str, dataset: Any) -> None:
     problem = ""
     for candidate in _candidates(dataset):
         try:
-            fingerprint = candidate()
+            fingerprint = candidate(expected)
         except _UNREADABLE as error:
             problem = problem or str(error).rstrip(".") or type(error).__name__
             continue
@@ -113,33 +115,32 @@ def _require_fingerprint(expected: str, dataset: Any) -> None:
     )
 
 
-def _candidates(dataset: Any) -> Iterator[Callable[[], str]]:
-    """The ways to a data set's fingerprint, the likeliest first."""
-    own = getattr(dataset, "fingerprint", None)
-    if isinstance(own, str):
-        yield lambda: own
+def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
+    """The ways to a data set's fingerprint, the likeliest first; of the kind that one given is."""
+    own: Any = getattr(dataset, "fingerprint_like", None)
+    if callable(own):
+        yield own
         return
     if hasattr(dataset, "features") and hasattr(dataset, "with_format"):
-        yield lambda: _of_table(dataset)
+        yield partial(_of_table, dataset)
         return
     if _lists_files(dataset):
-        yield lambda: _of_files(dataset)
+        yield partial(_of_files, dataset)
     plain = _without_transforms(dataset)
-    yield lambda: _of_pairs(plain)
+    yield partial(_of_pairs, plain)
     if plain is not dataset:
         # A set of the user's own may not work without its transform.
-        yield lambda: _of_pairs(dataset)
+        yield partial(_of_pairs, dataset)
 
 
-def _of_pairs(dataset: Any) -> str:
+def _of_pairs(dataset: Any, like: str) -> str:
     from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
     from lipt.common.data.sources.factory import FactoryRows  # noqa: PLC0415 - torch
 
     rows = FactoryRows("reading it", dataset)
-    if (rows.labels_N < 0).any():  # there are no `targets`: labels come as rows are read
-        for row in range(len(rows)):
-            rows.raw(row)
-    return fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
+    rows.complete_labels()
+    kind = FingerprintKind.of(like)
+    return fingerprint(rows.labels_N, len(rows.class_names), rows.raw, kind)
 
 
 def _lists_files(dataset: Any) -> bool:
@@ -150,16 +151,17 @@ def _lists_files(dataset: Any) -> bool:
     )
 
 
-def _of_files(dataset: Any) -> str:
+def _of_files(dataset: Any, like: str) -> str:
     samples: list[tuple[str, int]] = dataset.samples
 
     def raw(row: int) -> bytes:
         return Path(samples[row][0]).read_bytes()
 
-    return _fingerprint([label for _, label in samples], getattr(dataset, "classes", None), raw)
+    labels = [label for _, label in samples]
+    return _fingerprint(labels, getattr(dataset, "classes", None), raw, like)
 
 
-def _of_table(table: Any) -> str:
+def _of_table(table: Any, like: str) -> str:
     """Of a `datasets.Dataset`; its storage is read, not what its own format decodes."""
     from lipt.common.data.sources.parquet import IMAGE_COLUMNS, LABEL_COLUMNS  # noqa: PLC0415 - torch
 
@@ -180,11 +182,11 @@ def _of_table(table: Any) -> str:
         return content
 
     return _fingerprint(
-        storage[:][labels[0]].to_numpy(), getattr(features[labels[0]], "names", None), raw
+        storage[:][labels[0]].to_numpy(), getattr(features[labels[0]], "names", None), raw, like
     )
 
 
-def _fingerprint(labels: Any, names: Any, raw: Callable[[int], bytes]) -> str:
+def _fingerprint(labels: Any, names: Any, raw: Callable[[int], bytes], like: str) -> str:
     import torch  # noqa: PLC0415 - not before it is needed
 
     from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
@@ -192,7 +194,7 @@ def _fingerprint(labels: Any, names: Any, raw: Callable[[int], bytes]) -> str:
 
     labels_N = torch.from_numpy(np.array(labels, dtype=np.int64))
     classes = names or numbered_classes(labels_N, "reading it")
-    return fingerprint(labels_N, len(classes), raw)
+    return fingerprint(labels_N, len(classes), raw, FingerprintKind.of(like))
 
 
 def _without_transforms(dataset: Any) -> Any:

@@ -93,7 +93,8 @@ class Subset:
             dataset: the one that the subset was chosen from: of `lipt.common.data`, of
                 torchvision, of Hugging Face, or the user's own pairs of image and label.
             check: whether its fingerprint is compared with the subset's, which reads 64 rows
-                of it, or all where it has no `targets`. Its length always is.
+                of it, or all where it has no `targets` or the fingerprint is a full one. Its
+                length always is.
 
         Raises:
             SubsetError: it is other data (both values are named), or its fingerprint cannot

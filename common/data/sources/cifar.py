@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from lipt.common.data.sources.rows import ArrayRows
+from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import DataError
 
 
@@ -34,6 +35,7 @@ def cifar_rows(source: str, path: Path) -> ArrayRows:
 
     reader = datasets.CIFAR100 if source.startswith("cifar100") else datasets.CIFAR10
     root = path.parent if path.name == reader.base_folder else path
+    stamp = Stamp.of(sorted((root / reader.base_folder).glob("*")))
     try:
         with warnings.catch_warnings():
             # The published pickles predate NumPy 2.4, which says so for each array.
@@ -49,4 +51,5 @@ def cifar_rows(source: str, path: Path) -> ArrayRows:
         names=tuple(data.classes),
         labels_N=torch.tensor(data.targets, dtype=torch.int64),
         images_NCHW=np.ascontiguousarray(data.data.transpose(0, 3, 1, 2)),
+        stamp=stamp,
     )

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from lipt.common.data.sources.rows import ArrayRows
+from lipt.common.data.sources.stamp import Stamp
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import MissingExtraError
 
@@ -41,8 +42,10 @@ def digits_rows(source: str) -> ArrayRows:
 
     Source: Alpaydin & Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI.
     """
+    file = _file()
+    stamp = Stamp.of([file])
     # A line has 64 brightnesses and the label.
-    lines_NL = np.loadtxt(_file(), delimiter=",")
+    lines_NL = np.loadtxt(file, delimiter=",")
     brightness_NCHW = lines_NL[:, :-1].reshape(-1, 1, 8, 8)
     images_NCHW = np.rint(brightness_NCHW * (255 / _MAX_BRIGHTNESS)).astype(np.uint8)
     labels_N = lines_NL[:, -1].astype(np.int64)
@@ -53,6 +56,7 @@ def digits_rows(source: str) -> ArrayRows:
         names=tuple("0123456789"),
         labels_N=_with_wrong_labels(given_N) if source == "digits-mislabelled" else given_N,
         images_NCHW=images_NCHW[rows],
+        stamp=stamp,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from lipt.common.data.sources.encoded import EncodedRows
+from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import DataError
 
 
@@ -40,10 +41,12 @@ def imagefolder_rows(source: str, path: Path) -> EncodedRows:
             "with at least one image in it."
         ) from error
     files = [file for file, _ in folder.samples]
+    folders = sorted({str(Path(file).parent) for file in files})
     return EncodedRows(
         source=source,
         names=tuple(folder.classes),
         labels_N=torch.tensor(folder.targets, dtype=torch.int64),
         open=lambda row: Path(files[row]).open("rb"),
         where=files.__getitem__,
+        stamp=Stamp.of(files, folders),
     )

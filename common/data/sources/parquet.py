@@ -21,6 +21,7 @@ from torch import Tensor
 from lipt.common.data.sources.encoded import EncodedRows
 from lipt.common.data.sources.row_groups import ParquetFile, RowGroups
 from lipt.common.data.sources.rows import numbered_classes
+from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import DataError
 from lipt.common.imports.extras import import_extra
 
@@ -41,6 +42,7 @@ def parquet_rows(source: str, path: Path) -> EncodedRows:
         MissingExtraError: pyarrow is not installed.
     """
     paths = _find_files(source, path)
+    stamp = Stamp.of(paths)
     parquet = import_extra(
         "pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=f"the data set {source}"
     )
@@ -59,6 +61,7 @@ def parquet_rows(source: str, path: Path) -> EncodedRows:
         labels_N=labels_N,
         open=lambda row: io.BytesIO(groups.read(row)),
         where=groups.where,
+        stamp=stamp,
     )
 
 

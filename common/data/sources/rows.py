@@ -8,7 +8,7 @@ Shapes: N images, C channels, H x W pixels.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header
 from lipt.common.images.pixels import fit_pixels
@@ -28,12 +29,14 @@ _MAX_CLASSES = 100_000
 class Rows(ABC):
     """Labelled images by row number.
 
-    `labels_N` and `class_names` are complete once every row was checked or read.
+    `labels_N` and `class_names` are complete once every row was checked or read, or by
+    `complete_labels`.
 
     Attributes:
         source: the name under which the user opened the data.
         names: a name for every label; None numbers them.
         labels_N: int64, on the CPU.
+        stamp: of the files that they are read from, taken before; None where none are known.
         encoded: whether rows are image files rather than pixels.
         concurrent: whether rows may be read from several threads.
     """
@@ -41,6 +44,7 @@ class Rows(ABC):
     source: str
     names: tuple[str, ...] | None
     labels_N: Tensor
+    stamp: Stamp | None = field(default=None, kw_only=True)
     encoded: ClassVar[bool] = False
     concurrent: ClassVar[bool] = True
 
@@ -51,6 +55,12 @@ class Rows(ABC):
 
     def __len__(self) -> int:
         return len(self.labels_N)
+
+    def complete_labels(self) -> None:
+        """Read every row, where labels come with the rows and are not there yet."""
+        if bool((self.labels_N < 0).any()):
+            for row in range(len(self)):
+                self.raw(row)
 
     @abstractmethod
     def raw(self, row: int) -> bytes:

@@ -8,9 +8,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from torch import Tensor
 
+from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.data import fingerprint, open_dataset
 from lipt.common.data.fingerprinting import sampled_rows
 
@@ -28,6 +29,47 @@ def test_is_the_digest_of_the_documented_bytes() -> None:
     content += struct.pack("<QQ", 0, 5) + b"first" + struct.pack("<QQ", 1, 3) + b"2nd"
     expected = hashlib.sha256(content).hexdigest()
     assert fingerprint(torch.tensor([2, 0]), 3, lambda row: (b"first", b"2nd")[row]) == expected
+
+
+def test_full_one_is_the_digest_of_the_documented_bytes() -> None:
+    content = b"lipt-dataset-full-1" + struct.pack("<QQqq", 2, 3, 2, 0)
+    content += hashlib.sha256(b"first").digest() + hashlib.sha256(b"2nd").digest()
+    expected = "full-" + hashlib.sha256(content).hexdigest()
+    labels_N = torch.tensor([2, 0])
+    for num_threads in (1, 3):
+        found = fingerprint(
+            labels_N,
+            3,
+            lambda row: (b"first", b"2nd")[row],
+            FingerprintKind.FULL,
+            num_threads=num_threads,
+        )
+        assert found == expected
+
+
+@given(row=st.integers(0, 299))
+@settings(deadline=None)
+def test_full_one_misses_no_row_and_the_sampled_one_those_that_it_does_not_read(row: int) -> None:
+    def other(asked: int) -> bytes:
+        return b"changed" if asked == row else raw(asked)
+
+    labels_N = labels(300)
+    full = FingerprintKind.FULL
+    assert fingerprint(labels_N, 3, other, full) != fingerprint(labels_N, 3, raw, full)
+    seen = fingerprint(labels_N, 3, other) != fingerprint(labels_N, 3, raw)
+    assert seen == (row in sampled_rows(300))
+
+
+def test_full_one_tells_of_its_progress() -> None:
+    told: list[tuple[int, int]] = []
+    fingerprint(
+        labels(3),
+        3,
+        raw,
+        FingerprintKind.FULL,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert (told[0], told[-1]) == ((0, 3), (3, 3))
 
 
 def test_samples_64_evenly_spaced_rows_from_first_to_last() -> None:
@@ -81,9 +123,13 @@ def test_bytes_cannot_move_between_rows() -> None:
 
 def test_storage_and_size_do_not_count(image_folder: Path) -> None:
     source = f"imagefolder:{image_folder}"
-    base = open_dataset(source).fingerprint
-    assert open_dataset(source, memory_budget_bytes=0).fingerprint == base
-    assert open_dataset(source, image_size=8).fingerprint == base
+    base = open_dataset(source)
+    for other in (
+        open_dataset(source, memory_budget_bytes=0),
+        open_dataset(source, image_size=8),
+    ):
+        assert other.fingerprint == base.fingerprint
+        assert other.full_fingerprint == base.full_fingerprint
 
 
 @pytest.mark.parametrize("change", ["replaced", "renamed", "removed"])

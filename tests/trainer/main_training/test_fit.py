@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,16 @@ def test_what_accuracies_take_is_not_the_time_of_training(
     # Looks at 3, 6 and 9 of 12 steps; what comes after the last step is in neither figure.
     assert trained.seconds == trained.evaluation_seconds == 300
     assert [look.seconds for look in trained.looks] == [0, 0, 0, 0]
+
+
+def test_a_subset_is_the_data_s_by_its_full_fingerprint_too(
+    digits: Dataset, subset_of: MakeSubset
+) -> None:
+    subset = replace(subset_of(digits, range(5)), fingerprint=digits.full_fingerprint)
+    fit(net(), digits, subset=subset, recipe=RECIPE)
+    other = replace(subset, fingerprint="full-" + "f" * 64)
+    with pytest.raises(SubsetError, match=f"full-f.*{digits.full_fingerprint}"):
+        fit(net(), digits, subset=other, recipe=RECIPE)
 
 
 def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:

@@ -13,7 +13,8 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder, VisionDataset
 
 from lipt.common.data import open_dataset
-from lipt.common.data.loading import load
+from lipt.common.data.fingerprinting import sampled_rows
+from lipt.common.data.loading import full_fingerprint, load
 from lipt.common.data.sources.factory import FactoryRows
 from lipt.common.errors import SubsetError
 from lipt.common.subsets.digest import subset_digest
@@ -72,9 +73,15 @@ def served(data: Any) -> str:
     ).fingerprint
 
 
-def test_a_set_of_ours_is_known_by_its_fingerprint() -> None:
+def served_in_full(data: Any) -> str:
+    """The full one."""
+    return full_fingerprint(FactoryRows("m:f", data), None)
+
+
+@pytest.mark.parametrize("kind", ["fingerprint", "full_fingerprint"])
+def test_a_set_of_ours_is_known_by_its_fingerprint(kind: str) -> None:
     digits = open_dataset("digits")
-    chosen = subset_for(digits.fingerprint, len(digits)).apply(digits)
+    chosen = subset_for(getattr(digits, kind), len(digits)).apply(digits)
     assert len(chosen) == 3
     assert torch.equal(chosen[1]["image"], digits[5]["image"])  # type: ignore[arg-type]
 
@@ -160,6 +167,21 @@ def test_an_image_folder_is_recognized_as_files_and_as_pixels(folder: Path) -> N
         subset_for("f" * 64, 10).apply(mine)
 
 
+def test_full_fingerprints_are_recognized_and_a_change_of_any_image_is_not(folder: Path) -> None:
+    mine = ImageFolder(str(folder), transform=transforms.ToTensor())
+    as_files = open_dataset(f"imagefolder:{folder}").full_fingerprint
+    for fingerprint in (as_files, served_in_full(ImageFolder(str(folder)))):
+        assert len(subset_for(fingerprint, 10).apply(mine)) == 3
+    pairs = Pairs()
+    full, sampled = subset_for(served_in_full(pairs)), subset_for(served(pairs))
+    assert len(full.apply(pairs)) == 3
+    (row, *_) = set(range(NUM_ROWS)) - set(sampled_rows(NUM_ROWS))
+    pairs.images_NCHW[row] += 1
+    assert len(sampled.apply(pairs)) == 3
+    with pytest.raises(SubsetError, match=f"{full.fingerprint}, but this Pairs has full-"):
+        full.apply(pairs)
+
+
 def test_a_loader_takes_what_is_applied() -> None:
     loader = DataLoader(subset_for(served(Pairs())).apply(Pairs()), batch_size=2)
     assert [labels.tolist() for _, labels in loader] == [[2, 2], [0]]
@@ -215,7 +237,9 @@ def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path)
     table = datasets.Dataset.from_parquet(
         str(parquet_file), features=images, cache_dir=str(parquet_file.parent / "cache")
     )
-    subset = subset_for(open_dataset(f"parquet:{parquet_file}").fingerprint, 10)
+    served = open_dataset(f"parquet:{parquet_file}")
+    assert len(subset_for(served.full_fingerprint, 10).apply(table)) == 3
+    subset = subset_for(served.fingerprint, 10)
     assert subset.hf_select(table)["label"][:] == [0, 1, 1]
     assert len(subset.apply(table)) == 3
     with pytest.raises(SubsetError, match="but this Dataset has"):

@@ -254,3 +254,13 @@ def test_real_images(cifar10_jpeg: Path) -> None:
     assert data.labels_N.bincount().tolist() == [1000] * 10
     raw = data.raw_bytes(9999)
     assert torch.equal(data.images(torch.tensor([9999]))[0], decode_image(raw, (3, 32, 32)))
+
+
+def test_a_file_that_is_replaced_is_noticed(tmp_path: Path, encode: Encode) -> None:
+    path = write(tmp_path / "train.parquet", table([encode(i) for i in range(4)], [0, 1, 0, 1]))
+    dataset = open_dataset(f"parquet:{path}")
+    assert not dataset.has_changed()
+    copy = path.with_suffix(".new")
+    copy.write_bytes(path.read_bytes())
+    copy.replace(path)
+    assert dataset.has_changed()
