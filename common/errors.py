@@ -151,6 +151,12 @@ class DataError(InputError):
     reason = "BAD_DATA"
 
 
+class OtherDataError(DataError):
+    """The data is whole, and another than that of the run: it goes on when its own is back."""
+
+    reason = "OTHER_DATA"
+
+
 class SignalsError(InputError):
     """The model's outputs on the data are not finite, so nothing can be selected on them."""
 

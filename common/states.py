@@ -21,6 +21,9 @@ class RunState(StrEnum):
     READY = "ready"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    # What peers see of a run, in whatever state before its end, whose data its coordinator does
+    # not have now; its record keeps the state from which it goes on.
+    HELD = "held"
     # What a trainer calls a newer coordinator's state; no coordinator's run is in it.
     UNKNOWN = "unknown"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from time import monotonic, time
 
 from lipt.common.blobs.store import BlobStore
+from lipt.common.errors import StateError
 from lipt.common.observability.events import Events
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
@@ -17,12 +18,14 @@ from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.dispatch.leases import steady_clock
 from lipt.coordinator.runs.driver import RunDriver
+from lipt.coordinator.runs.own_data import hold_runs_of_other_data
 from lipt.coordinator.runs.repair import restore_inputs
 from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.lock import StateLock
+from lipt.coordinator.state.records import DataRecord
 from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.service import Subsets
 
@@ -79,6 +82,8 @@ async def open_app(
         data = await compute.run(DescribeData(), _log_progress())
         store = RunStore(database)
         await store.load()
+        await hold_runs_of_other_data(store, data, database, events)
+        await _note_served(data, database)
         dispatcher = Dispatcher(
             store,
             lease_seconds=settings.lease.duration_seconds,
@@ -130,6 +135,24 @@ async def open_app(
             subsets=subsets,
             diagnoses=diagnoses,
         )
+
+
+async def _note_served(data: DataDescription, database: Database) -> None:
+    served_at = time()
+    records = [
+        DataRecord(
+            fingerprint=fingerprint,
+            source=data.source,
+            num_examples=data.num_examples,
+            served_at=served_at,
+        )
+        for fingerprint in data.fingerprints
+    ]
+    try:
+        await database.save_data(records)
+    except StateError as error:
+        # A full disk is no reason not to serve what is on it.
+        logger.warning("which data is served now is not noted: %s", error)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

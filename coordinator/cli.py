@@ -28,6 +28,7 @@ def coordinator(
     ] = None,
     data: Annotated[str | None, _knob("dataset.source")] = None,
     image_size: Annotated[int | None, _knob("dataset.image_size")] = None,
+    fingerprint: Annotated[str | None, _knob("dataset.fingerprint")] = None,
     model: Annotated[str | None, _knob("run.model", note="A run may name another.")] = None,
     listen: Annotated[str | None, _knob("listen")] = None,
     state_dir: Annotated[Path | None, _knob("state_dir")] = None,
@@ -49,7 +50,11 @@ def coordinator(
         _serve(
             config,
             {
-                "dataset": {"source": data, "image_size": image_size},
+                "dataset": {
+                    "source": data,
+                    "image_size": image_size,
+                    "fingerprint": fingerprint,
+                },
                 "run": {"model": model},
                 "listen": listen,
                 "state_dir": state_dir,

@@ -30,10 +30,10 @@ def from_other_threads(
 def gauges(store: RunStore, dispatcher: Dispatcher) -> tuple[Gauge, ...]:
     """Runs, learners, workers and leases."""
     runs = store.runs()
-    by_state = Counter(run.state for run in runs)
+    by_state = Counter(store.shown_state(run) for run in runs)
     learners: Counter[LearnerState] = Counter()
     for run in runs:
-        if run.state is RunState.TRAINING:
+        if store.shown_state(run) is RunState.TRAINING:
             learners += run.count()
     return (
         Gauge(

@@ -8,6 +8,7 @@ from typing import Self
 from platformdirs import user_state_path
 from pydantic import Field, model_validator
 
+from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig, Section
 from lipt.common.config.settings import LayeredSettings, LogLevel, MetricsAddress, TlsKey
 from lipt.common.imports.factory import is_factory_spec
@@ -25,6 +26,9 @@ class DatasetSettings(Section):
     image_size: int | None = Field(default=None, ge=1, le=4096, examples=[224])
     """Pixels a side that images are scaled to. Default: their own size where all share one of at
     most 64, else 224."""
+    fingerprint: FingerprintKind = FingerprintKind.SAMPLED
+    """How closely new runs are bound to their data: by every label and the bytes of 64 examples, or
+    by every label and the bytes of every example, which are all read at the start."""
 
 
 class LeaseSettings(Section):

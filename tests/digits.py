@@ -9,9 +9,11 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.settings import CoordinatorSettings
 
 
-def digits_settings(state_dir: Path, source: str = "digits") -> CoordinatorSettings:
+def digits_settings(
+    state_dir: Path, source: str = "digits", **dataset: object
+) -> CoordinatorSettings:
     """What a compute process is started with."""
-    given = {"state_dir": state_dir, "dataset": {"source": source}, "device": "cpu"}
+    given = {"state_dir": state_dir, "dataset": {"source": source, **dataset}, "device": "cpu"}
     return load_settings(CoordinatorSettings, config=None, flags=given)
 
 

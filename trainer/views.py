@@ -129,6 +129,11 @@ class RunView:
         return self.state.ended
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the run goes on by itself: it has not ended, and is not held."""
+        return not self.ended and self.state is not RunState.HELD
+
+    @property
     def label(self) -> str:
         """What to call it in a sentence."""
         return self.name or self.run_id

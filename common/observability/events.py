@@ -36,6 +36,8 @@ class EventKind(StrEnum):
     PAUSED = "paused"
     # Something is tried again; detail: what.
     RETRIED = "retried"
+    # A run's data is not what there is now: it waits for its own.
+    RUN_HELD = "run_held"
     # A run has ended; detail: its state.
     RUN_ENDED = "run_ended"
 

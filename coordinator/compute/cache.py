@@ -43,6 +43,7 @@ def cached(
     *,
     load: Callable[[Path], SaveableT],
     compute: Callable[[], SaveableT],
+    worth_keeping: Callable[[], bool],
 ) -> SaveableT:
     """What was kept of that kind, or what `compute` makes, which is kept from then on.
 
@@ -52,6 +53,7 @@ def cached(
         depends_on: everything that the value depends on, and nothing else; told apart by `repr`.
         load: reads what the value's `save` wrote.
         compute: makes the value.
+        worth_keeping: whether what was just computed depends on nothing else, indeed.
     """
     name = f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
     kept = _whole(folder, name)
@@ -59,7 +61,7 @@ def cached(
         os.utime(kept)
         return load(kept)
     value = compute()
-    path = _keep(value, folder, name)
+    path = _keep(value, folder, name) if worth_keeping() else None
     if path is None:
         return value
     _forget_oldest(folder)

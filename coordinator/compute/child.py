@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 
 from lipt.common.errors import ComputeError, LiptError
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import Failed, Finished, Progressed
+from lipt.coordinator.compute.messages import Failed, Finished, Progressed, name_of
 from lipt.coordinator.settings import CoordinatorSettings
 
 # Ctrl-C and a service manager's SIGTERM reach the whole process group: the parent decides.
@@ -42,7 +42,7 @@ def _run(job: object, context: Context) -> Finished | Failed:
     except LiptError as error:
         return Failed(error)
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
-        why = f"{type(job).__name__} failed: {type(error).__name__}: {error}"
+        why = f"{name_of(job)} failed: {type(error).__name__}: {error}"
         return Failed(ComputeError(why), traceback.format_exc())
 
 

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.determinism.seeding import derive_generator, derive_seed
-from lipt.common.errors import WeightsError
+from lipt.common.errors import LiptError, OtherDataError, WeightsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
+from lipt.coordinator.compute.cache import Saveable, cached
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import Split, split_validation
 from lipt.coordinator.proxies.backbone import Backbone, load_backbone
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.signals.batches import Batches
 
+logger = logging.getLogger(__name__)
+
+SaveableT = TypeVar("SaveableT", bound=Saveable)
 Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Context:
-    """Lives as long as the compute process; everything in it is opened when first needed."""
+    """Lives as long as the compute process; everything in it is opened when first needed.
+
+    The data is opened again where its files have changed since.
+    """
 
     settings: CoordinatorSettings
     report: Report
@@ -47,6 +57,55 @@ class Context:
             image_size=settings.dataset.image_size,
             allowed_modules=settings.allow_modules,
             progress=self.progress(f"reading {settings.dataset.source}"),
+        )
+
+    def require_data(self, fingerprint: str) -> None:
+        """See to it that the data set is a certain one, as it lies at its source now.
+
+        Raises:
+            OtherDataError: it is another, or cannot be read any more.
+        """
+        source = self.settings.dataset.source
+        opened = vars(self).get("dataset")
+        if opened is not None and opened.has_changed():
+            logger.warning("files of %s have changed: it is opened again", source)
+            del vars(self)["dataset"]
+        remedy = "Put the run's own data back; for other data start a coordinator anew, and a run."
+        try:
+            found = self.dataset.fingerprint_like(fingerprint)
+        except LiptError as error:
+            raise OtherDataError(
+                f"{source}, which had the fingerprint {fingerprint}, cannot be read any more: "
+                f"{error.problem}. {remedy}"
+            ) from error
+        if found != fingerprint:
+            raise OtherDataError(
+                f"{source} has the fingerprint {found} now, and {fingerprint} is needed. {remedy}"
+            )
+
+    def cached(
+        self,
+        kind: str,
+        depends_on: tuple[object, ...],
+        *,
+        load: Callable[[Path], SaveableT],
+        compute: Callable[[], SaveableT],
+    ) -> SaveableT:
+        """What is computed per example, kept for later jobs: see `lipt.coordinator.compute.cache`.
+
+        Not kept where the data has changed meanwhile: of which it was made nobody knows.
+        """
+        dataset = self.dataset
+        if self.settings.dataset.fingerprint is FingerprintKind.FULL:
+            # Callers know of the sampled one, which may be that of other data as well.
+            depends_on = (*depends_on, dataset.full_fingerprint)
+        return cached(
+            self.signals_dir,
+            kind,
+            depends_on,
+            load=load,
+            compute=compute,
+            worth_keeping=lambda: not dataset.has_changed(),
         )
 
     @cached_property

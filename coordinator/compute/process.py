@@ -23,7 +23,7 @@ from typing import TypeVar
 from lipt.common.errors import ComputeError
 from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.child import IGNORED_SIGNALS, serve
-from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed
+from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed, name_of
 from lipt.coordinator.settings import CoordinatorSettings
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class ComputeProcess:
                 num_deaths += 1
                 if num_deaths == _MAX_DEATHS or self._stopped:
                     raise ComputeError(
-                        f"the compute process ended {how} during {type(job).__name__}, at "
+                        f"the compute process ended {how} during {name_of(job)}, at "
                         f"attempt {num_deaths} of {_MAX_DEATHS}; see the log. The next job starts "
                         "a new one."
                     )
@@ -85,7 +85,7 @@ class ComputeProcess:
                     EventKind.RETRIED,
                     detail="compute",
                     level=logging.WARNING,
-                    job=type(job).__name__,
+                    job=name_of(job),
                     reason=f"its process ended {how}",
                 )
 
@@ -175,5 +175,5 @@ def _outcome(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
         result: ResultT = message.result
         return result
     if message.traceback:
-        logger.error("%s failed:\n%s", type(job).__name__, message.traceback)
+        logger.error("%s failed:\n%s", name_of(job), message.traceback)
     raise message.error

@@ -240,7 +240,8 @@ class Dispatcher:
     ) -> tuple[RunRecord, LearnerRecord] | None:
         def change(run: RunRecord) -> RunRecord:
             learner = run.learners[key.learner]
-            if run.state is not RunState.TRAINING or learner.state is not LearnerState.QUEUED:
+            queued = run.state is RunState.TRAINING and learner.state is LearnerState.QUEUED
+            if not queued or self._store.held(run.run_id):
                 return run
             started = run.training_started_at or self._wall_clock()
             granted = leased(
@@ -272,7 +273,8 @@ class Dispatcher:
 
     def _match(self) -> None:
         """Give waiting workers, who has asked longest first, what there is to do."""
-        runs = self._store.runs()
+        # What is out may come in; of a run that is held, no more goes out.
+        runs = [run for run in self._store.runs() if not self._store.held(run.run_id)]
         left = num_queued(runs, self._reserved) if self._waiting.worker_ids() else 0
         if not left:
             return

@@ -9,7 +9,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.messages import run_config_to_proto
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.states import LearnerState
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
@@ -26,10 +26,10 @@ def run_view(store: RunStore, run: RunRecord, *, learners: bool = True) -> run_p
     view = run_pb2.Run(
         run_id=run.run_id,
         name=run.name,
-        state=enum_to_proto(run_pb2.RunState.DESCRIPTOR, run.state),
+        state=enum_to_proto(run_pb2.RunState.DESCRIPTOR, store.shown_state(run)),
         revision=store.revision(run.run_id),
         config=run_config_to_proto(run.config),
-        message=run.message,
+        message=_message(store.held(run.run_id), run),
         progress=_progress(store.activity(run.run_id)),
         created_at=_timestamp(run.created_at),
         fingerprint=run.fingerprint,
@@ -47,6 +47,14 @@ def run_view(store: RunStore, run: RunRecord, *, learners: bool = True) -> run_p
             for learner in run.learners
         )
     return view
+
+
+def _message(held: str, run: RunRecord) -> str:
+    if held and not run.state.ended:
+        return f"{held} The run goes on by itself then, from where it is: {run.state}."
+    if held and run.state is RunState.READY:
+        return f"{held} Until then the run gives what is stored, and nothing new."
+    return run.message
 
 
 def _learner(learner: LearnerRecord, progress: LearnerProgress, run: RunRecord) -> run_pb2.Learner:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import monotonic
 from typing import TypeVar
 
@@ -22,24 +23,26 @@ from lipt.coordinator.compute.jobs.pretraining import (
     InitializeWeights,
     MakeSoup,
 )
-from lipt.coordinator.compute.messages import Job
-from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.compute.messages import Job, OnData
+from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.runs.disk_retry import DiskRetry
+from lipt.coordinator.runs.holding import Holding
 from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.runs.transitions import (
     DAMAGED,
     Closing,
     decide_closing,
+    with_deadline_running,
+    without_deadline,
     without_open_learners,
     without_results,
 )
+from lipt.coordinator.runs.upkeep import Restore, Upkeep
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
-# Makes theta* and shards again that are not whole.
-Restore = Callable[[RunRecord, OnProgress], Awaitable[None]]
 
 
 class RunDriver:
@@ -75,8 +78,9 @@ class RunDriver:
         self._deadline_clock = deadline_clock or wall_clock
         self._events = events or Events()
         self._retrying = DiskRetry(store, self._events, sleep)
+        self._holding = Holding(store, self._events, sleep)
+        self._upkeep = Upkeep(restore, self._holding)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._restoring: dict[str, asyncio.Task[None]] = {}
         store.listen(self._on_change)
 
     def start(self, run_id: str) -> None:
@@ -88,10 +92,13 @@ class RunDriver:
     def resume_all(self) -> None:
         """Go on with every run that an earlier process left unfinished."""
         for run in self._store.runs():
-            if not run.state.ended:
+            if run.state.ended:
+                continue
+            # One that is held waits in its task.
+            self.start(run.run_id)
+            if not self._store.held(run.run_id):
                 logger.info("run %s goes on from %s", run.name, run.state)
-                self.start(run.run_id)
-                self._look_after(run)
+                self._upkeep.look_after(run, self._report(run.run_id))
 
     async def cancel(self, run_id: str) -> RunRecord:
         """End a run now; one that has ended stays as it is."""
@@ -107,10 +114,11 @@ class RunDriver:
 
     async def stop(self) -> None:
         """Leave all runs where they are; the next process goes on with them."""
-        tasks = (*self._tasks.values(), *self._restoring.values())
+        tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._upkeep.stop()
 
     async def _drive(self, run_id: str) -> None:
         stages: dict[RunState, Callable[[RunRecord], Awaitable[None]]] = {
@@ -121,7 +129,9 @@ class RunDriver:
             RunState.MERGING: self._merge,
         }
         try:
-            while not (run := self._store.find(run_id)).state.ended:
+            while not self._store.find(run_id).state.ended:
+                await self._wait_while_held(run_id)
+                run = self._store.find(run_id)
                 self._store.set_activity(run_id, Activity())
                 await stages[run.state](run)
                 logger.info("run %s: %s", run.name, self._store.find(run_id).state)
@@ -145,10 +155,23 @@ class RunDriver:
     async def _fail(self, run_id: str, reason: str) -> None:
         await self._advance(run_id, lambda run: self._ended(run, RunState.FAILED, reason))
 
-    async def _computed(self, run_id: str, job: Job[ResultT]) -> ResultT:
-        return await self._retrying(
-            run_id, lambda: self._compute.run(job, self._report(run_id)), stage="stage"
+    async def _computed(self, run: RunRecord, job: Job[ResultT]) -> ResultT:
+        bound = OnData(run.fingerprint, job)
+        return await self._in_time(
+            run.run_id, lambda: self._compute.run(bound, self._report(run.run_id))
         )
+
+    async def _in_time(self, run_id: str, action: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """What a stage's action gives, once disk and data let it."""
+        return await self._holding(run_id, lambda: self._retrying(run_id, action, stage="stage"))
+
+    async def _wait_while_held(self, run_id: str) -> None:
+        if not self._store.held(run_id):
+            return
+        await self._advance(run_id, without_deadline)
+        while self._store.held(run_id):
+            revision = self._store.revision(run_id)
+            await self._store.wait_for_change(run_id, revision, timeout_seconds=60.0)
 
     def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
         return run.changed(state=state, message=message, ended_at=self._wall_clock())
@@ -163,7 +186,7 @@ class RunDriver:
 
     async def _initialize(self, run: RunRecord) -> None:
         started = monotonic()
-        made = await self._computed(run.run_id, InitializeWeights(run.config))
+        made = await self._computed(run, InitializeWeights(run.config))
         seconds = monotonic() - started
         await self._advance(
             run.run_id,
@@ -177,7 +200,7 @@ class RunDriver:
 
     async def _shard(self, run: RunRecord) -> None:
         started = monotonic()
-        learners = await self._computed(run.run_id, CutShards(run.config))
+        learners = await self._computed(run, CutShards(run.config))
         seconds = monotonic() - started
         await self._advance(
             run.run_id,
@@ -188,30 +211,16 @@ class RunDriver:
             ),
         )
 
-    def _look_after(self, run: RunRecord) -> None:
-        """Restore what learners are made from, beside the run: its deadline does not wait."""
-        if run.run_id in self._restoring:
-            return
-
-        async def restore() -> None:
-            try:
-                await self._restore(run, self._report(run.run_id))
-            except LiptError as error:
-                logger.error("run %s: %s", run.name, error)  # noqa: TRY400 - said in full
-
-        task = asyncio.create_task(restore(), name=f"restoring for run {run.run_id}")
-        self._restoring[run.run_id] = task
-        task.add_done_callback(lambda _: self._restoring.pop(run.run_id, None))
-
     async def _train(self, run: RunRecord) -> None:
-        run = await self._advance(run.run_id, self._began_in_the_past)
         num_failures = run.num_failures
         while True:
+            await self._wait_while_held(run.run_id)
             revision = self._store.revision(run.run_id)
-            run = self._store.find(run.run_id)
+            now = self._deadline_clock()
+            run = await self._advance(run.run_id, partial(with_deadline_running, now=now))
             if run.num_failures > num_failures:
                 num_failures = run.num_failures
-                self._look_after(run)
+                self._upkeep.look_after(run, self._report(run.run_id))
             decision = decide_closing(run, now=self._deadline_clock())
             if decision.verdict is Closing.FAIL:
                 raise RunFailedError(decision.reason)
@@ -231,20 +240,14 @@ class RunDriver:
             ),
         )
 
-    def _began_in_the_past(self, run: RunRecord) -> RunRecord:
-        # The machine's clock may have been set back since an earlier process wrote this.
-        now, started = self._deadline_clock(), run.training_started_at
-        return run.changed(training_started_at=None if started is None else min(started, now))
-
     async def _merge(self, run: RunRecord) -> None:
         started = monotonic()
         if run.image is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
-        await self._retrying(
-            run.run_id, lambda: self._restore(run, self._report(run.run_id)), stage="stage"
-        )
+        report = self._report(run.run_id)
+        await self._in_time(run.run_id, lambda: self._restore(run, report))
         made = await self._computed(
-            run.run_id, MakeSoup(run.config, run.image, run.initial_weights, run.results)
+            run, MakeSoup(run.config, run.image, run.initial_weights, run.results)
         )
         if isinstance(made, DamagedLearners):
             await self._ask_again(run, made.indices)

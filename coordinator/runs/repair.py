@@ -17,6 +17,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
+from lipt.coordinator.compute.messages import OnData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.state.records import RunRecord
 
@@ -30,18 +31,42 @@ async def restore_inputs(
 
     Raises:
         CorruptBlobError: something is not, and cannot be made again.
+        OtherDataError: something is not, and the run's own data is not there.
     """
     if run.initial_weights is None:
         return
     shards = {learner.shard for learner in run.learners if learner.state.open}
-    damaged = await _damaged(blobs, {run.initial_weights, *shards})
+    await _restore(run, {run.initial_weights, *shards}, blobs, compute, report)
+
+
+async def restore_initial_weights(
+    run: RunRecord, blobs: BlobStore, compute: ComputeProcess, report: OnProgress
+) -> None:
+    """See to it that a run's theta* is whole, whatever became of the run.
+
+    Raises:
+        CorruptBlobError, OtherDataError: as `restore_inputs`.
+    """
+    if run.initial_weights is None:
+        raise ValueError(f"run {run.run_id} has no theta* yet")
+    await _restore(run, {run.initial_weights}, blobs, compute, report)
+
+
+async def _restore(
+    run: RunRecord,
+    inputs: set[BlobName],
+    blobs: BlobStore,
+    compute: ComputeProcess,
+    report: OnProgress,
+) -> None:
+    damaged = await _damaged(blobs, inputs)
     if not damaged:
         return
     logger.warning("%d inputs of run %s are not whole: they are made again", len(damaged), run.name)
     if run.initial_weights in damaged:
-        await compute.run(InitializeWeights(run.config), report)
-    if damaged & shards:
-        await compute.run(CutShards(run.config), report)
+        await compute.run(OnData(run.fingerprint, InitializeWeights(run.config)), report)
+    if damaged - {run.initial_weights}:
+        await compute.run(OnData(run.fingerprint, CutShards(run.config)), report)
     lost = await _damaged(blobs, damaged)
     if lost:
         raise CorruptBlobError(
@@ -65,6 +90,7 @@ async def restore_pretrained_weights(
 
     Raises:
         CorruptBlobError: it is not, and cannot be made again.
+        OtherDataError: it is not, and the run's own data is not there.
     """
     name = run.pretrained_weights
     if name is None or run.initial_weights is None or run.image is None:
@@ -72,9 +98,9 @@ async def restore_pretrained_weights(
     if not await _damaged(blobs, {name}):
         return
     logger.warning("theta_p of run %s, %s, is not whole: it is made again", run.name, name)
-    made = await compute.run(
-        MakeSoup(run.config, run.image, run.initial_weights, run.results), report
-    )
+    await restore_initial_weights(run, blobs, compute, report)
+    job = MakeSoup(run.config, run.image, run.initial_weights, run.results)
+    made = await compute.run(OnData(run.fingerprint, job), report)
     if not isinstance(made, SoupResult):
         why = f"so were the learners {', '.join(map(str, made.indices))}"
     elif made.weights != name:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from time import time
 
 from lipt.common.errors import UnknownRunError
+from lipt.common.states import RunState
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 
@@ -41,6 +42,7 @@ class _Entry:
     run: RunRecord
     revision: int
     activity: Activity = Activity()
+    held: str = ""
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -133,6 +135,27 @@ class RunStore:
         """Say what the run is doing now."""
         self._entries[run_id].activity = activity
         self._touch(run_id)
+
+    def held(self, run_id: str) -> str:
+        """Why nothing can be computed for the run: its own data is not there; or empty."""
+        return self._entries[run_id].held
+
+    def hold(self, run_id: str, reason: str) -> None:
+        """Say, for as long as this process lives, why nothing can be computed for the run."""
+        if self._entries[run_id].held != reason:
+            self._entries[run_id].held = reason
+            self._touch(run_id)
+
+    def release(self, run_id: str) -> None:
+        """The run's data is there: whoever waits for the run is told; harmless where none does."""
+        if self._entries[run_id].held:
+            self._entries[run_id].held = ""
+            self._announce(run_id)
+
+    def shown_state(self, run: RunRecord) -> RunState:
+        """The run's state as peers see it: that of its record, unless it cannot leave it now."""
+        waits = not run.state.ended and self.held(run.run_id)
+        return RunState.HELD if waits else run.state
 
     def progress(self, run_id: str, index: int) -> LearnerProgress:
         """What is known of a learner that is being trained."""

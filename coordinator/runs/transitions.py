@@ -79,6 +79,22 @@ def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
     )
 
 
+def with_deadline_running(run: RunRecord, *, now: float) -> RunRecord:
+    """The run in TRAINING with its deadline counting, where a learner was ever handed out."""
+    started = run.training_started_at
+    if started is None:
+        # Counted from the first assignment; from now on where the run was held since.
+        begun = any(learner.epoch for learner in run.learners)
+        return run.changed(training_started_at=now) if begun else run
+    # The machine's clock may have been set back since an earlier process wrote this.
+    return run if started <= now else run.changed(training_started_at=now)
+
+
+def without_deadline(run: RunRecord) -> RunRecord:
+    """The run as it is held: what waits for its data is not late, and has all its time later."""
+    return run.changed(training_started_at=None)
+
+
 def _why_missing(missing: Iterable[LearnerRecord]) -> str:
     return (
         "Missing: "

@@ -1,8 +1,9 @@
 """The state directory: what was acknowledged survives the end of any process.
 
-lipt.db              the runs, their learners and the subsets: SQLite, one row per record with
-                     its JSON in `body`; the schema is in `migrations`, and `PRAGMA user_version`
-                     says how many of its steps the file has seen
+lipt.db              the runs, their learners, subsets, diagnoses and the data that was served:
+                     SQLite, one row per record with its JSON in `body`; the schema is in
+                     `migrations`, and `PRAGMA user_version` says how many of its steps the
+                     file has seen
 lipt.db-wal, -shm    SQLite's write-ahead log, with the newest transactions, and its index: they
                      belong to lipt.db and have to be copied with it, if at all
 blobs/ab/SHA256      theta*, theta_p, shards, learners with their snapshots, subsets and what

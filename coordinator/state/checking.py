@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ _EXAMPLE_BYTES = 12
 
 @dataclass(frozen=True)
 class Checked:
-    """What was looked at, and a sentence per fault."""
+    """What was looked at, a sentence per fault, and one per run that waits for its own data."""
 
     num_runs: int
     num_subsets: int
@@ -29,6 +29,7 @@ class Checked:
     num_blobs: int
     num_bytes: int
     problems: tuple[str, ...]
+    held: tuple[str, ...]
 
 
 def check_state(directory: Path) -> Checked:
@@ -61,6 +62,7 @@ def check_state(directory: Path) -> Checked:
         num_blobs=len(blobs),
         num_bytes=sum(blobs.values()),
         problems=tuple(problems),
+        held=tuple(_held_runs(contents)),
     )
 
 
@@ -77,7 +79,7 @@ def _database_problems(directory: Path) -> Iterator[str]:
 
 
 def _record_problems(contents: Contents) -> Iterator[str]:
-    known = {run.run_id for run in contents.runs}
+    known = {run.run_id: run.fingerprint for run in contents.runs}
     for run in contents.runs:
         yield from _run_problems(run)
     for subset in contents.subsets:
@@ -105,19 +107,39 @@ def _run_problems(run: RunRecord) -> Iterator[str]:
             yield f"learner {learner.index} of run {run.name} is {learner.state}, its result is not"
 
 
-def _subset_problems(subset: SubsetRecord, known: set[str]) -> Iterator[str]:
+def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator[str]:
     name = f"subset {subset.key[:12]} of run {subset.run_id}"
     if subset.run_id not in known:
         yield f"{name}: there is no such run"
+    elif subset.fingerprint != known[subset.run_id]:
+        yield f"{name}: it is of the data {subset.fingerprint}, its run of {known[subset.run_id]}"
     if subset.digest != subset.blob.sha256:
         yield f"{name}: its digest {subset.digest[:12]} is not its blob's"
     if subset.blob.size_bytes != _EXAMPLE_BYTES * subset.num_examples:
         yield (f"{name}: {subset.num_examples} examples do not take {subset.blob.size_bytes} bytes")
 
 
-def _diagnosis_problems(diagnosis: DiagnosisRecord, known: set[str]) -> Iterator[str]:
+def _diagnosis_problems(diagnosis: DiagnosisRecord, known: Mapping[str, str]) -> Iterator[str]:
     if diagnosis.run_id and diagnosis.run_id not in known:
         yield f"diagnosis {diagnosis.key[:12]} of run {diagnosis.run_id}: there is no such run"
+
+
+def _held_runs(contents: Contents) -> Iterator[str]:
+    """What is no fault: runs of other data than the directory was served with last."""
+    served = contents.served
+    sources = {one.fingerprint: one.source for one in contents.data}
+    for run in contents.runs:
+        given_up = run.state in (RunState.FAILED, RunState.CANCELLED)
+        if given_up or not served or run.fingerprint in {one.fingerprint for one in served}:
+            continue
+        source = sources.get(run.fingerprint)
+        data = f"{source} ({run.fingerprint})" if source else run.fingerprint
+        what = "only gives what is stored" if run.state is RunState.READY else "is held"
+        yield (
+            f"run {run.name} ({run.state}) {what}: it is of {data}, and the directory was last "
+            f"served with {served[0].source} ({', '.join(one.fingerprint for one in served)}). "
+            "Start the coordinator with the run's own data"
+        )
 
 
 def _blob_problem(path: Path) -> str | None:

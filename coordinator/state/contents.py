@@ -15,6 +15,7 @@ from lipt.common.config.validation import explain
 from lipt.common.errors import LiptError, StateError
 from lipt.coordinator.state.migrations import MIGRATIONS
 from lipt.coordinator.state.records import (
+    DataRecord,
     DiagnosisRecord,
     LearnerRecord,
     RunRecord,
@@ -23,9 +24,10 @@ from lipt.coordinator.state.records import (
 
 DATABASE = "lipt.db"
 
-RecordT = TypeVar("RecordT", RunRecord, LearnerRecord, SubsetRecord, DiagnosisRecord)
+RecordT = TypeVar("RecordT", RunRecord, LearnerRecord, SubsetRecord, DiagnosisRecord, DataRecord)
 # The first with a table of them.
 _SCHEMA_OF_DIAGNOSES = 3
+_SCHEMA_OF_DATA = 4
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,14 @@ class Contents:
     runs: tuple[RunRecord, ...]
     subsets: tuple[SubsetRecord, ...]
     diagnoses: tuple[DiagnosisRecord, ...]
+    data: tuple[DataRecord, ...]
     problems: tuple[str, ...]
+
+    @property
+    def served(self) -> tuple[DataRecord, ...]:
+        """What a coordinator served last, under all its fingerprints; nothing where not known."""
+        last = max((one.served_at for one in self.data), default=None)
+        return tuple(one for one in self.data if one.served_at == last)
 
 
 def open_read_only(directory: Path) -> sqlite3.Connection:
@@ -91,7 +100,11 @@ def _read(connection: sqlite3.Connection, directory: Path) -> Contents:
         query = "SELECT ifnull(run_id, ''), diagnosis_key, body FROM diagnoses ORDER BY 1, 2"
         found = _rows(connection, query, DiagnosisRecord, problems)
         diagnoses = tuple(diagnosis for _, diagnosis in found)
-    return Contents(schema, runs, subsets, diagnoses, tuple(problems))
+    data: tuple[DataRecord, ...] = ()
+    if schema >= _SCHEMA_OF_DATA:
+        query = "SELECT '', fingerprint, body FROM data_sets ORDER BY fingerprint"
+        data = tuple(one for _, one in _rows(connection, query, DataRecord, problems))
+    return Contents(schema, runs, subsets, diagnoses, data, tuple(problems))
 
 
 def read_runs(connection: sqlite3.Connection, problems: list[str]) -> tuple[RunRecord, ...]:

@@ -1,4 +1,4 @@
-"""Database: runs, learners, subsets and diagnoses on disk, durable when a call returns.
+"""Database: runs, learners, subsets, diagnoses and data on disk, durable when a call returns.
 
 One thread owns the connection, so that an fsync never holds up the event loop.
 """
@@ -17,6 +17,7 @@ from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import read_runs
 from lipt.coordinator.state.migrations import migrate
 from lipt.coordinator.state.records import (
+    DataRecord,
     DiagnosisRecord,
     LearnerRecord,
     RunRecord,
@@ -114,6 +115,20 @@ class Database:
         """Write a diagnosis."""
         await self._do(lambda: _save_diagnosis(self._connection, diagnosis))
 
+    async def find_data(self, fingerprint: str) -> DataRecord | None:
+        """The data set of that fingerprint, if the directory was ever served with it."""
+        rows = await self._do(
+            lambda: self._connection.execute(
+                "SELECT body FROM data_sets WHERE fingerprint = ?", (fingerprint,)
+            ).fetchall()
+        )
+        return DataRecord.model_validate_json(rows[0][0]) if rows else None
+
+    async def save_data(self, data: Iterable[DataRecord]) -> None:
+        """Write what the directory is served with now, under all its fingerprints."""
+        records = tuple(data)
+        await self._do(lambda: _save_data(self._connection, records))
+
     async def _do(self, action: Callable[[], ResultT]) -> ResultT:
         # A cancelled caller must not leave a transaction half awaited.
         loop = asyncio.get_running_loop()
@@ -201,6 +216,15 @@ def _save_diagnosis(connection: sqlite3.Connection, diagnosis: DiagnosisRecord) 
             "INSERT INTO diagnoses (diagnosis_key, run_id, body) VALUES (?, ?, ?) "
             "ON CONFLICT (diagnosis_key) DO UPDATE SET body = excluded.body",
             (diagnosis.key, diagnosis.run_id or None, diagnosis.model_dump_json()),
+        )
+
+
+def _save_data(connection: sqlite3.Connection, data: tuple[DataRecord, ...]) -> None:
+    with _transaction(connection):
+        connection.executemany(
+            "INSERT INTO data_sets (fingerprint, body) VALUES (?, ?) "
+            "ON CONFLICT (fingerprint) DO UPDATE SET body = excluded.body",
+            [(one.fingerprint, one.model_dump_json()) for one in data],
         )
 
 

@@ -42,6 +42,13 @@ MIGRATIONS: tuple[str, ...] = (
         body          TEXT NOT NULL
     ) STRICT;
     """,
+    # What the directory was served with: runs of other data than that are held.
+    """
+    CREATE TABLE data_sets (
+        fingerprint TEXT PRIMARY KEY,
+        body        TEXT NOT NULL
+    ) STRICT;
+    """,
 )
 
 

@@ -203,6 +203,16 @@ class RunRecord(_Record):
         )
 
 
+class DataRecord(_Record):
+    """A data set that this directory was served with, under one of its fingerprints."""
+
+    fingerprint: str
+    source: str
+    num_examples: int
+    # When a coordinator last began to serve it, by the wall clock.
+    served_at: float
+
+
 class SubsetRecord(_Record):
     """A computed subset; `blob` holds its indices and weights."""
 

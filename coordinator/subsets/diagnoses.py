@@ -21,6 +21,7 @@ from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
+from lipt.coordinator.compute.messages import OnData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.runs.repair import restore_pretrained_weights
@@ -82,7 +83,7 @@ class Diagnoses:
 
         Raises:
             UnknownRunError, RunNotReadyError: there is no such run, or no theta_p yet.
-            DataError: the run was made on another data set.
+            OtherDataError: the run was made on another data set, or what was served has changed.
             ProxyError: there is no such proxy, or it needs a run.
         """
         run = None
@@ -134,14 +135,15 @@ class Diagnoses:
         started = monotonic()
         if run is not None:
             await restore_pretrained_weights(run, self._blobs, self._compute, report)
-        diagnosed = await self._compute.run(job, report)
+        fingerprint = run.fingerprint if run else self._data.fingerprint
+        diagnosed = await self._compute.run(OnData(fingerprint, job), report)
         features = job.question.features
         diagnosis = DiagnosisRecord(
             key=key,
             run_id=run.run_id if run else "",
             proxy=str(job.question.proxy),
             num_examples=self._data.num_examples,
-            fingerprint=self._data.fingerprint,
+            fingerprint=fingerprint,
             features_sha256=features.sha256 if features else "",
             manifest=self._manifest(run, job, diagnosed, seconds=monotonic() - started),
             blob=diagnosed.blob,
@@ -159,7 +161,7 @@ class Diagnoses:
             "run_name": run.name if run else "",
             "data": {
                 "source": self._data.source,
-                "fingerprint": self._data.fingerprint,
+                "fingerprint": run.fingerprint if run else self._data.fingerprint,
                 "num_examples": self._data.num_examples,
             },
             "proxy": str(question.proxy),

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from lipt.common.errors import DataError
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.runs.own_data import require_going_on, require_own_data
 from lipt.coordinator.runs.requests import require_ready
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
+
+
+def find_finished(store: RunStore, name: str) -> RunRecord:
+    """The run of that name, with its theta_p, of whatever data.
+
+    Raises:
+        UnknownRunError: there is no such run.
+        OtherDataError: it has no theta_p yet, and waits for its own data.
+        RunNotReadyError: it has no theta_p yet.
+    """
+    run = store.find(name)
+    require_going_on(store, run)
+    require_ready(run, store.activity(run.run_id))
+    return run
 
 
 def find_ready(
@@ -23,16 +37,10 @@ def find_ready(
 
     Raises:
         UnknownRunError, RunNotReadyError: there is no such run, or no theta_p yet.
-        DataError: the run was made on another data set.
+        OtherDataError: the run was made on another data set.
     """
-    run = store.find(name)
-    require_ready(run, store.activity(run.run_id))
-    if run.fingerprint != data.fingerprint:
-        raise DataError(
-            f"run {run.name} was made on data with fingerprint {run.fingerprint}, this "
-            f"coordinator now serves {data.source} with {data.fingerprint}. "
-            f"Start the coordinator with the run's own data{or_else}."
-        )
+    run = find_finished(store, name)
+    require_own_data(run, data, or_else=or_else)
     return run
 
 

@@ -17,13 +17,14 @@ from typing import Any
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import SignalsError, UnknownBlobError
+from lipt.common.errors import OtherDataError, SignalsError, UnknownBlobError
 from lipt.common.process.devices import versions
 from lipt.common.subsets.budget import resolve_budget
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.compute.messages import OnData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.proxies.proxy import SOUP, Kind, Proxy
 from lipt.coordinator.runs.repair import restore_pretrained_weights
@@ -32,7 +33,7 @@ from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
+from lipt.coordinator.subsets.ready_runs import find_finished, trajectories_of
 from lipt.coordinator.subsets.sending import Sending, SubsetContents
 from lipt.coordinator.subsets.single_flight import SingleFlight
 
@@ -105,18 +106,21 @@ class Subsets:
 
         Raises:
             RunNotReadyError: there is no theta_p yet.
-            DataError: the run was made on another data set.
+            OtherDataError: the run was made on another data set, and the subset is not stored.
             BudgetError, UnknownNameError, StrategyOptionError: what is asked for cannot be.
         """
-        run = find_ready(self._store, query.run, self._data)
-        job = self._job(run, query)
-        previous = await self._find_previous(run, query, job)
-        if previous is not None and await self._still_serves(job, *previous, on_progress):
+        run = find_finished(self._store, query.run)
+        held = self._store.held(run.run_id)
+        job = self._job(run, query, await self._num_examples(run, held))
+        previous = None if held else await self._find_previous(run, query, job)
+        if previous is not None and await self._still_serves(run, job, *previous, on_progress):
             return Answer(previous[0], kept=True)
         key = _key(run, job)
         stored = await self._database.find_subset(key)
         if stored is not None and await asyncio.to_thread(self._blobs.is_whole, stored.blob):
             return Answer(stored)
+        if held:
+            raise OtherDataError(held)
         subset = await self._flights.run(
             key, lambda report: self._compute_subset(key, run, job, report), on_progress
         )
@@ -148,13 +152,20 @@ class Subsets:
         return None
 
     async def _still_serves(
-        self, job: SelectSubset, previous: SubsetRecord, anchor: BlobName, on_progress: OnProgress
+        self,
+        run: RunRecord,
+        job: SelectSubset,
+        previous: SubsetRecord,
+        anchor: BlobName,
+        on_progress: OnProgress,
     ) -> bool:
         """Whether the previous subset is still good on the job's weights."""
         recheck = RecheckSubset(job.config, job.image, anchor=anchor, weights=job.weights)
         key = f"recheck {previous.key} {job.weights.sha256}"
         checked = await self._flights.run(
-            key, lambda report: self._compute.run(recheck, report), on_progress
+            key,
+            lambda report: self._compute.run(OnData(run.fingerprint, recheck), report),
+            on_progress,
         )
         logger.info(
             "subset %s %s: its weights foretold a loss of %.4g, which is %.4g",
@@ -165,7 +176,16 @@ class Subsets:
         )
         return checked.still_serves
 
-    def _job(self, run: RunRecord, query: SubsetQuery) -> SelectSubset:
+    async def _num_examples(self, run: RunRecord, held: str) -> int:
+        """How many examples the run's data has; where it is held, that was noted earlier."""
+        if not held:
+            return self._data.num_examples
+        known = await self._database.find_data(run.fingerprint)
+        if known is None:
+            raise OtherDataError(held)
+        return known.num_examples
+
+    def _job(self, run: RunRecord, query: SubsetQuery, num_examples: int) -> SelectSubset:
         weights = query.weights or run.pretrained_weights
         if run.image is None or weights is None:
             raise ValueError(f"run {run.run_id} is ready without weights")
@@ -174,9 +194,9 @@ class Subsets:
         budget = resolve_budget(
             fraction=query.fraction,
             budget=query.budget,
-            num_examples=self._data.num_examples,
+            num_examples=num_examples,
         )
-        given = preset.options(budget / self._data.num_examples, query.options)
+        given = preset.options(budget / num_examples, query.options)
         options = strategy.parse_options(given)
         balanced = preset.balanced if query.balanced is None else query.balanced
         needs = strategy.needs_for(options)
@@ -205,7 +225,7 @@ class Subsets:
         started = monotonic()
         if job.weights == run.pretrained_weights:
             await restore_pretrained_weights(run, self._blobs, self._compute, report)
-        selected = await self._compute.run(job, report)
+        selected = await self._compute.run(OnData(run.fingerprint, job), report)
         subset = SubsetRecord(
             key=key,
             run_id=run.run_id,

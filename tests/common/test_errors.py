@@ -24,6 +24,7 @@ FactoryNotAllowedError    RequestError      FACTORY_NOT_ALLOWED    PERMISSION_DE
 MissingExtraError         RequestError      MISSING_EXTRA          FAILED_PRECONDITION  never
 IncompatibleProtocolError RequestError      INCOMPATIBLE_PROTOCOL  FAILED_PRECONDITION  never
 DataError                 InputError        BAD_DATA               FAILED_PRECONDITION  never
+OtherDataError            DataError         OTHER_DATA             FAILED_PRECONDITION  never
 SignalsError              InputError        BAD_SIGNALS            FAILED_PRECONDITION  never
 WeightsError              InputError        INVALID_WEIGHTS        INVALID_ARGUMENT     never
 FeaturesError             InputError        INVALID_FEATURES       INVALID_ARGUMENT     never

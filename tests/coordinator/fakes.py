@@ -29,6 +29,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.messages import OnData
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -47,12 +48,14 @@ class FakeCompute:
     Attributes:
         answers: by a job's class: its result, an error to raise, or a function of the job.
         jobs: what was asked for, in order.
+        fingerprints: of the data that it was asked for, where a job is bound to some.
         stopped: whether it was ended.
     """
 
     def __init__(self, answers: Mapping[type, object] | None = None) -> None:
         self.answers: dict[type, object] = dict(answers or {})
         self.jobs: list[Any] = []
+        self.fingerprints: list[str] = []
         self.stopped = False
 
     @property
@@ -66,6 +69,9 @@ class FakeCompute:
         return [type(job).__name__ for job in self.jobs]
 
     async def run(self, job: Any, on_progress: Callable[..., object] = lambda *_: None) -> Any:
+        if isinstance(job, OnData):
+            self.fingerprints.append(job.fingerprint)
+            job = job.job
         self.jobs.append(job)
         on_progress("computing", 1, 2)
         answer = self.answers[type(job)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from lipt.common.errors import (
     ConfigError,
     DataError,
     LiptError,
+    OtherDataError,
     StateError,
     UnknownNameError,
     UnknownWorkerError,
@@ -22,7 +25,9 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
 from lipt.coordinator.subsets.service import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.coordinator.fakes import (
@@ -155,7 +160,10 @@ async def test_subset_that_is_being_computed_is_given_up_when_the_app_is_left(
     assert hanging.given_up
 
 
-async def test_subsets_of_a_run_are_refused_by_a_coordinator_of_other_data_and_kept_for_its_own(
+OTHER = replace(DATA, source="other", class_counts=(40,) * 10, fingerprint="0" * 64)
+
+
+async def test_coordinator_of_other_data_gives_a_run_s_stored_subsets_and_computes_no_new_ones(
     tmp_path: Path,
 ) -> None:
     settings = make_settings(tmp_path)
@@ -166,15 +174,96 @@ async def test_subsets_of_a_run_are_refused_by_a_coordinator_of_other_data_and_k
     assert compute.kinds[-1] == "SelectSubset"
 
     compute = pretraining(settings.state_dir)
-    compute.answers[DescribeData] = replace(DATA, fingerprint="0" * 64)
+    compute.answers[DescribeData] = OTHER
     async with opened(settings, compute) as app:
-        with pytest.raises(DataError, match="run's own data"):
-            await ask(app)
+        # A tenth of its own data, which has more examples.
+        stored = (await app.subsets.get(QUERY, lambda *_: None)).subset
+        assert (stored.digest, stored.fingerprint) == (before, DATA.fingerprint)
+        with pytest.raises(OtherDataError) as refused:
+            await app.subsets.get(replace(QUERY, fraction=0.2), lambda *_: None)
+        with pytest.raises(OtherDataError, match=r"run's own data, or leave the run out\.$"):
+            await app.diagnoses.get(DiagnosisQuery(run="mine"), lambda *_: None)
+    assert f"fingerprint {DATA.fingerprint} (fake), this coordinator now serves other" in str(
+        refused.value
+    )
+    assert compute.kinds == ["DescribeData"]
 
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
         assert await ask(app) == before
     assert compute.kinds == ["DescribeData"]
+
+
+async def test_stored_subset_is_not_found_where_nobody_knows_how_large_its_data_was(
+    tmp_path: Path,
+) -> None:
+    settings = make_settings(tmp_path)
+    async with opened(settings) as app:
+        await complete(app)
+        await ask(app)
+    with closing(sqlite3.connect(settings.state_dir / "lipt.db")) as connection, connection:
+        connection.execute("DELETE FROM data_sets")
+    compute = pretraining(settings.state_dir)
+    compute.answers[DescribeData] = OTHER
+    async with opened(settings, compute) as app:
+        with pytest.raises(OtherDataError, match="run's own data"):
+            await ask(app)
+
+
+async def test_run_of_other_data_is_held_while_others_go_on_and_merged_on_its_own(
+    tmp_path: Path,
+) -> None:
+    settings = make_settings(tmp_path)
+    async with opened(settings) as app:
+        run = await app.requests.create("q", "mine", NOTHING)
+        worker = FakeWorker(app)
+        await worker.hand_in(await worker.take())
+        second = await worker.take()
+
+    compute = pretraining(settings.state_dir)
+    compute.answers[DescribeData] = OTHER
+    async with opened(settings, compute) as app:
+        assert app.store.shown_state(app.store.find("mine")) is RunState.HELD
+        # Made of the run's own shard, and as good as ever: it is in, and nothing is made of it.
+        await app.dispatcher.commit(worker.worker_id, *second, FakeWorker.RESULT)
+        later = await app.requests.create("p", "other", NOTHING)
+        other = FakeWorker(app, "two")
+        for _ in range(2):
+            key, epoch = await other.take()
+            assert key.run_id != run.run_id
+            await other.hand_in((key, epoch))
+        assert (await until(app, later.run_id, has_ended)).state is RunState.READY
+        held = app.store.find("mine")
+        assert (held.state, held.training_started_at) == (RunState.TRAINING, None)
+        assert held.count()[LearnerState.DONE] == 2
+    assert compute.kinds.count("MakeSoup") == 1
+    assert set(compute.fingerprints) == {OTHER.fingerprint}
+
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        final = await until(app, run.run_id, has_ended)
+        assert final.state is RunState.READY, final.message
+        assert app.store.shown_state(app.store.find("other")) is RunState.READY
+        assert "(other), this coordinator now serves fake" in app.store.held(later.run_id)
+    assert compute.kinds == ["DescribeData", "MakeSoup"]
+    assert compute.fingerprints == [DATA.fingerprint]
+
+
+async def test_run_whose_data_is_changed_under_the_coordinator_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    initialize: Any = compute.answers[InitializeWeights]
+    compute.answers[InitializeWeights] = OtherDataError("mine has changed.")
+    async with opened(settings, compute) as app:
+        run = await app.requests.create("q", "mine", NOTHING)
+        revision = 0
+        while app.store.shown_state(app.store.find("mine")) is not RunState.HELD:
+            revision = await app.store.wait_for_change(run.run_id, revision, timeout_seconds=60.0)
+        compute.answers[InitializeWeights] = initialize
+        assert (await until(app, run.run_id, is_training)).message == ""
+        assert app.store.held(run.run_id) == ""
 
 
 @pytest.mark.parametrize("end", ["ready", "cancelled"])
@@ -245,3 +334,15 @@ async def test_lease_of_a_silent_worker_ends(tmp_path: Path) -> None:
         assert epoch == 1
         # Nobody sends a heartbeat: the learner comes back by itself.
         await until(app, run.run_id, lambda it: it.learners[key[1]].state is LearnerState.QUEUED)
+
+
+async def test_coordinator_serves_also_where_it_cannot_note_what_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def full(*_: object) -> None:
+        raise StateError("/state cannot be used: No space left on device.")
+
+    monkeypatch.setattr(Database, "save_data", full)
+    async with opened(make_settings(tmp_path)) as app:
+        assert app.data == DATA
+    assert "is not noted: /state cannot be used: No space left" in caplog.text

@@ -15,14 +15,19 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import OnBytes, Transfers
 from lipt.common.config.messages import overrides_to_proto
-from lipt.common.errors import InvalidRequestError, ProxyError, RunFailedError
+from lipt.common.errors import (
+    InvalidRequestError,
+    OtherDataError,
+    ProxyError,
+    RunFailedError,
+)
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.diagnosis_stream import fetch_diagnosis
 from lipt.trainer.client.sources import Features, Source, features_source, weights_source
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
-from lipt.trainer.client.watching import get_run, watch_run
+from lipt.trainer.client.watching import get_run, watch_run, while_going_on
 from lipt.trainer.connection.connection import CREATE_SECONDS, Connection
 from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
@@ -129,6 +134,7 @@ class Client(AbstractContextManager["Client"]):
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
         """The run whenever it has changed, each revision once, until it has ended.
 
+        One that is held has not: it goes on when its operator has given it its data.
         A broken stream is opened again and goes on after the last revision.
 
         Args:
@@ -147,11 +153,15 @@ class Client(AbstractContextManager["Client"]):
 
         Raises:
             RunFailedError: it failed, or was cancelled; the message says why.
+            OtherDataError: it is held, as its coordinator serves other data than it was made on;
+                the message says what its operator has to do. It goes on then: wait again.
         """
         view = self.run(run_id)
-        if not view.ended:
-            for changed in self.watch(view.run_id):
+        if view.goes_on:
+            for changed in while_going_on(self.watch(view.run_id)):
                 view = changed
+        if view.state is RunState.HELD:
+            raise OtherDataError(view.message)
         if view.state is not RunState.READY:
             raise RunFailedError(f"run {view.label} is {view.state}: {view.message}")
         return view

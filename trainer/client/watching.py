@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lipt.common.errors import UnreachableError
 from lipt.trainer.client.conversion import view_of
@@ -47,6 +47,14 @@ def watch_run(
             reconnection.pause(
                 UnreachableError(f"{connection.address} ends the stream of {run_id}.")
             )
+
+
+def while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
+    """A run's changes up to the first with which it does not go on by itself."""
+    for view in changes:
+        yield view
+        if not view.goes_on:
+            return
 
 
 def _watch_once(connection: Connection, run_id: str, revision: int) -> Iterator[RunView]:

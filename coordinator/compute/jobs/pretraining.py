@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig, SoupMethod
 from lipt.common.data import normalization, pack_shard
 from lipt.common.determinism.kernels import pinned_kernels
@@ -37,12 +38,25 @@ class DataDescription:
     class_names: tuple[str, ...]
     class_counts: tuple[int, ...]
     image_shape: tuple[int, int, int]
+    # Of the kind that was asked for, which new runs are bound to.
     fingerprint: str
+    # The sampled one as well, which older runs may be bound to; empty where that is the former.
+    sampled_fingerprint: str = ""
 
     @property
     def num_examples(self) -> int:
         """N."""
         return sum(self.class_counts)
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """All that it is known by."""
+        return tuple(filter(None, (self.fingerprint, self.sampled_fingerprint)))
+
+    def fingerprint_like(self, other: str) -> str:
+        """Of the kind that another fingerprint is; empty where there is none of that kind."""
+        kind = FingerprintKind.of(other)
+        return next((own for own in self.fingerprints if FingerprintKind.of(own) is kind), "")
 
 
 @dataclass(frozen=True)
@@ -53,12 +67,14 @@ class DescribeData:
         """Open and describe it."""
         dataset = context.dataset
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
+        full = context.settings.dataset.fingerprint is FingerprintKind.FULL
         return DataDescription(
             source=dataset.source,
             class_names=dataset.class_names,
             class_counts=tuple(counts_C.tolist()),
             image_shape=dataset.image_shape,
-            fingerprint=dataset.fingerprint,
+            fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
+            sampled_fingerprint=dataset.fingerprint if full else "",
         )
 
 

@@ -15,7 +15,6 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.process.devices import device_name
-from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.copies import near_copies
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
@@ -162,8 +161,7 @@ class SelectSubset:
             self.config.evaluation_threads,
             str(context.device),
         )
-        return cached(
-            context.signals_dir,
+        return context.cached(
             kind,
             depends_on,
             load=Signals.load,

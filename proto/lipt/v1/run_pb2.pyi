@@ -23,6 +23,7 @@ class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUN_STATE_READY: _ClassVar[RunState]
     RUN_STATE_FAILED: _ClassVar[RunState]
     RUN_STATE_CANCELLED: _ClassVar[RunState]
+    RUN_STATE_HELD: _ClassVar[RunState]
 
 class LearnerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -47,6 +48,7 @@ RUN_STATE_MERGING: RunState
 RUN_STATE_READY: RunState
 RUN_STATE_FAILED: RunState
 RUN_STATE_CANCELLED: RunState
+RUN_STATE_HELD: RunState
 LEARNER_STATE_UNSPECIFIED: LearnerState
 LEARNER_STATE_QUEUED: LearnerState
 LEARNER_STATE_LEASED: LearnerState

@@ -24,18 +24,28 @@ class Text:
         return cls(path.read_text())
 
 
-def keep(folder: Path, name: str, made: list[str]) -> str:
+def keep(folder: Path, name: str, made: list[str], *, worth_keeping: bool = True) -> str:
     def compute() -> Text:
         made.append(name)
         return Text(f"of {name}")
 
-    return cached(folder, name, (), load=Text.load, compute=compute).text
+    return cached(
+        folder, name, (), load=Text.load, compute=compute, worth_keeping=lambda: worth_keeping
+    ).text
 
 
 def test_value_is_computed_once(tmp_path: Path) -> None:
     made: list[str] = []
     assert [keep(tmp_path / "new", "a", made) for _ in range(3)] == ["of a"] * 3
     assert made == ["a"]
+
+
+def test_what_is_not_worth_keeping_is_computed_again(tmp_path: Path) -> None:
+    made: list[str] = []
+    assert keep(tmp_path, "a", made, worth_keeping=False) == "of a"
+    assert list(tmp_path.glob("*")) == []
+    assert keep(tmp_path, "a", made) == "of a"
+    assert made == ["a", "a"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"of", b"0f a", b"of a and more"])

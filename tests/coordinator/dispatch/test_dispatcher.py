@@ -262,3 +262,46 @@ async def test_first_grant_starts_the_deadline(bench: Bench, make_run: MakeRun) 
     assert bench.store.find("r").training_started_at is None
     await bench.take(bench.join("a"))
     assert bench.store.find("r").training_started_at == 1000.0
+
+
+async def test_no_learner_of_a_run_that_is_held_goes_out_and_what_is_out_may_come_in(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    worker, key, epoch = await bench.leased(make_run(num_learners=2))
+    bench.store.hold("r", "other data.")
+    other = bench.join("b")
+    assert await bench.dispatcher.acquire(other, wait_seconds=0.0) is None
+    assert not bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress())
+    await bench.dispatcher.commit(worker, key, epoch, RESULT)
+    assert bench.state(0) is LearnerState.DONE
+    # The next run's learners do not wait for this one.
+    await bench.store.add(make_run("s", num_learners=1))
+    assert (await bench.take(other))[0] == ("s", 0)
+
+
+async def test_learners_of_a_run_go_out_as_soon_as_it_is_not_held_any_more(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=1))
+    bench.store.hold("r", "other data.")
+    worker = bench.join("a")
+    asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
+    await asyncio.sleep(0)
+    assert bench.dispatcher._waiting.in_order() == [worker]
+    bench.store.release("r")
+    granted = await asking
+    assert granted is not None
+    assert bench.state() is LearnerState.LEASED
+
+
+async def test_learner_of_a_run_that_is_held_at_the_last_moment_stays(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=1))
+    worker = bench.join("a")
+    asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
+    await asyncio.sleep(0)
+    assert bench.dispatcher._reserved == {("r", 0)}
+    bench.store.hold("r", "other data.")
+    assert await asking is None
+    assert bench.state() is LearnerState.QUEUED

@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.errors import ComputeError, StateError
+from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
+from lipt.coordinator.compute.messages import OnData
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -24,6 +25,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import IngredientRecord, RunRecord, SoupRecord
 
 MakeRun = Callable[..., RunRecord]
+CHANGED = OtherDataError("the data has changed.")
 FULL = StateError("/state cannot be used: No space left on device.")
 LEARNER = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=1.0, bytes_received=0)
 SOUP = SoupResult(
@@ -47,8 +49,10 @@ class ScriptedCompute:
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
+        self.jobs: list[object] = []
 
     async def run(self, job: object, on_progress: object = None) -> object:
+        self.jobs.append(job)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -294,3 +298,99 @@ async def test_what_a_run_waits_for_is_shown(bench: Bench, make_run: MakeRun) ->
     await asyncio.gather(*driver._tasks.values())
     assert shown == ["waiting for the disk: /state cannot be used: No space left on device."]
     assert bench.store.find("r").message == "gone"
+
+
+async def test_every_stage_is_computed_on_the_run_s_own_data(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await straggling(bench, make_run())
+    await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
+    run = await bench.drive()
+    assert run.state is RunState.READY
+    assert [cast("OnData[Any]", job).fingerprint for job in bench.compute.jobs] == [run.fingerprint]
+
+
+async def test_run_whose_data_was_changed_under_it_is_merged_when_it_is_back(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await straggling(bench, make_run())
+    await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
+    bench.compute.answers = [CHANGED, CHANGED, SOUP]
+    run = await bench.drive()
+    assert run.state is RunState.READY
+    assert run.pretrained_weights == SOUP.weights
+    assert bench.pauses == [1.0, 2.0]
+    assert bench.events.count(EventKind.RUN_HELD) == 1
+    assert bench.store.held("r") == ""
+
+
+async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late_then(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await straggling(bench, make_run(deadline_seconds=40.0))
+    bench.store.hold("r", "other data.")
+    waits = 0
+
+    async def wait(self: TimedBook, run_id: str, after: int, *, timeout_seconds: float) -> int:
+        nonlocal waits
+        waits += 1
+        self.monotonic += timeout_seconds
+        if waits == 3:
+            self.release("r")
+        if waits > 3:
+            self.waits.append(timeout_seconds)
+        return self.revision(run_id)
+
+    monkeypatch.setattr(TimedBook, "wait_for_change", wait)
+    driver = bench.driver()
+    driver.resume_all()
+    (task,) = driver._tasks.values()
+    await task
+    run = bench.store.find("r")
+    assert run.state is RunState.READY, run.message
+    # Three minutes passed, and all of its 40 s were left.
+    assert bench.store.waits == [40.0]
+    assert len(bench.compute.jobs) == 1
+    # Its inputs were not looked after before its data was there.
+    assert bench.restored == [RunState.MERGING]
+
+
+async def test_run_that_is_held_can_be_cancelled(bench: Bench, make_run: MakeRun) -> None:
+    await bench.store.add(make_run(state=RunState.MERGING))
+    bench.store.hold("r", "other data.")
+    driver = bench.driver()
+    driver.resume_all()
+    await driver.cancel("r")
+    assert bench.store.shown_state(bench.store.find("r")) is RunState.CANCELLED
+    assert bench.compute.jobs == []
+
+
+async def test_inputs_that_cannot_be_restored_on_other_data_hold_the_run_in_training(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    await bench.store.add(make_run(num_learners=1))
+    shown: list[RunState] = []
+    back = asyncio.Event()
+
+    async def restore(run: RunRecord, report: object) -> None:
+        if not back.is_set():
+            raise CHANGED
+        bench.looked_after.set()
+
+    async def pause(_: float) -> None:
+        shown.append(bench.store.shown_state(bench.store.find("r")))
+        back.set()
+
+    driver = RunDriver(
+        bench.store,
+        cast("ComputeProcess", bench.compute),
+        restore=restore,
+        wall_clock=lambda: 0.0,
+        sleep=pause,
+    )
+    driver.resume_all()
+    await bench.looked_after.wait()
+    await driver.stop()
+    assert shown == [RunState.HELD]
+    assert bench.store.held("r") == ""

@@ -21,6 +21,8 @@ from lipt.coordinator.state.records import RunRecord, SoupRecord
 from tests.coordinator.fakes import FakeCompute
 
 THETA_P = b"theta_p"
+# What `make_run` names.
+THETA, SHARDS = b"theta*", (b"0", b"1", b"2")
 SOUP = SoupRecord(
     initial_accuracy=0.1,
     mean_learner_accuracy=0.4,
@@ -46,6 +48,7 @@ def blobs(tmp_path: Path) -> BlobStore:
 @pytest.fixture
 def run(make_run: Callable[..., RunRecord], blobs: BlobStore) -> RunRecord:
     made = make_run(num_learners=2, state=RunState.READY)
+    blobs.put_bytes(THETA)
     learner = made.learners[1].changed(state=LearnerState.DONE, result=BlobName.of(b"learner"))
     return made.with_learner(learner).changed(pretrained_weights=blobs.put_bytes(THETA_P))
 
@@ -88,10 +91,6 @@ async def test_weights_that_cannot_be_made_again_are_said_to_be_lost(
     blobs.path(run.pretrained_weights).unlink()
     with pytest.raises(CorruptBlobError, match=f"theta_p of run name-r.*{why}"):
         await restore(run, blobs, kitchen(blobs, answer))
-
-
-# What `make_run` names.
-THETA, SHARDS = b"theta*", (b"0", b"1", b"2")
 
 
 async def made_again(run: RunRecord, blobs: BlobStore, theta: bytes = THETA) -> list[str]:

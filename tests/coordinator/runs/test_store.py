@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from lipt.common.errors import UnknownRunError
+from lipt.common.states import RunState
 from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
@@ -97,3 +98,28 @@ async def test_revisions_go_on_above_those_of_an_earlier_process(
 async def test_change_of_a_run_that_is_not_there_names_those_that_are(store: RunStore) -> None:
     with pytest.raises(UnknownRunError, match="no run 'x'; the newest are: name-r"):
         await store.update("x", lambda run: run)
+
+
+async def test_run_that_is_held_is_shown_so_and_stored_as_it_was(
+    store: RunStore, database: Database, make_run: MakeRun
+) -> None:
+    revision = store.revision("r")
+    store.hold("r", "other data.")
+    assert store.held("r") == "other data."
+    assert store.shown_state(store.find("r")) is RunState.HELD
+    assert store.revision("r") > revision
+    assert await database.load_runs() == (make_run(),)
+    store.release("r")
+    assert store.shown_state(store.find("r")) is RunState.TRAINING
+
+
+async def test_run_that_has_ended_is_shown_as_it_has(store: RunStore) -> None:
+    await store.update("r", lambda run: run.changed(state=RunState.READY))
+    store.hold("r", "other data.")
+    assert store.shown_state(store.find("r")) is RunState.READY
+
+
+async def test_to_release_a_run_that_goes_on_changes_nothing(store: RunStore) -> None:
+    revision = store.revision("r")
+    store.release("r")
+    assert store.revision("r") == revision

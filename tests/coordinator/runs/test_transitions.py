@@ -3,7 +3,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lipt.common.states import LearnerState
-from lipt.coordinator.runs.transitions import Closing, after_failure, decide_closing, requeued
+from lipt.coordinator.runs.transitions import (
+    Closing,
+    after_failure,
+    decide_closing,
+    requeued,
+    with_deadline_running,
+    without_deadline,
+)
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -86,3 +93,23 @@ def test_record_does_not_grow_with_the_number_of_attempts(make_run: MakeRun) -> 
 def test_worker_that_goes_away_is_no_failure_of_the_learner(make_run: MakeRun) -> None:
     learner: LearnerRecord = requeued(make_run().learners[0], "its worker gave it back")
     assert (learner.state, learner.failures, learner.failed_on) == (LearnerState.QUEUED, 0, ())
+
+
+def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on(make_run: MakeRun) -> None:
+    run = having(make_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
+    out = run.with_learner(run.learners[1].changed(epoch=1)).changed(training_started_at=100.0)
+    held = without_deadline(out)
+    assert decide_closing(held, now=1e9).verdict is Closing.WAIT
+    again = with_deadline_running(held, now=500.0)
+    assert decide_closing(again, now=504.0).seconds_left == 6.0
+
+
+def test_deadline_does_not_run_before_the_first_assignment(make_run: MakeRun) -> None:
+    run = make_run(deadline_seconds=10.0)
+    assert with_deadline_running(run, now=500.0) is run
+
+
+def test_deadline_that_runs_goes_on_and_never_began_in_the_future(make_run: MakeRun) -> None:
+    run = make_run(deadline_seconds=10.0).changed(training_started_at=100.0)
+    assert with_deadline_running(run, now=107.0) is run
+    assert with_deadline_running(run, now=90.0).training_started_at == 90.0

@@ -11,7 +11,12 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import (
+    DataRecord,
+    DiagnosisRecord,
+    RunRecord,
+    SubsetRecord,
+)
 
 NUM_EXAMPLES = 2
 
@@ -66,6 +71,14 @@ class StateBench:
             created_at=1.0,
         )
 
+    def data(self, fingerprint: str, served_at: float = 1.0) -> DataRecord:
+        return DataRecord(
+            fingerprint=fingerprint,
+            source=f"data {fingerprint[0]}",
+            num_examples=NUM_EXAMPLES,
+            served_at=served_at,
+        )
+
     def diagnosis(self, run_id: str = "") -> DiagnosisRecord:
         return DiagnosisRecord(
             key=f"diagnosis of {run_id}",
@@ -95,6 +108,7 @@ async def state(tmp_path: Path, make_run: Callable[..., RunRecord]) -> StateBenc
     )
     for run in (ready, training, cancelled):
         await database.save_run(run, run.learners)
+    await database.save_data([bench.data("f" * 64)])
     await database.save_subset(bench.subset(ready))
     for run_id in ("", "ready"):
         await database.save_diagnosis(bench.diagnosis(run_id))

@@ -9,6 +9,7 @@ import pytest
 from lipt.common.errors import StateError
 from lipt.coordinator.state.checking import check_state
 from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import DataRecord
 from tests.blob_files import flip_a_bit
 from tests.coordinator.state.conftest import StateBench
 
@@ -22,6 +23,7 @@ def execute(directory: Path, statement: str) -> None:
 def test_whole_state_has_no_problem(state: StateBench) -> None:
     checked = check_state(state.directory)
     assert checked.problems == ()
+    assert checked.held == ()
     assert (checked.num_runs, checked.num_subsets, checked.num_diagnoses) == (3, 1, 2)
     files = list((state.directory / "blobs").glob("*/*"))
     assert checked.num_blobs == len(files)
@@ -95,6 +97,11 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
             "3 examples do not take 24 bytes",
         ),
         (
+            "UPDATE subsets SET body = json_set(body, '$.fingerprint', 'e')",
+            "subset k+ of run ready: it is of the data e, its run of f{64}",
+        ),
+        ("UPDATE data_sets SET body = '{'", "the record of data f{64} cannot be read"),
+        (
             "UPDATE runs SET body = json_remove(body, '$.pretrained_weights')",
             "is ready and has no theta_p",
         ),
@@ -138,3 +145,41 @@ def test_file_that_is_no_database_is_refused(state: StateBench, content: str) ->
     (state.directory / "lipt.db").write_text(content)
     with pytest.raises(StateError, match=r"lipt\.db"):
         check_state(state.directory)
+
+
+async def serve(state: StateBench, *data: DataRecord) -> None:
+    database = Database.open(state.directory / "lipt.db")
+    await database.save_data(data)
+    await database.close()
+
+
+async def test_runs_of_other_data_than_was_served_last_are_named_and_are_no_fault(
+    state: StateBench,
+) -> None:
+    await serve(state, state.data("e" * 64, served_at=2.0))
+    checked = check_state(state.directory)
+    assert checked.problems == ()
+    ready, training = checked.held
+    remedy = "Start the coordinator with the run's own data"
+    served = f"it is of data f ({'f' * 64}), and the directory was last served with data e"
+    assert ready == (
+        f"run name-ready (ready) only gives what is stored: {served} ({'e' * 64}). {remedy}"
+    )
+    assert training.startswith(f"run name-training (training) is held: {served}")
+
+
+async def test_run_is_of_the_data_by_whichever_fingerprint_it_is_bound_to_it(
+    state: StateBench,
+) -> None:
+    await serve(
+        state,
+        state.data("e" * 64, served_at=2.0),
+        state.data("f" * 64, served_at=3.0),
+        state.data("full-" + "f" * 64, served_at=3.0),
+    )
+    assert check_state(state.directory).held == ()
+
+
+def test_nobody_is_held_where_it_is_not_known_what_was_served(state: StateBench) -> None:
+    execute(state.directory, "DELETE FROM data_sets")
+    assert check_state(state.directory).held == ()

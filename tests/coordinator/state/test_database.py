@@ -13,6 +13,7 @@ from lipt.common.states import LearnerState
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.migrations import MIGRATIONS, migrate
 from lipt.coordinator.state.records import (
+    DataRecord,
     DiagnosisRecord,
     RunRecord,
     SoupRecord,
@@ -251,3 +252,18 @@ def test_failed_migration_leaves_the_schema_as_it_was() -> None:
     tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
     connection.close()
     assert tables == []
+
+
+async def test_data_is_found_under_each_of_its_fingerprints_as_it_was_served_last(
+    tmp_path: Path,
+) -> None:
+    database = Database.open(tmp_path / "lipt.db")
+    first = DataRecord(fingerprint="a", source="old name", num_examples=3, served_at=1.0)
+    full = first.changed(fingerprint="full-a")
+    await database.save_data([first, full])
+    again = first.changed(source="new name", served_at=2.0)
+    await database.save_data([again])
+    assert await database.find_data("a") == again
+    assert await database.find_data("full-a") == full
+    assert await database.find_data("b") is None
+    await database.close()

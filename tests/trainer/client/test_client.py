@@ -18,6 +18,7 @@ from lipt.common.errors import (
     ConfigError,
     LiptError,
     NotACoordinatorError,
+    OtherDataError,
     RunFailedError,
     UnknownRunError,
     UnreachableError,
@@ -263,3 +264,35 @@ def test_waiting_for_a_run_that_fails_raises_with_its_reason(fake: Any, client: 
     ]
     with pytest.raises(RunFailedError, match="run r is failed: no learner arrived"):
         client.wait("r")
+
+
+HELD = "run r was made on data with fingerprint a, this coordinator now serves other with b."
+
+
+def test_waiting_for_a_run_that_is_held_says_what_to_do(fake: Any, client: Client) -> None:
+    fake.runs = [run_pb2.Run(run_id="r", state=run_pb2.RUN_STATE_HELD, message=HELD)]
+    with pytest.raises(OtherDataError, match=HELD):
+        client.wait("r")
+
+
+def test_waiting_ends_when_the_run_is_held(fake: Any, client: Client) -> None:
+    fake.runs = [run_pb2.Run(run_id="r", revision=1, state=run_pb2.RUN_STATE_TRAINING)]
+    fake.watch_scripts = [
+        [
+            run_pb2.Run(run_id="r", revision=2, state=run_pb2.RUN_STATE_MERGING),
+            run_pb2.Run(run_id="r", revision=3, state=run_pb2.RUN_STATE_HELD, message=HELD),
+            run_pb2.Run(run_id="r", revision=4, state=run_pb2.RUN_STATE_READY),
+        ]
+    ]
+    with pytest.raises(OtherDataError, match=HELD):
+        client.wait("r")
+
+
+def test_a_watch_goes_on_while_the_run_is_held(fake: Any, client: Client) -> None:
+    fake.watch_scripts = [
+        [
+            run_pb2.Run(run_id="r", revision=1, state=run_pb2.RUN_STATE_HELD, message=HELD),
+            run_pb2.Run(run_id="r", revision=2, state=run_pb2.RUN_STATE_READY),
+        ]
+    ]
+    assert [run.state for run in client.watch("r")] == [RunState.HELD, RunState.READY]

@@ -136,7 +136,7 @@ def show(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordi
 @app.command()
 @grouped
 def watch(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordinator) -> None:
-    """Follow a run to its end; the status is 1 when it failed or was cancelled."""
+    """Follow a run to its end; the status is 1 when it failed, was cancelled, or is held."""
     with coordinator.connect() as client:
         _follow(client, client.run(run), as_json=json)
 

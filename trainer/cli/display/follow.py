@@ -1,4 +1,4 @@
-"""Following a run until it has ended: a live table, plain lines, or JSON."""
+"""Following a run until it has ended or is held: a live table, plain lines, or JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from lipt.trainer.cli.display.displays import Display, JsonDisplay, LineDisplay
 from lipt.trainer.cli.display.waiting import in_background
+from lipt.trainer.client.watching import while_going_on
 from lipt.trainer.views import RunView
 
 
@@ -28,7 +29,7 @@ def make_display(*, as_json: bool) -> Display:
 def follow(
     changes: Iterable[RunView], display: Display, *, check: Callable[[], None] | None = None
 ) -> RunView | None:
-    """Show a run's changes until there are no more.
+    """Show a run's changes until there are no more, or it does not go on by itself.
 
     Args:
         changes: `Client.watch(...)`; consumed in a thread, so that the display
@@ -41,7 +42,7 @@ def follow(
     """
     latest: RunView | None = None
     with closing(display):
-        for item in in_background(changes):
+        for item in in_background(while_going_on(changes)):
             now = time.monotonic()
             if item is None:
                 display.tick(now)

@@ -42,6 +42,20 @@ def test_data_set_is_described_by_its_classes_its_images_and_its_fingerprint(
     assert data.fingerprint == describe(tmp_path, "digits").fingerprint
 
 
+def test_data_set_is_described_by_both_its_fingerprints_where_the_full_one_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("sklearn")
+    settings = digits_settings(tmp_path, fingerprint="full")
+    data = DescribeData().run(Context(settings, report=lambda *_: None))
+    sampled = describe(tmp_path, "digits")
+    assert data.fingerprint.startswith("full-")
+    assert data.fingerprints == (data.fingerprint, sampled.fingerprint)
+    assert data.fingerprint_like("f" * 64) == sampled.fingerprint
+    assert data.fingerprint_like("full-") == data.fingerprint
+    assert sampled.fingerprint_like("full-") == ""
+
+
 @pytest.mark.parametrize(
     ("source", "error", "words"),
     [

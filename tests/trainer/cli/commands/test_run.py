@@ -124,6 +124,20 @@ def test_watching_a_run_that_fails_ends_with_status_1(fake: Any, lipt: Any) -> N
     assert result.stdout == "run mine: failed: no learner arrived.\n"
 
 
+def test_watching_a_run_that_is_held_ends_with_status_1_and_what_to_do(
+    fake: Any, lipt: Any
+) -> None:
+    fake.runs = [run_at(1, run_pb2.RUN_STATE_TRAINING)]
+    held = run_at(2, run_pb2.RUN_STATE_HELD, message="Start the coordinator with other data.")
+    fake.watch_scripts = [[held, run_at(3, run_pb2.RUN_STATE_READY)]]
+    result = lipt("run", "watch", "mine")
+    assert result.exit_code == 1
+    assert result.stdout == "run mine: held: Start the coordinator with other data.\n"
+    fake.runs = [held]
+    assert "held" in lipt("run", "list").stdout
+    assert "run mine: held: Start the coordinator" in lipt("run", "show").stdout
+
+
 def test_watching_in_json_prints_an_object_per_change(fake: Any, lipt: Any) -> None:
     fake.runs = [run_at(1, run_pb2.RUN_STATE_PENDING)]
     fake.watch_scripts = [

@@ -1,0 +1,91 @@
+"""Own data: every run is bound to the data that it was made on, by its fingerprint.
+
+What is computed for a run on other data would be served as if it were its own. So a run whose
+data is not served is *held*: nothing is computed for it, and its state stays as it is until a
+coordinator serves its data again.
+"""
+
+from __future__ import annotations
+
+from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.errors import OtherDataError
+from lipt.common.observability.events import Events
+from lipt.common.states import RunState
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.runs.holding import record_held
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import RunRecord
+
+
+def require_own_data(run: RunRecord, data: DataDescription, *, or_else: str = "") -> None:
+    """Refuse what would compute for a run on other data.
+
+    Args:
+        run: in any state.
+        data: what this coordinator serves.
+        or_else: what else helps, as the end of a sentence.
+
+    Raises:
+        OtherDataError: the run was made on other data.
+    """
+    if reason := why_held(run, data, or_else=or_else):
+        raise OtherDataError(reason)
+
+
+def require_going_on(store: RunStore, run: RunRecord) -> None:
+    """Refuse what has to wait for a run that does not go on by itself.
+
+    Raises:
+        OtherDataError: the run is held.
+    """
+    if store.shown_state(run) is RunState.HELD:
+        raise OtherDataError(store.held(run.run_id))
+
+
+def why_held(run: RunRecord, data: DataDescription, *, source: str = "", or_else: str = "") -> str:
+    """Why nothing can be computed for a run, and what to do; empty where its own data is served.
+
+    Args:
+        run: in any state.
+        data: what this coordinator serves.
+        source: of the run's own data; empty where it is not known.
+        or_else: what else helps, as the end of a sentence.
+    """
+    found = data.fingerprint_like(run.fingerprint)
+    if not found:
+        kind = FingerprintKind.of(run.fingerprint)
+        return (
+            f"run {run.name} is bound to its data by the {kind} fingerprint {run.fingerprint}, "
+            f"and this coordinator has none of that kind of {data.source}. "
+            f"Start the coordinator with --fingerprint {kind}{or_else}."
+        )
+    if found != run.fingerprint:
+        own = f"{run.fingerprint} ({source})" if source else run.fingerprint
+        return (
+            f"run {run.name} was made on data with fingerprint {own}, this coordinator now serves "
+            f"{data.source} with {found}. Start the coordinator with the run's own data{or_else}."
+        )
+    own_shape = run.image and (run.image.channels, run.image.height, run.image.width)
+    if own_shape and own_shape != data.image_shape:
+        shapes = ["x".join(map(str, shape)) for shape in (own_shape, data.image_shape)]
+        return (
+            f"run {run.name} looks at images of {shapes[0]}, and this coordinator has those of "
+            f"{data.source} at {shapes[1]}. Start the coordinator with the --image-size that the "
+            f"run began with{or_else}."
+        )
+    return ""
+
+
+async def hold_runs_of_other_data(
+    store: RunStore, data: DataDescription, database: Database, events: Events
+) -> None:
+    """Hold every run whose own data is not served, for as long as this process lives."""
+    for run in store.runs():
+        if not why_held(run, data):
+            continue
+        known = await database.find_data(run.fingerprint)
+        reason = why_held(run, data, source=known.source if known else "")
+        store.hold(run.run_id, reason)
+        if not run.state.ended:
+            record_held(run, reason, events)

@@ -1,0 +1,171 @@
+"""The data of a compute process: compared with what a job is for, opened anew when it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lipt.common.data import open_dataset
+from lipt.common.errors import ComputeError, OtherDataError
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.messages import OnData, name_of
+from tests.digits import digits_settings
+
+
+def paint(path: Path, brightness: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((8, 8), brightness, np.uint8)).save(path)
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Two classes of two images, of which every one counts in a sampled fingerprint."""
+    for number, name in enumerate(("cat/0", "cat/1", "dog/0", "dog/1")):
+        paint(tmp_path / "pets" / f"{name}.png", 50 * number)
+    return tmp_path / "pets"
+
+
+@pytest.fixture
+def context(tmp_path: Path, pets: Path) -> Context:
+    settings = digits_settings(tmp_path, f"imagefolder:{pets}")
+    return Context(settings, report=lambda *_: None)
+
+
+@dataclass(frozen=True)
+class Do:
+    """A job that does something, and gives the brightness of the first image."""
+
+    action: Callable[[], object] = lambda: None
+
+    def run(self, context: Context) -> int:
+        self.action()
+        return int(context.dataset.rows.raw(0)[0])
+
+
+def fingerprint_of(pets: Path) -> str:
+    return open_dataset(f"imagefolder:{pets}").fingerprint
+
+
+def test_job_on_the_data_that_is_there_is_done(context: Context, pets: Path) -> None:
+    own = fingerprint_of(pets)
+    assert OnData(own, Do()).run(context) == 0
+    assert OnData(context.dataset.full_fingerprint, Do()).run(context) == 0
+
+
+@pytest.mark.parametrize("kind", ["", "full-"])
+def test_job_on_other_data_is_refused_before_it_begins(context: Context, kind: str) -> None:
+    begun: list[bool] = []
+    with pytest.raises(OtherDataError, match=f"{kind}{'f' * 64} is needed. Put the run's own data"):
+        OnData(f"{kind}{'f' * 64}", Do(lambda: begun.append(True))).run(context)
+    assert begun == []
+
+
+def test_data_that_was_replaced_is_opened_again_and_so_when_it_is_back(
+    context: Context, pets: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = fingerprint_of(pets)
+    assert OnData(own, Do()).run(context) == 0
+    paint(pets / "cat" / "0.png", 200)
+    other = fingerprint_of(pets)
+    with pytest.raises(OtherDataError, match=f"has the fingerprint {other} now, and {own} is"):
+        OnData(own, Do()).run(context)
+    assert OnData(other, Do()).run(context) == 200
+    paint(pets / "cat" / "0.png", 0)
+    assert OnData(own, Do()).run(context) == 0
+    assert caplog.text.count("have changed: it is opened again") == 2
+
+
+def test_data_that_is_only_touched_is_the_same(context: Context, pets: Path) -> None:
+    own = fingerprint_of(pets)
+    (pets / "cat" / "0.png").touch()
+    assert OnData(own, Do()).run(context) == 0
+    (pets / "dog" / "1.png").touch()
+    assert OnData(own, Do()).run(context) == 0
+
+
+def test_result_is_not_believed_where_the_data_was_replaced_meanwhile(
+    context: Context, pets: Path
+) -> None:
+    job = Do(lambda: paint(pets / "dog" / "1.png", 1))
+    with pytest.raises(OtherDataError, match="Put the run's own data back"):
+        OnData(fingerprint_of(pets), job).run(context)
+
+
+def test_job_that_fails_on_data_that_was_taken_away_is_explained_by_that(
+    context: Context, pets: Path
+) -> None:
+    def take_away() -> None:
+        (pets / "cat").rename(pets.parent / "away")
+        raise ComputeError("an image cannot be read.")
+
+    own = fingerprint_of(pets)
+    with pytest.raises(OtherDataError, match=f"had the fingerprint {own}, cannot be read any more"):
+        OnData(own, Do(take_away)).run(context)
+    with pytest.raises(OtherDataError):
+        OnData(own, Do()).run(context)
+    (pets.parent / "away").rename(pets / "cat")
+    assert OnData(own, Do()).run(context) == 0
+
+
+def test_job_that_fails_on_its_own_data_fails_for_its_own_reason(
+    context: Context, pets: Path
+) -> None:
+    def fail() -> None:
+        raise ComputeError("out of memory.")
+
+    with pytest.raises(ComputeError, match="out of memory"):
+        OnData(fingerprint_of(pets), Do(fail)).run(context)
+
+
+@dataclass(frozen=True)
+class Text:
+    """The least that can be kept."""
+
+    text: str
+
+    def save(self, path: Path) -> None:
+        path.write_text(self.text)
+
+    @classmethod
+    def load(cls, path: Path) -> Text:
+        return cls(path.read_text())
+
+
+def keep(context: Context, made: list[str], during: Callable[[], object] = lambda: None) -> None:
+    def compute() -> Text:
+        during()
+        made.append("text")
+        return Text("text")
+
+    context.cached("texts", ("same",), load=Text.load, compute=compute)
+
+
+def test_what_was_computed_on_data_that_changed_meanwhile_is_not_kept(
+    context: Context, pets: Path
+) -> None:
+    made: list[str] = []
+    keep(context, made, lambda: paint(pets / "cat" / "0.png", 9))
+    context.require_data(fingerprint_of(pets))
+    keep(context, made)
+    keep(context, made)
+    assert len(made) == 2
+
+
+def test_what_is_kept_is_told_apart_by_the_full_fingerprint_where_that_is_asked_for(
+    tmp_path: Path, pets: Path
+) -> None:
+    settings = digits_settings(tmp_path, f"imagefolder:{pets}", fingerprint="full")
+    made: list[str] = []
+    for brightness in (0, 9, 0):
+        paint(pets / "cat" / "0.png", brightness)
+        keep(Context(settings, report=lambda *_: None), made)
+    assert len(made) == 2
+
+
+def test_a_job_on_data_is_called_by_its_own_name() -> None:
+    assert [name_of(job) for job in (Do(), OnData("f" * 64, Do()))] == ["Do", "Do"]
