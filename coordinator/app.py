@@ -28,6 +28,7 @@ from lipt.coordinator.state.lock import StateLock
 from lipt.coordinator.state.records import DataRecord
 from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.service import Subsets
+from lipt.coordinator.subsets.weights import RunWeights
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class App:
     requests: RunRequests
     subsets: Subsets
     diagnoses: Diagnoses
+    weights: RunWeights
 
 
 @asynccontextmanager
@@ -122,6 +124,8 @@ async def open_app(
             store, database, blobs, compute, data, defaults=settings.run, wall_clock=time
         )
         stack.push_async_callback(diagnoses.stop)
+        weights = RunWeights(store, blobs, compute)
+        stack.push_async_callback(weights.stop)
         yield App(
             settings=settings,
             events=events,
@@ -134,6 +138,7 @@ async def open_app(
             requests=requests,
             subsets=subsets,
             diagnoses=diagnoses,
+            weights=weights,
         )
 
 

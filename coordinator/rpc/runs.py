@@ -9,10 +9,11 @@ from typing import Any
 import grpc.aio
 
 from lipt.common.blobs.messages import blob_to_proto
-from lipt.common.errors import InvalidRequestError, RunNotReadyError
+from lipt.common.errors import InvalidRequestError
 from lipt.coordinator.rpc.messages import run_view
-from lipt.coordinator.runs.requests import RunRequests, how_far
+from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.subsets.weights import RunWeights
 from lipt.v1 import run_pb2 as pb
 from lipt.v1 import run_pb2_grpc
 
@@ -29,9 +30,16 @@ _SIGN_OF_LIFE_SECONDS = 5.0
 class RunService(run_pb2_grpc.RunServiceServicer):
     """What trainers call."""
 
-    def __init__(self, store: RunStore, requests: RunRequests, stopping: asyncio.Event) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        requests: RunRequests,
+        weights: RunWeights,
+        stopping: asyncio.Event,
+    ) -> None:
         self._store = store
         self._requests = requests
+        self._weights = weights
         self._stopping = stopping
 
     async def CreateRun(
@@ -89,17 +97,14 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     async def GetWeights(
         self, request: pb.GetWeightsRequest, context: Context
     ) -> pb.GetWeightsResponse:
-        """Name the blob of theta* or theta_p."""
-        run = self._store.find(request.run_id)
-        names = {
-            pb.WEIGHTS_KIND_INITIAL: run.initial_weights,
-            pb.WEIGHTS_KIND_PRETRAINED: run.pretrained_weights,
+        """Name the blob of theta* or theta_p, which is whole."""
+        ways = {
+            pb.WEIGHTS_KIND_INITIAL: self._weights.initial,
+            pb.WEIGHTS_KIND_PRETRAINED: self._weights.pretrained,
         }
-        if request.kind not in names:
+        if request.kind not in ways:
             raise InvalidRequestError(
                 f"weights kind {request.kind} is neither initial (1) nor pretrained (2)."
             )
-        name = names[request.kind]
-        if name is None:
-            raise RunNotReadyError(how_far(run, self._store.activity(run.run_id)))
+        name = await ways[request.kind](request.run_id)
         return pb.GetWeightsResponse(weights=blob_to_proto(name))

@@ -28,7 +28,7 @@ from lipt.trainer.client.diagnosis_stream import fetch_diagnosis
 from lipt.trainer.client.sources import Features, Source, features_source, weights_source
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
 from lipt.trainer.client.watching import get_run, watch_run, while_going_on
-from lipt.trainer.connection.connection import CREATE_SECONDS, Connection
+from lipt.trainer.connection.connection import CREATE_SECONDS, RESTORE_SECONDS, Connection
 from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
@@ -315,6 +315,8 @@ class Client(AbstractContextManager["Client"]):
 
         Raises:
             RunNotReadyError: it has none yet; the message says how far it is.
+            OtherDataError: the coordinator's disk has lost them, and serves other data than they
+                could be made again of.
             InvalidRequestError: there is no such kind.
         """
         name = self._find_weights(run, kind)
@@ -340,6 +342,8 @@ class Client(AbstractContextManager["Client"]):
 
         Raises:
             RunNotReadyError: it has none yet; the message says how far it is.
+            OtherDataError: the coordinator's disk has lost them, and serves other data than they
+                could be made again of.
             InvalidRequestError: there is no such kind.
             OSError: the directory is missing or cannot be written to.
         """
@@ -359,7 +363,9 @@ class Client(AbstractContextManager["Client"]):
                 f"there are no {kind!r} weights; choose one of {', '.join(WeightsKind)}."
             )
         request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
-        answer = self._connection.unary(lambda of: of.runs.GetWeights, request)
+        answer = self._connection.unary(
+            lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS
+        )
         return blob_from_proto(answer.weights)
 
     def _upload(self, source: Path | bytes, on_bytes: OnBytes | None = None) -> BlobName:

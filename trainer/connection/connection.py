@@ -28,6 +28,10 @@ CONTROL_SECONDS = 30.0
 # Creating a run checks it against the data and builds the model once.
 CREATE_SECONDS = 120.0
 
+# Weights that the coordinator's disk has damaged are made again first; should a soup take longer
+# still, it goes on, and is there for the next who asks.
+RESTORE_SECONDS = 600.0
+
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 ResultT = TypeVar("ResultT")
