@@ -47,13 +47,15 @@ class Pipeline:
             LiptError: it cannot.
         """
         # What `auto` takes where it is told how long main training is.
-        options = {"training": cell.recipe} if cell.strategy == "auto" else {}
+        length = "converged" if cell.recipe == "converged" else "short"
+        options = {"training": length} if cell.strategy == "auto" else {}
         return self.client.subset(
             self.run.run_id,
-            cell.strategy,
+            cell.strategy.partition(":")[0],
             fraction=cell.fraction,
             options=options,
             proxy=cell.proxy or None,
+            labels="none" if cell.unlabelled else "given",
         )
 
     @property
@@ -71,12 +73,15 @@ class Pipeline:
 
 
 @contextmanager
-def pipeline(data: str, setting: str, seed: int, work: Path) -> Iterator[Pipeline]:
+def pipeline(
+    data: str, setting: str, seed: int, work: Path, *, num_examples: int
+) -> Iterator[Pipeline]:
     """Start the processes, wait for the run, and end them; the coordinator's state stays.
 
     Args:
         data, setting, seed: what is served; the seed is the run's, too.
         work: where states and logs are kept, so that a stopped bench does no run twice.
+        num_examples: how many are served.
     """
     place = work / f"{data}-{setting}-{seed}"
     place.mkdir(parents=True, exist_ok=True)
@@ -101,12 +106,21 @@ def pipeline(data: str, setting: str, seed: int, work: Path) -> Iterator[Pipelin
             children.start(f"worker-{number}", ["-m", "lipt.worker", *common, *joined, *cache])
         with Client(address) as client:
             same = [run for run in client.runs() if run.name == _RUN]
-            overrides = {"model": _MODEL, "seed": seed, "learners": dict(_LEARNERS[data])}
+            overrides = {"model": _MODEL, "seed": seed, "learners": _learners(data, num_examples)}
             run = same[0] if same else client.start_run(overrides, name=_RUN)
             ready = client.wait(run.run_id)
             if ready.state is not RunState.READY:
                 raise LiptError(f"the run of {place.name} is {ready.state}: {ready.message}")
             yield Pipeline(client, ready)
+
+
+def _learners(data: str, num_examples: int) -> dict[str, Any]:
+    """The data's learners, with no more examples each than all of them have half of the data."""
+    learners = dict(_LEARNERS[data])
+    if "batch_size" in learners:
+        share = num_examples // (2 * learners["num_learners"])
+        learners["batch_size"] = min(learners["batch_size"], share)
+    return learners
 
 
 def _wait_for_address(children: Children, file: Path) -> str:
