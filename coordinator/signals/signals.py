@@ -34,6 +34,8 @@ class Signals:
         or float16 where all examples together would be too large: read it in blocks.
     features_ND: what enters the last layer, likewise.
     labels_N: int64.
+    second_errors_NC: of a second look by a head that was taught by trusted labels alone, where
+        it was sure that others are wrong; likewise.
     gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     dynamics: how the learners came to see the examples, where that was asked for.
@@ -48,6 +50,7 @@ class Signals:
     errors_NC: Tensor
     features_ND: Tensor
     labels_N: Tensor
+    second_errors_NC: Tensor | None = None
     gradient_norms_N: Tensor | None = None
     has_bias: bool = True
     dynamics: Dynamics | None = None

@@ -1,7 +1,8 @@
 """Proxied signals: those of a ridge head on a proxy's features, computed once, kept on disk.
 
 Errors are the calibrated softmax of leave-one-out outputs minus one-hot, features the scaled
-ones of the proxy: what every strategy looks at, of a better judge than theta_p.
+ones of the proxy: what every strategy looks at, of a better judge than theta_p. Where it is sure
+that labels are wrong, a second head is fitted to those that the first one trusts.
 
 Shapes: N examples, C classes, D features.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,6 +24,8 @@ from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.proxy_features import FeatureMaker, ProxyQuestion
+from lipt.coordinator.diagnosis.label_errors import find_label_errors
+from lipt.coordinator.diagnosis.second_look import trust_after
 from lipt.coordinator.proxies.calibration import fit_sharpness
 from lipt.coordinator.proxies.choice import MAX_SAMPLE, Tried, candidates, choose, passes_of
 from lipt.coordinator.proxies.gram_sums import class_weights, scaling_of
@@ -54,6 +57,8 @@ class Proxied:
             "features_ND": self.signals.features_ND,
             "labels_N": self.signals.labels_N,
         }
+        if self.signals.second_errors_NC is not None:
+            tensors["second_errors_NC"] = self.signals.second_errors_NC
         save_tensors(path, tensors, {"facts": json.dumps(dict(self.facts))})
 
     @classmethod
@@ -84,6 +89,8 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
     soup = config.soup
     statistics = (soup.batch_norm_examples, config.validation)
     depends_on = (
+        # What is computed is another than before there was a second look.
+        "two looks",
         str(proxy),
         config.seed,
         context.dataset.fingerprint,
@@ -130,6 +137,15 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
         )
         head = _head(context, maker, features_ND, labels_N, "fitting a ridge head")
     sharpness = fit_sharpness(head.outputs_NC, labels_N, class_weights(labels_N))
+    signals = _signals(features_ND, labels_N, head, sharpness)
+    trust_N = trust_after(find_label_errors(signals), labels_N)
+    if trust_N is not None:
+        activity = "fitting a second head, to trusted labels"
+        second = _head(context, maker, features_ND, labels_N, activity, trust_N)
+        weights_N = class_weights(labels_N, trust_N)
+        second_sharpness = fit_sharpness(second.outputs_NC, labels_N, weights_N)
+        second_errors_NC = _errors(second, second_sharpness, labels_N)
+        signals = replace(signals, second_errors_NC=second_errors_NC)
     facts = {
         "proxy": str(question.proxy),
         "features": "+".join(kinds),
@@ -137,10 +153,11 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
         "accuracy": head.accuracy,
         "penalty": head.penalty,
         "sharpness": sharpness,
+        "distrusted": 0 if trust_N is None else int((trust_N < 1).sum()),
         "tried": [one.facts for one in tried],
         "seconds": monotonic() - started,
     }
-    return Proxied(_signals(features_ND, labels_N, head, sharpness), facts)
+    return Proxied(signals, facts)
 
 
 @dataclass(frozen=True)
@@ -183,7 +200,12 @@ class _Trials:
 
 
 def _head(
-    context: Context, maker: FeatureMaker, features_ND: Tensor, labels_N: Tensor, activity: str
+    context: Context,
+    maker: FeatureMaker,
+    features_ND: Tensor,
+    labels_N: Tensor,
+    activity: str,
+    trust_N: Tensor | None = None,
 ) -> LeaveOneOut:
     device = context.device
     head = leave_one_out(
@@ -191,6 +213,7 @@ def _head(
         labels_N.to(device),
         len(context.dataset.class_names),
         generator=derive_generator(maker.question.config.seed, "ridge sample"),
+        trust_N=None if trust_N is None else trust_N.to(device),
         on_progress=context.progress(activity),
     )
     return LeaveOneOut(head.outputs_NC.cpu(), head.accuracy, head.penalty, head.accuracies)
@@ -198,12 +221,18 @@ def _head(
 
 def _signals(features_ND: Tensor, labels_N: Tensor, head: LeaveOneOut, sharpness: float) -> Signals:
     """The features are scaled where they are."""
+    scaling = scaling_of(features_ND, class_weights(labels_N))
+    for rows in row_blocks(len(labels_N), 8 * features_ND.shape[1]):
+        features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
+    return Signals(_errors(head, sharpness, labels_N), features_ND, labels_N, has_bias=True)
+
+
+def _errors(head: LeaveOneOut, sharpness: float, labels_N: Tensor) -> Tensor:
+    """Calibrated chances minus one-hot; N x C, in as many digits as there is room for."""
     num_examples, num_classes = head.outputs_NC.shape
     dtype = STORAGE_LIMITS.error_dtype(num_examples * num_classes)
     errors_NC = torch.empty(num_examples, num_classes, dtype=dtype)
-    scaling = scaling_of(features_ND, class_weights(labels_N))
-    for rows in row_blocks(num_examples, 8 * (num_classes + features_ND.shape[1])):
+    for rows in row_blocks(num_examples, 8 * num_classes):
         logits_BC = head.outputs_NC[rows].double() * sharpness
         errors_NC[rows] = errors_of(logits_BC, labels_N[rows]).to(dtype)
-        features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
-    return Signals(errors_NC, features_ND, labels_N, has_bias=True)
+    return errors_NC

@@ -162,5 +162,6 @@ STRATEGY = Strategy(
     paper="",
     cost="N (C + d) + N^2 d / C",
     needs=SIGNALS | {Need.COPIES},
+    revision=1,
     proxy="auto",
 )
