@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
+from lipt.common.data import open_dataset
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.images.formats import ImageFormat
@@ -24,6 +25,8 @@ from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import Facts, proxied_signals
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.diagnosis.label_errors import find_label_errors
+from lipt.coordinator.diagnosis.second_look import trust_after
 from lipt.coordinator.proxies.patches import draw_filters, patch_features
 from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.proxies.ridge import leave_one_out
@@ -92,6 +95,33 @@ def test_errors_and_features_are_those_of_the_head(context: Context, ask: Any) -
     # Scaled: where the classes are nearly even, mean 0 and deviation 1.
     spread_D = signals.features_ND.std(dim=0)
     torch.testing.assert_close(spread_D[spread_D > 0].mean(), torch.tensor(1.0), rtol=0.05, atol=0)
+
+
+def test_where_labels_are_surely_wrong_a_second_head_is_taught_by_the_others(
+    weights: BlobName, tmp_path: Path
+) -> None:
+    context = Context(digits_settings(tmp_path, "digits-mislabelled"), report=lambda *_: None)
+    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), weights)
+    first, facts = proxied_signals(context, question)
+    labels_N = context.dataset.labels_N
+    trust_N = trust_after(find_label_errors(replace(first, second_errors_NC=None)), labels_N)
+    assert trust_N is not None
+    assert facts["distrusted"] == int((trust_N < 1).sum()) > 0
+    assert first.second_errors_NC is not None
+    # Of examples without a say the second head knows better than their labels.
+    wrong_N = labels_N != open_dataset("digits-train").labels_N
+    suggested_N = find_label_errors(first).suggested_N
+    assert float((suggested_N[wrong_N] != labels_N[wrong_N]).double().mean()) > 0.9
+    # What was kept on disk is what was computed.
+    again, _ = proxied_signals(context, question)
+    assert again.second_errors_NC is not None
+    assert torch.equal(again.second_errors_NC, first.second_errors_NC)
+
+
+def test_there_is_one_head_where_labels_are_right(ask: Any) -> None:
+    signals, facts = ask("ridge:patches")
+    assert signals.second_errors_NC is None
+    assert facts["distrusted"] == 0
 
 
 def test_learners_are_side_by_side(ask: Any, trajectories: Trajectories) -> None:
