@@ -32,6 +32,7 @@ from benchmarks.value.originals import DATA, HELD_OUT
 from benchmarks.value.results import Results
 from benchmarks.value.running import run
 from benchmarks.value.settings import SETTINGS
+from lipt.trainer.cli.demo.processes import ending_in_order
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "results" / "value"
@@ -129,4 +130,5 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ending_in_order():
+        sys.exit(main())
