@@ -134,6 +134,12 @@ def test_a_head_that_is_seldom_wrong_is_believed_at_any_fraction() -> None:
     assert (plan.method, plan.left_out_C) == ("random", (0.08, 0.02))
 
 
+def test_of_a_class_that_it_does_not_know_an_accurate_head_is_not_believed() -> None:
+    # Rare in a long tail, say: right on 90% in the mean over classes all the same.
+    rare = replace(CLEAN, errors_C=(0.01, 0.15), training="converged", fraction=0.5)
+    assert make_plan(rare).left_out_C == (0.01, 0.0)
+
+
 def test_facility_location_never_looks_at_what_is_trusted_least() -> None:
     nearly_many = replace(CLEAN, fraction=0.099, training="converged")
     assert make_plan(nearly_many).method == "facility_location"
