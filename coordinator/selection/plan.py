@@ -96,12 +96,14 @@ class Plan:
     """What is left out, and how the rest is drawn from.
 
     left_out_C: share of each class that is left out, its least trusted labels.
+    wrong_C: share of each class that is left out as wrong: no part of the class's quota.
     method: facility location on the features, or random.
     why: in a sentence.
     leaves_out_copies: whether one of each picture is enough.
     """
 
     left_out_C: tuple[float, ...]
+    wrong_C: tuple[float, ...]
     method: Literal["facility_location", "random"]
     why: str
     leaves_out_copies: bool = False
@@ -123,13 +125,18 @@ def _by_labels(evidence: Evidence) -> Plan:
     if evidence.skill < _SKILL:
         return Plan(
             nothing,
+            nothing,
             "random",
             f"a head on the proxy's features is right on {evidence.accuracy:.1%} of the labels "
             "that it has not seen, too few to go by: class-balanced random",
         )
-    left_out_C = tuple(
-        min(_MOST, max(_strictness(evidence, error) * error, min(error, wrong)))
+    wrong_C = tuple(
+        min(_MOST, error, wrong)
         for error, wrong in zip(evidence.errors_C, _wrong_for_sure(evidence), strict=True)
+    )
+    left_out_C = tuple(
+        min(_MOST, max(_strictness(evidence, error) * error, wrong))
+        for error, wrong in zip(evidence.errors_C, wrong_C, strict=True)
     )
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
     least = f"without the {_mean(evidence, left_out_C):.0%} whose labels are trusted least"
@@ -137,14 +144,15 @@ def _by_labels(evidence: Evidence) -> Plan:
     few = evidence.fraction < _REPRESENTED and chosen
     if few:
         why = f"to keep {kept}: of each class those that represent it, {least}"
-        return Plan(left_out_C, "facility_location", why)
+        return Plan(left_out_C, wrong_C, "facility_location", why)
     if any(left_out_C):
-        return Plan(left_out_C, "random", f"to keep {kept}: class-balanced random, {least}")
+        why = f"to keep {kept}: class-balanced random, {least}"
+        return Plan(left_out_C, wrong_C, "random", why)
     why = (
         f"no gain is known of choosing {kept} where labels are right and main training is "
         f"{evidence.training}: class-balanced random"
     )
-    return Plan(nothing, "random", why)
+    return Plan(nothing, nothing, "random", why)
 
 
 def _wrong_for_sure(evidence: Evidence) -> tuple[float, ...]:
