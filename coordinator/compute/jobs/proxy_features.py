@@ -85,10 +85,10 @@ class FeatureMaker:
         return len(trajectories.learners) if trajectories is not None else 0
 
     @property
-    def backbone_digest(self) -> str | None:
-        """Of the backbone's weights, where there is one."""
+    def backbone_identity(self) -> str | None:
+        """What stands for the backbone, where there is one."""
         backbone = self._context.backbone
-        return backbone.digest if backbone is not None else None
+        return backbone.identity if backbone is not None else None
 
     def require(self, proxy: Proxy) -> None:
         """Refuse a proxy whose features are not all there.

@@ -69,7 +69,7 @@ class SelectSubset:
     preset: str | None = None
     # What signals are computed with, where it is not the weights with their own head.
     proxy: str | None = None
-    # The operator's network, where the proxy may look at it.
+    # What stands for the operator's network, where the proxy may look at it.
     backbone: str | None = None
 
     def run(self, context: Context) -> Selected:
