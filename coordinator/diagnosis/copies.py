@@ -9,39 +9,28 @@ Images are alike where their pixels correlate to 0.96 at the best of nine places
 apart; only those are compared whose thumbnails have a cosine of 0.85. A larger move, a turn
 or a mirror image is overlooked, and a fine difference in a large image is not seen. Features
 alone do not tell copies: of 10,000 different images of cifar10-jpeg 13,773 pairs reach a
-cosine of 0.8 on patches (flat skies, lone ships), against 10 pairs by their pixels.
+cosine of 0.8 on patches (flat skies, lone ships), against 10 pairs by their pixels. So rows of
+numbers, which are no pictures, are copies only where they are equal.
 
-Where there are no images, examples are alike by the cosine of their centred, scaled features.
-Candidates are then found among projections on random directions, whose cosine c has a
-deviation of (1 - c^2) / sqrt(M): four of them as a margin overlook one in 30,000 of the pairs
-that only just are alike. Time is N^2 M / 2; memory is N M, whatever D is.
-
-Shapes: N examples, U different ones, D features, M directions, B examples of a block, K that
-stand for a picture, P pairs.
-Source: random projections, Johnson and Lindenstrauss 1984.
+Shapes: N examples, U different ones, M numbers of a sketch, B examples of a block, K that stand
+for a picture, P pairs.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lipt.coordinator.diagnosis.pictures import Pictures, aligned_correlation
-from lipt.coordinator.proxies.gram_sums import scaling_of
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.stored import load_tensors, save_tensors
 
 PICTURES_ALIKE = 0.96
 _THUMBNAILS_ALIKE = 0.85
-FEATURES_ALIKE = 0.95
-_NUM_DIRECTIONS = 128
-_DEVIATIONS = 4.0
 _BLOCK = 512
 _TILE = 8192
 
@@ -123,40 +112,9 @@ def likeness_of_pictures(
     )
 
 
-def likeness_of_features(
-    features_ND: Tensor, *, generator: torch.Generator, threshold: float = FEATURES_ALIKE
-) -> Likeness:
-    """Compare examples by the cosine of their centred and scaled features.
-
-    Args:
-        features_ND: any floating type, finite.
-        generator: draws the directions.
-        threshold: of the cosine, in (0, 1].
-    """
-    rows_of = _rows_of(features_ND)
-    num_features = features_ND.shape[1]
-
-    def alike(left_P: Tensor, right_P: Tensor) -> Tensor:
-        full_P = torch.empty(len(left_P))
-        for pairs in row_blocks(len(left_P), 16 * num_features):
-            full_P[pairs] = (rows_of(left_P[pairs]) * rows_of(right_P[pairs])).sum(dim=-1)
-        return full_P >= threshold
-
-    plain = Likeness(rows_of, threshold - 1e-4, alike, threshold)
-    if num_features <= _NUM_DIRECTIONS:
-        return plain
-    directions_DM = torch.randn(num_features, _NUM_DIRECTIONS, generator=generator)
-    margin = _DEVIATIONS * (1 - threshold**2) / math.sqrt(_NUM_DIRECTIONS)
-    return replace(
-        plain,
-        sketches_of=lambda ids_B: functional.normalize(rows_of(ids_B) @ directions_DM, dim=-1),
-        near=plain.near - margin,
-    )
-
-
 def find_copies(
     digests: Sequence[bytes],
-    likeness: Likeness,
+    likeness: Likeness | None,
     *,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Copies:
@@ -164,12 +122,15 @@ def find_copies(
 
     Args:
         digests: equal for examples that are the same; N.
-        likeness: of examples that are not.
+        likeness: of examples that are not; None where only equal ones are copies.
         on_progress: told how many of the different ones are compared.
     """
     numbers_N, first_U = _different(digests)
+    exact_N = first_U[numbers_N]
+    if likeness is None:
+        return Copies(exact_N, exact_N.clone(), threshold=1.0)
     kept_U = _kept(first_U, likeness, on_progress)
-    return Copies(first_U[kept_U][numbers_N], first_U[numbers_N], likeness.threshold)
+    return Copies(first_U[kept_U][numbers_N], exact_N, likeness.threshold)
 
 
 def _different(digests: Sequence[bytes]) -> tuple[Tensor, Tensor]:
@@ -216,22 +177,3 @@ def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int],
         num_kept += count
         on_progress(block.stop, num_different)
     return kept_U
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Features as cosines compare them: centred, scaled, of unit length."""
-
-    features_ND: Tensor
-    mean_D: Tensor
-    inverse_D: Tensor
-
-    def __call__(self, ids_B: Tensor) -> Tensor:
-        """Rows of some ids; B x D float32. What is all average stays zero: like nothing."""
-        rows_BD = self.features_ND[ids_B].float().sub_(self.mean_D).mul_(self.inverse_D)
-        return functional.normalize(rows_BD, dim=-1)
-
-
-def _rows_of(features_ND: Tensor) -> _Rows:
-    scaling = scaling_of(features_ND, torch.ones(len(features_ND), dtype=torch.float64))
-    return _Rows(features_ND, scaling.mean_D.float(), scaling.inverse_D.float())

@@ -6,7 +6,7 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.diagnosis.copies import Copies, find_copies, likeness_of_pictures
-from lipt.coordinator.diagnosis.pictures import look_at
+from lipt.coordinator.diagnosis.pictures import are_pictures, look_at
 
 
 def copies_of(context: Context, cpu_threads: int) -> Copies:
@@ -22,9 +22,10 @@ def copies_of(context: Context, cpu_threads: int) -> Copies:
         pictures = look_at(
             dataset.images, len(dataset), on_progress=context.progress("looking at all images")
         )
+        compare = are_pictures(dataset.image_shape)
         return find_copies(
             pictures.digests,
-            likeness_of_pictures(pictures, dataset.images),
+            likeness_of_pictures(pictures, dataset.images) if compare else None,
             on_progress=context.progress("looking for near copies"),
         )
 

@@ -25,6 +25,7 @@ from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.diagnosis.pictures import are_pictures
 from lipt.coordinator.proxies.patches import draw_filters, patch_features
 from lipt.coordinator.proxies.pooled import Loader, ModelBank
 from lipt.coordinator.proxies.proxy import Kind, Proxy
@@ -35,8 +36,6 @@ ValueT = TypeVar("ValueT")
 
 # Patches are drawn from as many images.
 _IMAGES_FOR_FILTERS = 5_000
-# Rows of fewer pixels are no pictures, and have no patches.
-_SMALLEST_PICTURE = 4
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class FeatureMaker:
         question, context = self.question, self._context
         there = {
             Kind.USER: question.features is not None,
-            Kind.PATCHES: min(context.dataset.image_shape[1:]) >= _SMALLEST_PICTURE,
+            Kind.PATCHES: are_pictures(context.dataset.image_shape),
             Kind.SOUP: question.weights is not None,
             Kind.LEARNERS: self.num_learners > 0,
             Kind.BACKBONE: context.settings.backbone is not None,

@@ -138,3 +138,14 @@ def test_copies_of_other_data_are_looked_for_anew(
     reports.clear()
     assert copies_of(context, cpu_threads=1).exact_N[60] == 50
     assert set(reports) == PARTS
+
+
+def test_rows_of_numbers_are_copies_only_where_they_are_equal(make_context: MakeContext) -> None:
+    context = make_context()
+    rows_NCHW = context.dataset.images(torch.arange(100)).view(100, 1, 1, 64)
+    labels_N, names = context.dataset.labels_N, context.dataset.class_names
+    vars(context)["dataset"] = in_memory("rows", names, labels_N, "rows' print", rows_NCHW)
+    copies = copies_of(context, cpu_threads=1)
+    # Row 9, a brighter row 4, is another row of numbers.
+    expected = [3 if row == 7 else row for row in range(100)]
+    assert copies.pictures_N.tolist() == copies.exact_N.tolist() == expected
