@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.data import open_dataset
-from lipt.coordinator.diagnosis.duplicates import find_duplicates, likeness_of_pictures
+from lipt.coordinator.diagnosis.copies import find_copies, likeness_of_pictures
 from lipt.coordinator.diagnosis.label_errors import find_label_errors, sure_suspects
 from lipt.coordinator.diagnosis.pictures import look_at
 from lipt.coordinator.diagnosis.second_look import trust_after
@@ -287,12 +287,9 @@ def duplicates(originals: Tensor, kind: str) -> dict[str, Any]:
     count = len(originals)
     started = time.process_time()
     pictures = look_at(lambda ids: images[ids], len(images))
-    quality_N = torch.ones(len(images))
     likeness = likeness_of_pictures(pictures, lambda ids: images[ids])
-    labels_N = torch.zeros(len(images), dtype=torch.int64)
-    found = find_duplicates(labels_N, quality_N, pictures.digests, likeness)
+    kept_N = find_copies(pictures.digests, likeness).pictures_N
     seconds = time.process_time() - started
-    kept_N = found.kept_N
     own = torch.arange(count)
     right = int((kept_N[count:] == kept_N[:count]).sum())
     # Two originals in one group, or a copy in another's.

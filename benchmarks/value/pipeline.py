@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.value.cells import Cell
 from benchmarks.value.served import VARIABLE, named
-from lipt.common.errors import LiptError
+from lipt.common.errors import LiptError, UnreachableError
 from lipt.common.states import RunState
 from lipt.trainer.cli.demo.processes import Children
 from lipt.trainer.client.client import Client
@@ -20,6 +20,8 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 
 _NUM_WORKERS = 2
+# Reading cifar10-jpeg takes minutes where other benches run beside this one.
+_START_SECONDS = 1800.0
 _SOURCE = "benchmarks.value.served:data"
 _RUN = "value"
 # The learners', whatever main training's is.
@@ -99,7 +101,7 @@ def pipeline(
         served = ["--data", _SOURCE, "--model", _MODEL, "--state-dir", str(place / "state")]
         where = ["--listen", "127.0.0.1:0", "--address-file", str(address_file)]
         children.start("coordinator", ["-m", "lipt.coordinator", *common, *served, *where])
-        address = _wait_for_address(children, address_file)
+        address = wait_for_address(children, address_file, log=place / "coordinator.log")
         for number in range(_NUM_WORKERS):
             cache = ["--cache-dir", str(place / f"cache-{number}"), "--name", f"worker-{number}"]
             joined = ["--coordinator", address]
@@ -123,8 +125,28 @@ def _learners(data: str, num_examples: int) -> dict[str, Any]:
     return learners
 
 
-def _wait_for_address(children: Children, file: Path) -> str:
+def wait_for_address(
+    children: Children, file: Path, *, log: Path, seconds: float = _START_SECONDS
+) -> str:
+    """Where the coordinator listens, as soon as it does.
+
+    Args:
+        children: the coordinator is one of them.
+        file: where it writes its address.
+        log: its own.
+        seconds: how long it may take.
+
+    Raises:
+        ProcessEndedError: a child has ended.
+        UnreachableError: the coordinator does not listen by then.
+    """
+    started = time.monotonic()
     while not (file.exists() and file.read_text().strip()):
         children.check()
+        if time.monotonic() - started > seconds:
+            raise UnreachableError(
+                f"the coordinator does not listen after {seconds:.0f} s. See {log} for what "
+                "it does, and whether the machine is busy."
+            )
         time.sleep(0.2)
     return file.read_text().strip()

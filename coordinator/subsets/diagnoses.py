@@ -22,7 +22,7 @@ from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
-from lipt.coordinator.proxies.proxy import Proxy
+from lipt.coordinator.proxies.proxy import Kind, Proxy
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
@@ -60,6 +60,7 @@ class Diagnoses:
         *,
         defaults: RunConfig,
         wall_clock: Callable[[], float],
+        backbone: str | None = None,
     ) -> None:
         self._store = store
         self._database = database
@@ -68,6 +69,7 @@ class Diagnoses:
         self._data = data
         self._defaults = defaults
         self._wall_clock = wall_clock
+        self._backbone = backbone
         self._flights = SingleFlight()
 
     async def get(self, query: DiagnosisQuery, on_progress: OnProgress) -> DiagnosisRecord:
@@ -126,6 +128,9 @@ class Diagnoses:
             "features": question.features and question.features.sha256,
             "versions": versions(),
         }
+        # Also that there is none: an older version's keys did not say whether there was.
+        if question.proxy.may_use(Kind.BACKBONE):
+            asked["backbone"] = self._backbone
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     async def _diagnose(
@@ -163,6 +168,7 @@ class Diagnoses:
                 "num_examples": self._data.num_examples,
             },
             "proxy": str(question.proxy),
+            "backbone": self._backbone if question.proxy.may_use(Kind.BACKBONE) else None,
             "features_sha256": question.features and question.features.sha256,
             "device": diagnosed.device,
             "versions": versions(),

@@ -238,7 +238,11 @@ class Subsets:
             "strategy": job.strategy,
             "preset": job.preset,
             "options": dict(job.options),
-            "proxy": {"proxy": job.proxy or str(SOUP), **(selected.proxy or {})},
+            "proxy": {
+                "proxy": job.proxy or str(SOUP),
+                **({"backbone": job.backbone} if job.backbone else {}),
+                **(selected.proxy or {}),
+            },
             "budget": job.budget,
             "balanced": job.balanced,
             "stopped_early": selected.stopped_early,
@@ -287,14 +291,18 @@ def _asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
         and subset.balanced == job.balanced
         and manifest.get("options") == dict(job.options)
         and manifest.get("budget") == job.budget
-        and _proxy_of(manifest) == (job.proxy or str(SOUP))
+        and _proxy_of(manifest) == (job.proxy or str(SOUP), job.backbone)
         and manifest.get("features_sha256") == (job.features and job.features.sha256)
     )
 
 
-def _proxy_of(manifest: Mapping[str, Any]) -> str:
-    """A stored subset's; an older version's subsets have no other than the soup."""
-    return str(manifest.get("proxy", {}).get("proxy", SOUP))
+def _proxy_of(manifest: Mapping[str, Any]) -> tuple[str, str | None]:
+    """A stored subset's, and the backbone that it may have looked at.
+
+    An older version's subsets have no other than the soup, or do not say which backbone.
+    """
+    proxy = manifest.get("proxy", {})
+    return str(proxy.get("proxy", SOUP)), proxy.get("backbone")
 
 
 def _key(run: RunRecord, job: SelectSubset) -> str:

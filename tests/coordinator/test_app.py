@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     ConfigError,
     DataError,
@@ -20,9 +21,11 @@ from lipt.common.errors import (
 )
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App
+from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
 from lipt.coordinator.subsets.service import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.coordinator.fakes import (
@@ -177,6 +180,29 @@ async def test_subsets_of_a_run_are_refused_by_a_coordinator_of_other_data_and_k
     assert compute.kinds == ["DescribeData"]
 
 
+async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path: Path) -> None:
+    file = tmp_path / "resnet18.safetensors"
+    settings = make_settings(tmp_path, backbone=f"torchvision:resnet18@{file}")
+
+    def diagnose(_: DiagnoseData) -> Diagnosed:
+        blobs = BlobStore(settings.state_dir, max_blob_bytes=2**20)
+        return Diagnosed(blobs.put_bytes(b"diagnosis"), "cpu")
+
+    kinds = []
+    for content in (b"first", b"second", b"first"):
+        file.write_bytes(content)
+        compute = pretraining(settings.state_dir)
+        compute.answers[DiagnoseData] = diagnose
+        async with opened(settings, compute) as app:
+            if not app.store.runs():
+                await complete(app)
+            await app.diagnoses.get(DiagnosisQuery(), lambda *_: None)
+            await app.subsets.get(replace(QUERY, proxy="auto"), lambda *_: None)
+        kinds.append(compute.kinds[-2:])
+    computed = ["DiagnoseData", "SelectSubset"]
+    assert kinds == [computed, computed, ["DescribeData"]]
+
+
 @pytest.mark.parametrize("end", ["ready", "cancelled"])
 async def test_run_that_has_ended_is_not_begun_again(tmp_path: Path, end: str) -> None:
     settings = make_settings(tmp_path)
@@ -204,6 +230,7 @@ async def test_run_that_has_ended_is_not_begun_again(tmp_path: Path, end: str) -
         ({"run": {"model": "resnet9"}}, DATA, UnknownNameError, "resnet9.*resnet8"),
         ({"run": {"model": "os.path:join"}}, DATA, ConfigError, "os.path:join"),
         ({}, DataError("there are no images."), DataError, "no images"),
+        ({"backbone": "torchvision:resnet18@/none"}, DATA, ConfigError, "/none cannot be read"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next(

@@ -103,7 +103,7 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
         if proxy.may_use(Kind.LEARNERS)
         else None,
         question.features if proxy.may_use(Kind.USER) else None,
-        maker.backbone_digest if proxy.may_use(Kind.BACKBONE) else None,
+        maker.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
     )
     with pinned_kernels(config.evaluation_threads):
         kept = cached(

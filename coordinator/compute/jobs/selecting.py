@@ -17,7 +17,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.copies import near_copies
+from lipt.coordinator.compute.jobs.copies import copies_of
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import Facts, proxied_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
@@ -69,7 +69,7 @@ class SelectSubset:
     preset: str | None = None
     # What signals are computed with, where it is not the weights with their own head.
     proxy: str | None = None
-    # The operator's network, where the proxy may look at it.
+    # What stands for the operator's network, where the proxy may look at it.
     backbone: str | None = None
 
     def run(self, context: Context) -> Selected:
@@ -124,8 +124,8 @@ class SelectSubset:
         if Need.DYNAMICS in needs and self.trajectories is not None:
             signals = replace(signals, dynamics=self._dynamics(context, self.trajectories))
         if Need.COPIES in needs:
-            pictures_N = near_copies(context, self.config.evaluation_threads)
-            signals = replace(signals, pictures_N=pictures_N)
+            copies = copies_of(context, self.config.evaluation_threads)
+            signals = replace(signals, pictures_N=copies.pictures_N)
         if Need.VALIDATION in needs:
             ids = context.split(self.config).validation_ids
             signals = replace(signals, validation=signals.take(ids) if len(ids) else None)

@@ -33,11 +33,26 @@ HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
 class World:
     """The subsets of one run that is ready: the first examples, or others for other weights."""
 
-    subsets: Subsets
+    store: RunStore
     compute: FakeCompute
     database: Database
     blobs: BlobStore
     stopped_early: str = ""
+
+    def __post_init__(self) -> None:
+        self.restart(backbone=None)
+
+    def restart(self, backbone: str | None) -> None:
+        """Another coordinator of the same state, with that backbone."""
+        self.subsets = Subsets(
+            self.store,
+            self.database,
+            self.blobs,
+            self.compute.process,
+            DATA,
+            wall_clock=lambda: 1.0,
+            backbone=backbone,
+        )
 
     def select(self, job: SelectSubset) -> Selected:
         first = job.weights.size_bytes
@@ -76,11 +91,10 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
     store = RunStore(database)
     await store.add(run)
     compute = FakeCompute({RecheckSubset: HOLDS})
-    subsets = Subsets(store, database, blobs, compute.process, DATA, wall_clock=lambda: 1.0)
-    world = World(subsets, compute, database, blobs)
+    world = World(store, compute, database, blobs)
     compute.answers[SelectSubset] = world.select
     yield world
-    await subsets.stop()
+    await world.subsets.stop()
 
 
 async def test_a_subset_is_computed_once(world: World) -> None:
@@ -302,6 +316,34 @@ async def test_what_a_proxy_came_to_stands_in_the_manifest(world: World) -> None
     facts = {"proxy": "ridge:patches", "accuracy": 0.75}
     world.compute.answers[SelectSubset] = lambda job: replace(world.select(job), proxy=facts)
     assert (await world.ask(proxy="ridge:patches")).subset.manifest["proxy"] == facts
+
+
+@pytest.mark.parametrize(
+    ("proxy", "computed"), [("auto", 3), ("ridge:backbone", 3), ("ridge:patches", 1), ("soup", 1)]
+)
+async def test_a_subset_with_another_backbone_is_another_one(
+    world: World, proxy: str, computed: int
+) -> None:
+    seen = []
+    for backbone in (None, "resnet18@aa", "resnet18@bb", "resnet18@aa"):
+        world.restart(backbone)
+        seen.append((await world.ask(proxy=proxy)).subset)
+    assert len(world.compute.jobs) == len({subset.key for subset in seen}) == computed
+    assert seen[1] == seen[3]
+    looked_at = [subset.manifest["proxy"].get("backbone") for subset in seen]
+    expected = [None, "resnet18@aa", "resnet18@bb", "resnet18@aa"]
+    assert looked_at == (expected if computed > 1 else [None] * 4)
+
+
+@pytest.mark.parametrize(("backbone", "kept"), [("resnet18@aa", True), ("resnet18@bb", False)])
+async def test_the_previous_subset_is_not_kept_over_another_backbone(
+    world: World, backbone: str, kept: bool
+) -> None:
+    world.restart("resnet18@aa")
+    first = (await world.ask(proxy="auto")).subset
+    world.restart(backbone)
+    query = {"weights": world.upload(b"later weights"), "previous": first.digest}
+    assert (await world.ask(proxy="auto", **query)).kept == kept
 
 
 @pytest.mark.parametrize("proxy", ["ridge:learners", "auto"])
