@@ -12,8 +12,9 @@ from lipt.common.blobs.messages import blob_from_proto
 from lipt.common.subsets.difference import Difference, Examples
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.coordinator.subsets.sending import Sending
-from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
+from lipt.coordinator.subsets.service import Answer, Subsets
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 

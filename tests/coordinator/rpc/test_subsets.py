@@ -16,8 +16,9 @@ from lipt.coordinator.rpc import answering
 from lipt.coordinator.rpc.subsets import SubsetService
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.state.records import SubsetRecord
+from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.coordinator.subsets.sending import Sending
-from lipt.coordinator.subsets.service import Answer, SubsetQuery
+from lipt.coordinator.subsets.service import Answer
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 from tests.serving import serving

@@ -21,7 +21,8 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
+from lipt.coordinator.subsets.questions import SubsetQuery
+from lipt.coordinator.subsets.service import Answer, Subsets
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
