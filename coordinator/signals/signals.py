@@ -33,7 +33,7 @@ class Signals:
     errors_NC: softmax - onehot; N x 0 where the strategy does not look at them. float32,
         or float16 where all examples together would be too large: read it in blocks.
     features_ND: what enters the last layer, likewise.
-    labels_N: int64.
+    labels_N: int64; zeros where no label may be looked at.
     gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     dynamics: how the learners came to see the examples, where that was asked for.
@@ -134,3 +134,8 @@ def labels_only(labels_N: Tensor) -> Signals:
     """Signals for strategies that look at nothing but the labels."""
     empty = torch.empty(len(labels_N), 0)
     return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N)
+
+
+def unlabelled(num_examples: int) -> Signals:
+    """Signals where nothing is known of any label: all examples are of one class."""
+    return labels_only(torch.zeros(num_examples, dtype=torch.int64))

@@ -16,6 +16,7 @@ from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.proxies.proxy import SOUP, Kind, Proxy
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.selection.without_labels import Labels, without_labels
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.ready_runs import trajectories_of
 
@@ -40,6 +41,8 @@ class SubsetQuery:
     preset: str = ""
     # What signals are computed with; the strategy's default where empty.
     proxy: str = ""
+    # Whether labels may enter the choice; they may where empty.
+    labels: str = ""
 
 
 def job_of(
@@ -54,8 +57,8 @@ def job_of(
         backbone: the operator's network, where there is one.
 
     Raises:
-        BudgetError, UnknownNameError, StrategyOptionError, ProxyError, SignalsError: what is
-            asked for cannot be.
+        BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
+            SignalsError: what is asked for cannot be.
     """
     weights = query.weights or run.pretrained_weights
     if run.image is None or weights is None:
@@ -67,11 +70,24 @@ def job_of(
         budget=query.budget,
         num_examples=num_examples,
     )
-    given = preset.options(budget / num_examples, query.options)
-    options = strategy.parse_options(given)
-    balanced = preset.balanced if query.balanced is None else query.balanced
-    needs = strategy.needs_for(options)
-    proxy = Proxy.parse(query.proxy or strategy.proxy)
+    labels = Labels.parse(query.labels)
+    given: Mapping[str, str] = preset.options(budget / num_examples, query.options)
+    if labels is Labels.NONE:
+        unlabelled = without_labels(
+            strategy,
+            given,
+            balanced=query.balanced,
+            proxy=query.proxy,
+            own_features=query.features is not None,
+            own_weights=query.weights is not None,
+        )
+        given, proxy, balanced = unlabelled.options, unlabelled.proxy, False
+    else:
+        proxy = Proxy.parse(query.proxy or strategy.proxy)
+        balanced = strategy.resolve_balance(
+            preset.balanced if query.balanced is None else query.balanced
+        )
+    needs = strategy.needs_for(strategy.parse_options(given))
     if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
         proxy = SOUP
     return SelectSubset(
@@ -80,7 +96,7 @@ def job_of(
         weights=weights,
         strategy=strategy.name,
         budget=budget,
-        balanced=strategy.resolve_balance(balanced),
+        balanced=balanced,
         options=tuple(sorted(given.items())),
         preset=query.preset or None,
         features=query.features,
@@ -88,6 +104,7 @@ def job_of(
         shards=_shards(run) if Need.DYNAMICS in needs else None,
         proxy=None if proxy.is_own_head else str(proxy),
         backbone=backbone if proxy.may_use(Kind.BACKBONE) else None,
+        labels=None if labels is Labels.GIVEN else labels,
     )
 
 

@@ -27,6 +27,7 @@ from lipt.coordinator.proxies.proxy import SOUP
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.selection.registry import find_strategy
+from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.questions import SubsetQuery, job_of
@@ -82,7 +83,8 @@ class Subsets:
         Raises:
             RunNotReadyError: there is no theta_p yet.
             DataError: the run was made on another data set.
-            BudgetError, UnknownNameError, StrategyOptionError: what is asked for cannot be.
+            BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
+                SignalsError: what is asked for cannot be.
         """
         run = find_ready(self._store, query.run, self._data)
         job = job_of(run, query, self._data.num_examples, backbone=self._backbone)
@@ -180,7 +182,8 @@ class Subsets:
             "strategy": job.strategy,
             "preset": job.preset,
             "options": dict(job.options),
-            "proxy": {"proxy": job.proxy or str(SOUP), **(selected.proxy or {})},
+            "labels": str(job.labels or Labels.GIVEN),
+            "proxy": {"proxy": _proxy(job), **(selected.proxy or {})},
             "budget": job.budget,
             "balanced": job.balanced,
             "stopped_early": selected.stopped_early,
@@ -191,6 +194,11 @@ class Subsets:
             "versions": versions(),
             "costs": {**run.all_costs, "selection_seconds": seconds},
         }
+
+
+def _proxy(job: SelectSubset) -> str | None:
+    """What its signals are computed with; None where neither a head nor a soup has a say."""
+    return job.proxy or (str(SOUP) if job.labels is None else None)
 
 
 def _asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:

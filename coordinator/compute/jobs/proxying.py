@@ -9,8 +9,8 @@ Shapes: N examples, C classes, D features.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -31,7 +31,7 @@ from lipt.coordinator.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.coordinator.proxies.side_by_side import side_by_side
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.compute import errors_of
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, unlabelled
 from lipt.coordinator.signals.stored import STORAGE_LIMITS, load_tensors, save_tensors
 
 Facts = Mapping[str, Any]
@@ -78,6 +78,30 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
         FeaturesError: the request's features cannot be read.
         SignalsError: features are not finite.
     """
+    return _kept("proxied", context, question, _compute)
+
+
+def proxied_features(context: Context, question: ProxyQuestion) -> tuple[Signals, Facts]:
+    """The proxy's features alone, without a head: no label is looked at.
+
+    All examples are of one class, and there are no errors.
+
+    Args:
+        context: has the data.
+        question: its proxy names features.
+
+    Raises:
+        ProxyError, FeaturesError, SignalsError: as `proxied_signals`.
+    """
+    return _kept("features", context, question, _compute_features)
+
+
+def _kept(
+    kind: str,
+    context: Context,
+    question: ProxyQuestion,
+    compute: Callable[[Context, ProxyQuestion, FeatureMaker], Proxied],
+) -> tuple[Signals, Facts]:
     maker = FeatureMaker(context, question)
     maker.require(question.proxy)
     config, proxy = question.config, question.proxy
@@ -101,10 +125,10 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
     with pinned_kernels(config.evaluation_threads):
         kept = cached(
             context.signals_dir,
-            "proxied",
+            kind,
             depends_on,
             load=Proxied.load,
-            compute=lambda: _compute(context, question, maker),
+            compute=lambda: compute(context, question, maker),
         )
     return kept.signals, kept.facts
 
@@ -122,18 +146,11 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
     if trials is not None and len(trials.ids_N) == len(labels_N):
         features_ND, head = trials.features_of(kinds), trials.heads[kinds]
     else:
-        features_ND = side_by_side(
-            [maker.extractor(kind) for kind in kinds],
-            context.dataset,
-            torch.arange(len(labels_N)),
-            on_progress=context.progress(f"computing features ({'+'.join(kinds)})"),
-        )
+        features_ND = _features_of_all(context, maker, kinds)
         head = _head(context, maker, features_ND, labels_N, "fitting a ridge head")
     sharpness = fit_sharpness(head.outputs_NC, labels_N, class_weights(labels_N))
     facts = {
-        "proxy": str(question.proxy),
-        "features": "+".join(kinds),
-        "num_features": features_ND.shape[1],
+        **_facts_of(question, kinds, features_ND),
         "accuracy": head.accuracy,
         "penalty": head.penalty,
         "sharpness": sharpness,
@@ -141,6 +158,35 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
         "seconds": monotonic() - started,
     }
     return Proxied(_signals(features_ND, labels_N, head, sharpness), facts)
+
+
+def _compute_features(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> Proxied:
+    started = monotonic()
+    kinds = question.proxy.features
+    if not kinds:
+        raise ValueError(f"the proxy {question.proxy} names no features")
+    features_ND = _features_of_all(context, maker, kinds)
+    signals = unlabelled(len(features_ND))
+    _scale(features_ND, signals.labels_N)
+    facts = {**_facts_of(question, kinds, features_ND), "seconds": monotonic() - started}
+    return Proxied(replace(signals, features_ND=features_ND), facts)
+
+
+def _features_of_all(context: Context, maker: FeatureMaker, kinds: tuple[Kind, ...]) -> Tensor:
+    return side_by_side(
+        [maker.extractor(kind) for kind in kinds],
+        context.dataset,
+        torch.arange(len(context.dataset)),
+        on_progress=context.progress(f"computing features ({'+'.join(kinds)})"),
+    )
+
+
+def _facts_of(question: ProxyQuestion, kinds: tuple[Kind, ...], features_ND: Tensor) -> Facts:
+    return {
+        "proxy": str(question.proxy),
+        "features": "+".join(kinds),
+        "num_features": features_ND.shape[1],
+    }
 
 
 @dataclass(frozen=True)
@@ -197,13 +243,18 @@ def _head(
 
 
 def _signals(features_ND: Tensor, labels_N: Tensor, head: LeaveOneOut, sharpness: float) -> Signals:
-    """The features are scaled where they are."""
     num_examples, num_classes = head.outputs_NC.shape
     dtype = STORAGE_LIMITS.error_dtype(num_examples * num_classes)
     errors_NC = torch.empty(num_examples, num_classes, dtype=dtype)
-    scaling = scaling_of(features_ND, class_weights(labels_N))
-    for rows in row_blocks(num_examples, 8 * (num_classes + features_ND.shape[1])):
+    for rows in row_blocks(num_examples, 8 * num_classes):
         logits_BC = head.outputs_NC[rows].double() * sharpness
         errors_NC[rows] = errors_of(logits_BC, labels_N[rows]).to(dtype)
-        features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
+    _scale(features_ND, labels_N)
     return Signals(errors_NC, features_ND, labels_N, has_bias=True)
+
+
+def _scale(features_ND: Tensor, labels_N: Tensor) -> None:
+    """Centre and scale the features where they are; every class has the same say."""
+    scaling = scaling_of(features_ND, class_weights(labels_N))
+    for rows in row_blocks(len(features_ND), 8 * features_ND.shape[1]):
+        features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
