@@ -33,7 +33,7 @@ class Signals:
     errors_NC: softmax - onehot; N x 0 where the strategy does not look at them. float32,
         or float16 where all examples together would be too large: read it in blocks.
     features_ND: what enters the last layer, likewise.
-    labels_N: int64.
+    labels_N: int64; zeros where no label may be looked at.
     second_errors_NC: of a second look by a head that was taught by trusted labels alone, where
         it was sure that others are wrong; likewise.
     gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
@@ -137,3 +137,8 @@ def labels_only(labels_N: Tensor) -> Signals:
     """Signals for strategies that look at nothing but the labels."""
     empty = torch.empty(len(labels_N), 0)
     return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N)
+
+
+def unlabelled(num_examples: int) -> Signals:
+    """Signals where nothing is known of any label: all examples are of one class."""
+    return labels_only(torch.zeros(num_examples, dtype=torch.int64))

@@ -26,7 +26,7 @@ from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWe
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
-from lipt.coordinator.subsets.service import SubsetQuery
+from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.coordinator.fakes import (
     DATA,

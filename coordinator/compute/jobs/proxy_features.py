@@ -105,7 +105,7 @@ class FeatureMaker:
             Kind.USER: "the request has no features of its own. Give them (--features FILE, or "
             "features=...), or leave `user` out.",
             Kind.PATCHES: f"the data's images of {channels}x{height}x{width} are no pictures to "
-            "take patches of. Leave `patches` out.",
+            "take patches of. Leave `patches` out, or give features of your own.",
             Kind.SOUP: "no run is named whose weights they could be of. Name one, or leave `soup` "
             "out.",
             Kind.LEARNERS: "the weights that are selected on are not what the run's learners "

@@ -10,7 +10,7 @@ Shapes: N examples, C classes, D features.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -34,7 +34,7 @@ from lipt.coordinator.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.coordinator.proxies.side_by_side import side_by_side
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.compute import errors_of
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, unlabelled
 from lipt.coordinator.signals.stored import STORAGE_LIMITS, load_tensors, save_tensors
 
 Facts = Mapping[str, Any]
@@ -83,6 +83,30 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
         FeaturesError: the request's features cannot be read.
         SignalsError: features are not finite.
     """
+    return _kept("proxied", context, question, _compute)
+
+
+def proxied_features(context: Context, question: ProxyQuestion) -> tuple[Signals, Facts]:
+    """The proxy's features alone, without a head: no label is looked at.
+
+    All examples are of one class, and there are no errors.
+
+    Args:
+        context: has the data.
+        question: its proxy names features.
+
+    Raises:
+        ProxyError, FeaturesError, SignalsError: as `proxied_signals`.
+    """
+    return _kept("features", context, question, _compute_features)
+
+
+def _kept(
+    kind: str,
+    context: Context,
+    question: ProxyQuestion,
+    compute: Callable[[Context, ProxyQuestion, FeatureMaker], Proxied],
+) -> tuple[Signals, Facts]:
     maker = FeatureMaker(context, question)
     maker.require(question.proxy)
     config, proxy = question.config, question.proxy
@@ -108,10 +132,10 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
     with pinned_kernels(config.evaluation_threads):
         kept = cached(
             context.signals_dir,
-            "proxied",
+            kind,
             depends_on,
             load=Proxied.load,
-            compute=lambda: _compute(context, question, maker),
+            compute=lambda: compute(context, question, maker),
         )
     return kept.signals, kept.facts
 
@@ -129,12 +153,7 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
     if trials is not None and len(trials.ids_N) == len(labels_N):
         features_ND, head = trials.features_of(kinds), trials.heads[kinds]
     else:
-        features_ND = side_by_side(
-            [maker.extractor(kind) for kind in kinds],
-            context.dataset,
-            torch.arange(len(labels_N)),
-            on_progress=context.progress(f"computing features ({'+'.join(kinds)})"),
-        )
+        features_ND = _features_of_all(context, maker, kinds)
         head = _head(context, maker, features_ND, labels_N, "fitting a ridge head")
     sharpness = fit_sharpness(head.outputs_NC, labels_N, class_weights(labels_N))
     signals = _signals(features_ND, labels_N, head, sharpness)
@@ -147,9 +166,7 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
         second_errors_NC = _errors(second, second_sharpness, labels_N)
         signals = replace(signals, second_errors_NC=second_errors_NC)
     facts = {
-        "proxy": str(question.proxy),
-        "features": "+".join(kinds),
-        "num_features": features_ND.shape[1],
+        **_facts_of(question, kinds, features_ND),
         "accuracy": head.accuracy,
         "penalty": head.penalty,
         "sharpness": sharpness,
@@ -158,6 +175,35 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
         "seconds": monotonic() - started,
     }
     return Proxied(signals, facts)
+
+
+def _compute_features(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> Proxied:
+    started = monotonic()
+    kinds = question.proxy.features
+    if not kinds:
+        raise ValueError(f"the proxy {question.proxy} names no features")
+    features_ND = _features_of_all(context, maker, kinds)
+    signals = unlabelled(len(features_ND))
+    _scale(features_ND, signals.labels_N)
+    facts = {**_facts_of(question, kinds, features_ND), "seconds": monotonic() - started}
+    return Proxied(replace(signals, features_ND=features_ND), facts)
+
+
+def _features_of_all(context: Context, maker: FeatureMaker, kinds: tuple[Kind, ...]) -> Tensor:
+    return side_by_side(
+        [maker.extractor(kind) for kind in kinds],
+        context.dataset,
+        torch.arange(len(context.dataset)),
+        on_progress=context.progress(f"computing features ({'+'.join(kinds)})"),
+    )
+
+
+def _facts_of(question: ProxyQuestion, kinds: tuple[Kind, ...], features_ND: Tensor) -> Facts:
+    return {
+        "proxy": str(question.proxy),
+        "features": "+".join(kinds),
+        "num_features": features_ND.shape[1],
+    }
 
 
 @dataclass(frozen=True)
@@ -220,11 +266,15 @@ def _head(
 
 
 def _signals(features_ND: Tensor, labels_N: Tensor, head: LeaveOneOut, sharpness: float) -> Signals:
-    """The features are scaled where they are."""
-    scaling = scaling_of(features_ND, class_weights(labels_N))
-    for rows in row_blocks(len(labels_N), 8 * features_ND.shape[1]):
-        features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
+    _scale(features_ND, labels_N)
     return Signals(_errors(head, sharpness, labels_N), features_ND, labels_N, has_bias=True)
+
+
+def _scale(features_ND: Tensor, labels_N: Tensor) -> None:
+    """Centre and scale the features where they are; every class has the same say."""
+    scaling = scaling_of(features_ND, class_weights(labels_N))
+    for rows in row_blocks(len(features_ND), 8 * features_ND.shape[1]):
+        features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
 
 
 def _errors(head: LeaveOneOut, sharpness: float, labels_N: Tensor) -> Tensor:

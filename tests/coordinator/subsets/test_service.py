@@ -12,7 +12,12 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import ProxyError, SignalsError, UnknownNameError
+from lipt.common.errors import (
+    InvalidRequestError,
+    ProxyError,
+    SignalsError,
+    UnknownNameError,
+)
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
@@ -21,7 +26,8 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
+from lipt.coordinator.subsets.questions import SubsetQuery
+from lipt.coordinator.subsets.service import Answer, Subsets
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
@@ -353,6 +359,55 @@ async def test_learners_are_given_where_they_led_to_the_weights(world: World, pr
     assert trajectories.initial_weights == BlobName.of(b"theta*")
     await world.ask(proxy=proxy, weights=world.upload(b"later weights"))
     assert world.compute.jobs[-1].trajectories is None
+
+
+async def test_whether_labels_may_enter_is_part_of_what_is_asked(world: World) -> None:
+    unlabelled = {"strategy": "kcenter", "labels": "none"}
+    given = (await world.ask(strategy="kcenter", balanced=False, proxy="ridge:patches")).subset
+    none = (await world.ask(**unlabelled)).subset
+    assert world.compute.jobs[-1].labels == "none"
+    assert none.key != given.key
+    assert (given.manifest["labels"], none.manifest["labels"]) == ("given", "none")
+    # Everything else is the same.
+    assert not none.balanced
+    assert none.manifest["proxy"] == given.manifest["proxy"] == {"proxy": "ridge:patches"}
+    assert none.manifest["options"] == {"space": "features"}
+    # What is resolved and what is given are one question.
+    again = await world.ask(**unlabelled, options={"space": "features"}, proxy="ridge:patches")
+    assert again.subset == none
+    assert world.compute.kinds == ["SelectSubset"] * 2
+
+
+async def test_labels_that_are_given_are_no_part_of_a_key(world: World) -> None:
+    # As of a client, and of a stored subset, from before one could choose without.
+    plain = (await world.ask()).subset
+    assert (await world.ask(labels="given")).subset == plain
+    job = world.compute.jobs[-1]
+    assert job.labels is None
+    manifest = {name: value for name, value in plain.manifest.items() if name != "labels"}
+    await world.database.save_subset(plain.changed(manifest=manifest))
+    assert (await world.ask()).subset.manifest == manifest
+    assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_without_labels_no_proxy_is_told_where_none_is_looked_at(world: World) -> None:
+    features = world.upload(b"features")
+    own = (await world.ask(strategy="kcenter", labels="none", features=features)).subset
+    assert own.manifest["proxy"] == {"proxy": None}
+    assert own.manifest["features_sha256"] == features.sha256
+    drawn = (await world.ask(strategy="uniform", labels="none", proxy="ridge:patches")).subset
+    assert drawn.manifest["proxy"] == {"proxy": None}
+    assert world.compute.jobs[-1].proxy is None
+
+
+async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(
+    world: World,
+) -> None:
+    with pytest.raises(InvalidRequestError, match="'crest' cannot choose with labels=none"):
+        await world.ask(labels="none")
+    with pytest.raises(InvalidRequestError, match="weights and labels=none"):
+        await world.ask(strategy="kcenter", labels="none", weights=world.upload(b"later weights"))
+    assert world.compute.kinds == []
 
 
 async def test_a_strategy_that_looks_at_labels_alone_has_no_proxy(world: World) -> None:

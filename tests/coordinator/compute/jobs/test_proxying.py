@@ -22,7 +22,7 @@ from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import proxying
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
-from lipt.coordinator.compute.jobs.proxying import Facts, proxied_signals
+from lipt.coordinator.compute.jobs.proxying import Facts, proxied_features, proxied_signals
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.diagnosis.label_errors import find_label_errors
@@ -209,6 +209,51 @@ def test_the_second_time_it_is_read_from_the_disk(
     assert same == facts
     assert torch.equal(second.errors_NC, first.errors_NC)
     assert torch.equal(second.features_ND, first.features_ND)
+
+
+def test_features_alone_need_neither_a_head_nor_a_label(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxying, "leave_one_out", None)
+    dataset = context.dataset
+    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
+    signals, facts = proxied_features(context, question)
+    generator = derive_generator(CONFIG.seed, "patches")
+    drawn = torch.randperm(len(dataset), generator=generator).sort().values
+    features_ND = patch_features(
+        dataset.images(drawn), draw_filters(dataset.images(drawn), generator=generator)
+    )
+    # Every example has the same say in the mean and the deviation, whatever its class.
+    deviation_D = features_ND.double().std(dim=0, unbiased=False)
+    varies_D = deviation_D > 1e-6
+    expected_ND = (features_ND.double() - features_ND.double().mean(dim=0)) / deviation_D
+    torch.testing.assert_close(
+        signals.features_ND[:, varies_D], expected_ND[:, varies_D].float(), rtol=0, atol=1e-3
+    )
+    assert signals.labels_N.tolist() == [0] * len(dataset)
+    assert signals.errors_NC.shape == (len(dataset), 0)
+    assert set(facts) == {"proxy", "features", "num_features", "seconds"}
+    assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")
+    assert facts["num_features"] == 2048
+
+
+def test_features_alone_are_read_from_the_disk_the_second_time(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CONFIG.model_copy(update={"seed": 6})
+    question = ProxyQuestion(config, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
+    first, facts = proxied_features(context, question)
+    monkeypatch.setattr(proxying, "side_by_side", None)
+    second, same = proxied_features(context, question)
+    assert same == facts
+    assert torch.equal(second.features_ND, first.features_ND)
+    assert torch.equal(second.labels_N, first.labels_N)
+
+
+def test_features_alone_of_what_is_not_there_are_refused(context: Context) -> None:
+    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:user"), NOWHERE)
+    with pytest.raises(ProxyError, match=r"Give them \(--features FILE"):
+        proxied_features(context, question)
 
 
 @pytest.mark.parametrize(
