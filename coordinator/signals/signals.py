@@ -34,8 +34,6 @@ class Signals:
         or float16 where all examples together would be too large: read it in blocks.
     features_ND: what enters the last layer, likewise.
     labels_N: int64; zeros where no label may be looked at.
-    second_errors_NC: of a second look by a head that was taught by trusted labels alone, where
-        it was sure that others are wrong; likewise.
     gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     dynamics: how the learners came to see the examples, where that was asked for.
@@ -43,6 +41,8 @@ class Signals:
         for strategies on pairs.
     pictures_N: int64, the same for examples that are near copies of each other, for
         strategies that keep one of them.
+    second_errors_NC: errors as of a second head, taught by the labels that are trusted, where it
+        is sure that others are wrong.
     validation: what is known of the run's validation examples, for strategies that look
         at the loss there. It stays whole in `take`.
     """
@@ -50,12 +50,12 @@ class Signals:
     errors_NC: Tensor
     features_ND: Tensor
     labels_N: Tensor
-    second_errors_NC: Tensor | None = None
     gradient_norms_N: Tensor | None = None
     has_bias: bool = True
     dynamics: Dynamics | None = None
     paired_features_NP: Tensor | None = None
     pictures_N: Tensor | None = None
+    second_errors_NC: Tensor | None = None
     validation: Signals | None = None
 
     def __len__(self) -> int:
