@@ -17,7 +17,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,9 +30,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.data import open_dataset
-from lipt.coordinator.diagnosis.duplicates import find_duplicates, likeness_of_pictures
+from lipt.coordinator.diagnosis.copies import find_copies, likeness_of_pictures
 from lipt.coordinator.diagnosis.label_errors import find_label_errors, sure_suspects
 from lipt.coordinator.diagnosis.pictures import look_at
+from lipt.coordinator.diagnosis.second_look import trust_after
 from lipt.coordinator.proxies.calibration import fit_sharpness
 from lipt.coordinator.proxies.gram_sums import class_weights
 from lipt.coordinator.proxies.patches import draw_filters, patch_features
@@ -148,7 +149,15 @@ def both_sides(
     head = leave_one_out(features_ND, labels_N, 10, generator=generator)
     sharpness = fit_sharpness(head.outputs_NC, labels_N, class_weights(labels_N))
     errors_NC = errors_of(head.outputs_NC.double() * sharpness, labels_N)
-    found = find_label_errors(Signals(errors_NC, features_ND, labels_N))
+    signals = Signals(errors_NC, features_ND, labels_N)
+    trust_N = trust_after(find_label_errors(signals), labels_N)
+    if trust_N is not None:
+        second = leave_one_out(features_ND, labels_N, 10, generator=generator, trust_N=trust_N)
+        weights_N = class_weights(labels_N, trust_N)
+        sharpness = fit_sharpness(second.outputs_NC, labels_N, weights_N)
+        second_NC = errors_of(second.outputs_NC.double() * sharpness, labels_N)
+        signals = replace(signals, second_errors_NC=second_NC)
+    found = find_label_errors(signals)
     seconds = time.process_time() - started
     sure = sure_suspects(found)
     rates = found.noise.overall
@@ -278,12 +287,9 @@ def duplicates(originals: Tensor, kind: str) -> dict[str, Any]:
     count = len(originals)
     started = time.process_time()
     pictures = look_at(lambda ids: images[ids], len(images))
-    quality_N = torch.ones(len(images))
     likeness = likeness_of_pictures(pictures, lambda ids: images[ids])
-    labels_N = torch.zeros(len(images), dtype=torch.int64)
-    found = find_duplicates(labels_N, quality_N, pictures.digests, likeness)
+    kept_N = find_copies(pictures.digests, likeness).pictures_N
     seconds = time.process_time() - started
-    kept_N = found.kept_N
     own = torch.arange(count)
     right = int((kept_N[count:] == kept_N[:count]).sum())
     # Two originals in one group, or a copy in another's.

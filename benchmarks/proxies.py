@@ -2,7 +2,7 @@
 
 Learners are trained as a worker trains them (n = 10, K = 10, B = 256, from random weights), and
 signals made as the coordinator makes them. "True" is how often a proxy's own prediction is the
-true class, AUC how well its margin of the given label tells right labels from wrong ones; "own"
+true class, AUC how well its quality of the given label tells right labels from wrong ones; "own"
 and "other" are the AUC of examples that some learner was trained on, and of all others.
 
     python benchmarks/proxies.py SOURCE [--examples 10000] [--noise 0.4] [--threads 1]
@@ -36,10 +36,11 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import proxied_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.diagnosis.label_errors import find_label_errors
 from lipt.coordinator.pretraining.sharding import draw_shards
 from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.signals.signals import Signals, probabilities_of
+from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.state.records import CommittedLearner
 from lipt.worker.training import compute_mode, train_on_shard
 
@@ -93,8 +94,9 @@ def main() -> None:
 
 
 def cut(dataset: Dataset, num_examples: int) -> Dataset:
-    """The first examples, as pixels in memory."""
-    ids_N = torch.arange(min(num_examples, len(dataset)))
+    """Some of the examples, drawn: files are often sorted by class. As pixels in memory."""
+    drawn = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
+    ids_N = drawn[:num_examples].sort().values
     return in_memory(
         dataset.source,
         dataset.class_names,
@@ -127,7 +129,8 @@ def train(
             config.model,
             len(dataset.class_names),
             image,
-            LearnersConfig(),
+            # The default is ResNet-18's.
+            LearnersConfig(learning_rate=0.2),
             config.augmentation,
             PruningMethod.NONE,
             density=1.0,
@@ -149,20 +152,20 @@ def train(
 
 
 def judged(signals: Signals, truth_N: Tensor, own_N: Tensor) -> list[str]:
-    """True-class accuracy, and AUC of the margin of all, own and other examples."""
-    chances_NC = probabilities_of(signals.errors_NC, signals.labels_N)
-    given_N1 = signals.labels_N[:, None]
-    others_NC = chances_NC.scatter(1, given_N1, -1)
-    margins_N = chances_NC.gather(1, given_N1)[:, 0] - others_NC.amax(dim=1)
+    """True-class accuracy, and AUC of the labels' quality of all, own and other examples."""
+    found = find_label_errors(signals)
     wrong_N = signals.labels_N != truth_N
-    right = float((chances_NC.argmax(dim=1) == truth_N).double().mean())
+    right = float((found.suggested_N == truth_N).double().mean())
     groups = (torch.ones_like(own_N), own_N, ~own_N)
-    return [f"{right:.1%}", *(f"{auc(margins_N[some], wrong_N[some]):.3f}" for some in groups)]
+    return [
+        f"{right:.1%}",
+        *(f"{auc(found.quality_N[some], wrong_N[some]):.3f}" for some in groups),
+    ]
 
 
-def auc(margins_N: Tensor, wrong_N: Tensor) -> float:
-    """How often a right label's margin is above a wrong one's."""
-    ranks_N = margins_N.argsort().argsort().double() + 1
+def auc(quality_N: Tensor, wrong_N: Tensor) -> float:
+    """How often a right label's quality is above a wrong one's."""
+    ranks_N = quality_N.argsort().argsort().double() + 1
     num_wrong, num_right = int(wrong_N.sum()), int((~wrong_N).sum())
     if not num_wrong or not num_right:
         return float("nan")

@@ -17,6 +17,7 @@ from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.dispatch.leases import steady_clock
+from lipt.coordinator.proxies.backbone import backbone_identity
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.own_data import hold_runs_of_other_data
 from lipt.coordinator.runs.repair import restore_inputs
@@ -68,6 +69,7 @@ async def open_app(
     Raises:
         StateError: the state directory is in use or cannot be written.
         DataError: the data set is missing or damaged.
+        ConfigError: the backbone's weights cannot be read.
         LiptError: the configured model cannot be built.
     """
     events = Events()
@@ -81,6 +83,9 @@ async def open_app(
         blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
         compute = make_compute(settings, events)
         stack.callback(compute.stop)
+        backbone = settings.backbone and await asyncio.to_thread(
+            backbone_identity, settings.backbone
+        )
         data = await compute.run(DescribeData(), _log_progress())
         store = RunStore(database)
         await store.load()
@@ -116,12 +121,17 @@ async def open_app(
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
         stack.push_async_callback(_end, expiry)
-        subsets = Subsets(
-            store, database, blobs, compute, data, wall_clock=time, backbone=settings.backbone
-        )
+        subsets = Subsets(store, database, blobs, compute, data, wall_clock=time, backbone=backbone)
         stack.push_async_callback(subsets.stop)
         diagnoses = Diagnoses(
-            store, database, blobs, compute, data, defaults=settings.run, wall_clock=time
+            store,
+            database,
+            blobs,
+            compute,
+            data,
+            defaults=settings.run,
+            wall_clock=time,
+            backbone=backbone,
         )
         stack.push_async_callback(diagnoses.stop)
         weights = RunWeights(store, blobs, compute)

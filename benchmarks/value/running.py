@@ -25,7 +25,7 @@ def run(cells: Sequence[Cell], results: Results, work: Path) -> None:
         dirty = make(setting, original(data).train, seed)
         dataset = as_dataset(dirty.images, data)
         test = as_dataset(original(data).test, data)
-        chosen, pretraining_seconds = _chosen(todo, work)
+        chosen, pretraining_seconds = _chosen(todo, work, len(dataset))
         for cell in todo:
             if cell.needs_service and cell not in chosen:
                 continue
@@ -60,13 +60,15 @@ def _as_chosen(same: Result, subset: Subset | None, pretraining_seconds: float) 
     )
 
 
-def _chosen(cells: Iterable[Cell], work: Path) -> tuple[dict[Cell, Subset], float]:
+def _chosen(
+    cells: Iterable[Cell], work: Path, num_examples: int
+) -> tuple[dict[Cell, Subset], float]:
     """The subsets that a coordinator chooses; one that cannot be had is named and left out."""
     asking = [cell for cell in cells if cell.needs_service]
     found: dict[Cell, Subset] = {}
     if not asking:
         return found, 0.0
-    with pipeline(*asking[0].pipeline, work) as served:
+    with pipeline(*asking[0].pipeline, work, num_examples=num_examples) as served:
         for cell in asking:
             try:
                 found[cell] = served.subset(cell)

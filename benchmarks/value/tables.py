@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from benchmarks.value.cells import Cell
+from benchmarks.value import searching
+from benchmarks.value.cells import BASELINE, SEARCH, Cell
 from benchmarks.value.originals import HELD_OUT
 from lipt.trainer.comparison.intervals import paired_difference
 
-BASELINE = "uniform_per_class"
 _HEADER = (
     *("setting", "kept", "strategy", "proxy", "accuracy", "to random (95% interval)"),
     *("wrong labels", "copies", "on the subset", "seeds"),
@@ -48,11 +48,14 @@ def page(results: Mapping[Cell, Mapping[str, Any]], wanted: Sequence[Cell]) -> s
     parts = [_INTRODUCTION]
     groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
     for cell in results:
+        if cell.recipe in SEARCH:
+            continue
         groups[cell.data, cell.recipe, cell.model].append(cell)
     for (data, recipe, model), cells in groups.items():
         held = " (held out of every decision)" if data in HELD_OUT else ""
         parts.append(f"## {data}, {recipe} main training of {model}{held}\n\n")
         parts.append("\n".join(_table(cells, results)) + "\n\n")
+    parts.append(searching.section(results))
     parts.append(f"## Missing\n\n{_missing(wanted, results)}\n")
     return "".join(parts)
 
@@ -105,7 +108,7 @@ def _difference(
 ) -> str:
     if row.strategy == BASELINE:
         return "-"
-    baseline = _values(rows.get(replace(row, strategy=BASELINE, proxy=""), {}), "accuracy")
+    baseline = _values(rows.get(row.baseline, {}), "accuracy")
     if not accuracies.keys() & baseline.keys():
         return "-"
     found = paired_difference(accuracies, baseline)
@@ -124,7 +127,8 @@ def _missing(wanted: Iterable[Cell], results: Mapping[Cell, Mapping[str, Any]]) 
     """What was planned and is not there, by table."""
     planned: dict[str, list[Cell]] = defaultdict(list)
     for cell in wanted:
-        planned[f"{cell.data}, {cell.recipe} main training of {cell.model}"].append(cell)
+        kind = "a search's" if cell.recipe in SEARCH else cell.recipe
+        planned[f"{cell.data}, {kind} main training of {cell.model}"].append(cell)
     lines = [
         f"- {title}: {missing:,} of {len(cells):,} trainings"
         for title, cells in planned.items()

@@ -1,66 +1,16 @@
-"""Duplicates: examples that are there twice, to the pixel or nearly so, and which one is kept.
+"""Duplicates: of the examples of one picture the best label is kept, the others are surplus.
 
-Examples are gone through from the best label to the worst. One that is like an example kept
-before is its duplicate, and else it is kept itself. So nothing chains: every duplicate is
-like the one that is kept for it, no two that are kept are alike, and in a group the best
-label stays.
-
-Images are alike where their pixels correlate to 0.96 at the best of nine places a pixel
-apart; only those are compared whose thumbnails have a cosine of 0.85. A larger move, a turn
-or a mirror image is overlooked, and a fine difference in a large image is not seen. Features
-alone do not tell duplicates: of 10,000 different images of cifar10-jpeg 13,773 pairs reach a
-cosine of 0.8 on patches (flat skies, lone ships), against 10 pairs by their pixels.
-
-Where there are no images, examples are alike by the cosine of their centred, scaled features.
-Candidates are then found among projections on random directions, whose cosine c has a
-deviation of (1 - c^2) / sqrt(M): four of them as a margin overlook one in 30,000 of the pairs
-that only just are alike. Time is N^2 M / 2; memory is N M, whatever D is.
-
-Shapes: N examples, U different ones, D features, M directions, B examples of a block, K kept,
-P pairs.
-Source: random projections, Johnson and Lindenstrauss 1984.
+Shapes: N examples.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from lipt.coordinator.diagnosis.pictures import Pictures, aligned_correlation
-from lipt.coordinator.proxies.gram_sums import scaling_of
-from lipt.coordinator.signals.blocks import row_blocks
-
-PICTURES_ALIKE = 0.96
-_THUMBNAILS_ALIKE = 0.85
-FEATURES_ALIKE = 0.95
-_NUM_DIRECTIONS = 128
-_DEVIATIONS = 4.0
-_BLOCK = 512
-_TILE = 8192
-
-# From P ids and P other ids: which of these pairs are alike.
-Alike = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Likeness:
-    """How examples are compared.
-
-    sketches_of: B unit rows of some ids, whose cosine is quick to compute.
-    near: the least cosine of two sketches of a pair that may be alike.
-    alike: decides about such pairs.
-    threshold: what it decides by, for people.
-    """
-
-    sketches_of: Callable[[Tensor], Tensor]
-    near: float
-    alike: Alike
-    threshold: float
+from lipt.coordinator.diagnosis.copies import Copies
 
 
 @dataclass(frozen=True)
@@ -94,157 +44,26 @@ class Duplicates:
         return sorted(groups.values(), key=lambda group: (-len(group), group[0]))
 
 
-def likeness_of_pictures(
-    pictures: Pictures,
-    images_of: Callable[[Tensor], Tensor],
-    *,
-    threshold: float = PICTURES_ALIKE,
-) -> Likeness:
-    """Compare images by their pixels.
-
-    Args:
-        pictures: of N examples.
-        images_of: from B ids, their images, uint8 B x C x H x W.
-        threshold: of the correlation at the best place, in (0, 1].
-    """
-
-    def alike(left_P: Tensor, right_P: Tensor) -> Tensor:
-        found_P = torch.empty(len(left_P), dtype=torch.bool)
-        for pairs in row_blocks(len(left_P), 1, _BLOCK):
-            left, right = images_of(left_P[pairs]), images_of(right_P[pairs])
-            found_P[pairs] = aligned_correlation(left, right) >= threshold
-        return found_P
-
-    return Likeness(
-        lambda ids_B: pictures.thumbnails_NP[ids_B], _THUMBNAILS_ALIKE, alike, threshold
-    )
-
-
-def likeness_of_features(
-    features_ND: Tensor, *, generator: torch.Generator, threshold: float = FEATURES_ALIKE
-) -> Likeness:
-    """Compare examples by the cosine of their centred and scaled features.
-
-    Args:
-        features_ND: any floating type, finite.
-        generator: draws the directions.
-        threshold: of the cosine, in (0, 1].
-    """
-    rows_of = _rows_of(features_ND)
-    num_features = features_ND.shape[1]
-
-    def alike(left_P: Tensor, right_P: Tensor) -> Tensor:
-        full_P = torch.empty(len(left_P))
-        for pairs in row_blocks(len(left_P), 16 * num_features):
-            full_P[pairs] = (rows_of(left_P[pairs]) * rows_of(right_P[pairs])).sum(dim=-1)
-        return full_P >= threshold
-
-    plain = Likeness(rows_of, threshold - 1e-4, alike, threshold)
-    if num_features <= _NUM_DIRECTIONS:
-        return plain
-    directions_DM = torch.randn(num_features, _NUM_DIRECTIONS, generator=generator)
-    margin = _DEVIATIONS * (1 - threshold**2) / math.sqrt(_NUM_DIRECTIONS)
-    return replace(
-        plain,
-        sketches_of=lambda ids_B: functional.normalize(rows_of(ids_B) @ directions_DM, dim=-1),
-        near=plain.near - margin,
-    )
-
-
-def find_duplicates(
-    labels_N: Tensor,
-    quality_N: Tensor,
-    digests: Sequence[bytes],
-    likeness: Likeness,
-    *,
-    on_progress: Callable[[int, int], None] = lambda *_: None,
-) -> Duplicates:
-    """Find what is there twice.
+def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Copies) -> Duplicates:
+    """Say which example is kept of each picture.
 
     Args:
         labels_N: int64.
         quality_N: of the labels: the best of a group is kept, of equal ones the lowest id.
-        digests: equal for examples that are the same; N.
-        likeness: of examples that are not.
-        on_progress: told how many of the different ones are compared.
+        copies: which picture each example is of.
     """
+    ids_N = torch.arange(len(labels_N))
     by_quality_N = quality_N.argsort(descending=True, stable=True)
-    numbers_N, first_U = _different(digests, by_quality_N)
-    kept_U = _kept(first_U, likeness, on_progress)
-    kept_N = first_U[kept_U][numbers_N]
-    num_different = len(first_U)
+    ranks_N = torch.empty_like(ids_N).scatter_(0, by_quality_N, ids_N)
+    best_N = torch.full_like(ids_N, len(ids_N)).scatter_reduce_(
+        0, copies.pictures_N, ranks_N, "amin"
+    )
+    kept_N = by_quality_N[best_N[copies.pictures_N]]
+    different = copies.exact_N == ids_N
     return Duplicates(
         kept_N=kept_N,
-        exact_groups=int((numbers_N.bincount(minlength=num_different) > 1).sum()),
-        near_groups=int((kept_U.bincount(minlength=num_different) > 1).sum()),
+        exact_groups=int((copies.exact_N.bincount() > 1).sum()),
+        near_groups=int((copies.pictures_N[different].bincount() > 1).sum()),
         conflicting=len(set(kept_N[labels_N != labels_N[kept_N]].tolist())),
-        threshold=likeness.threshold,
+        threshold=copies.threshold,
     )
-
-
-def _different(digests: Sequence[bytes], by_quality_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Each example's number among the different ones, and their ids, the best label first."""
-    numbers: dict[bytes, int] = {}
-    numbers_N = torch.empty_like(by_quality_N)
-    first: list[int] = []
-    for example in by_quality_N.tolist():
-        number = numbers.setdefault(digests[example], len(numbers))
-        numbers_N[example] = number
-        if number == len(first):
-            first.append(example)
-    return numbers_N, torch.tensor(first, dtype=torch.int64)
-
-
-def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int], None]) -> Tensor:
-    """The number of the one that is kept for each of the different ones."""
-    num_different = len(first_U)
-    kept_U = torch.arange(num_different)
-    width = likeness.sketches_of(first_U[:1]).shape[1]
-    # Of those kept so far, in the order in which they were.
-    sketches_KM = torch.empty(num_different, width)
-    numbers_K = torch.empty(num_different, dtype=torch.int64)
-    num_kept = 0
-    for block in row_blocks(num_different, 1, _BLOCK):
-        ids_B = first_U[block]
-        sketches_BM = likeness.sketches_of(ids_B)
-        kept_B = kept_U[block]
-        own_B = kept_B.clone()
-        for tile in row_blocks(num_kept, 1, _TILE):
-            near_BK = sketches_BM @ sketches_KM[tile].T >= likeness.near
-            row_P, column_P = torch.nonzero(near_BK, as_tuple=True)
-            numbers_P = numbers_K[tile][column_P]
-            is_alike_P = likeness.alike(ids_B[row_P], first_U[numbers_P])
-            # The first one that was kept: own numbers are larger than any of these.
-            kept_B.scatter_reduce_(0, row_P[is_alike_P], numbers_P[is_alike_P], "amin")
-        near_BB = (sketches_BM @ sketches_BM.T >= likeness.near).triu_(1)
-        for row in torch.nonzero(near_BB.any(dim=1)).flatten().tolist():
-            if kept_B[row] == own_B[row]:
-                later_P = torch.nonzero(near_BB[row] & (kept_B == own_B)).flatten()
-                is_alike_P = likeness.alike(ids_B[row].expand(len(later_P)), ids_B[later_P])
-                kept_B[later_P[is_alike_P]] = own_B[row]
-        stays_B = kept_B == own_B
-        count = int(stays_B.sum())
-        sketches_KM[num_kept : num_kept + count] = sketches_BM[stays_B]
-        numbers_K[num_kept : num_kept + count] = own_B[stays_B]
-        num_kept += count
-        on_progress(block.stop, num_different)
-    return kept_U
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Features as cosines compare them: centred, scaled, of unit length."""
-
-    features_ND: Tensor
-    mean_D: Tensor
-    inverse_D: Tensor
-
-    def __call__(self, ids_B: Tensor) -> Tensor:
-        """Rows of some ids; B x D float32. What is all average stays zero: like nothing."""
-        rows_BD = self.features_ND[ids_B].float().sub_(self.mean_D).mul_(self.inverse_D)
-        return functional.normalize(rows_BD, dim=-1)
-
-
-def _rows_of(features_ND: Tensor) -> _Rows:
-    scaling = scaling_of(features_ND, torch.ones(len(features_ND), dtype=torch.float64))
-    return _Rows(features_ND, scaling.mean_D.float(), scaling.inverse_D.float())

@@ -22,7 +22,7 @@ Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in Da
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -66,14 +66,26 @@ class LabelErrors:
 def find_label_errors(signals: Signals) -> LabelErrors:
     """Find the labels that look wrong.
 
+    Where there was a second look, its head says which classes labels are taken for, both
+    together how good each label is, and the first alone how many are wrong: the second has
+    not learned from the labels that it would have to count.
+
     Args:
         signals: with errors of a head that did not learn from the example it judges.
 
     Raises:
         SignalsError: they have no errors, or not one example.
     """
-    labels_N = signals.labels_N
-    num_examples, num_classes = signals.errors_NC.shape
+    first = _find(signals.errors_NC, signals.labels_N)
+    if signals.second_errors_NC is None:
+        return first
+    second = _find(signals.second_errors_NC, signals.labels_N)
+    quality_N = (first.quality_N * second.quality_N).sqrt()
+    return replace(second, quality_N=quality_N, noise=first.noise)
+
+
+def _find(errors_NC: Tensor, labels_N: Tensor) -> LabelErrors:
+    num_examples, num_classes = errors_NC.shape
     if not num_examples or not num_classes:
         raise SignalsError(
             f"label errors cannot be looked for: the signals have errors of {num_examples} "
@@ -84,7 +96,7 @@ def find_label_errors(signals: Signals) -> LabelErrors:
     suggested_N = torch.empty_like(labels_N)
     for rows in row_blocks(num_examples, 16 * num_classes):
         labels_B = labels_N[rows]
-        chances_BC = probabilities_of(signals.errors_NC[rows], labels_B)
+        chances_BC = probabilities_of(errors_NC[rows], labels_B)
         # Nobody can be mistaken for what is not there.
         chances_BC.masked_fill_(counts_C == 0, 0.0)
         best_N[rows], suggested_N[rows] = chances_BC.max(dim=-1)

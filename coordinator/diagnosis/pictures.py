@@ -20,6 +20,8 @@ from torch.nn import functional
 from lipt.coordinator.signals.blocks import row_blocks
 
 _CELLS = 8
+# Rows of fewer pixels are numbers of another kind.
+_SMALLEST = 4
 # Sides of what pixels are compared of; larger images are averaged down to that.
 _SIDE = 32
 _SHIFT = 1
@@ -35,6 +37,11 @@ class Pictures:
 
     digests: list[bytes]
     thumbnails_NP: Tensor
+
+
+def are_pictures(image_shape: tuple[int, int, int]) -> bool:
+    """Whether pixels of C x H x W have neighbours that mean something."""
+    return min(image_shape[1:]) >= _SMALLEST
 
 
 def look_at(
@@ -62,19 +69,17 @@ def look_at(
 
 
 def aligned_correlation(left_BCHW: Tensor, right_BCHW: Tensor) -> Tensor:
-    """The correlation of pairs of images at the best of nine places; B float32 in [-1, 1].
+    """The correlation of pairs of pictures at the best of nine places; B float32 in [-1, 1].
 
-    Images of one colour correlate with nothing.
+    Pictures of one colour correlate with nothing.
     """
     left, right = (_averaged(images.float(), _SIDE) for images in (left_BCHW, right_BCHW))
     height, width = left.shape[2:]
-    # Of an image so small that nothing would be left the border is compared, too.
-    down, across = (_SHIFT if side > 2 * _SHIFT + 1 else 0 for side in (height, width))
-    inner = _unit(left[:, :, down : height - down, across : width - across])
+    inner = _unit(left[:, :, _SHIFT : height - _SHIFT, _SHIFT : width - _SHIFT])
     best_B = torch.full((len(left),), -1.0)
-    for top in range(2 * down + 1):
-        for start in range(2 * across + 1):
-            moved = right[:, :, top : top + height - 2 * down, start : start + width - 2 * across]
+    for top in range(2 * _SHIFT + 1):
+        for start in range(2 * _SHIFT + 1):
+            moved = right[:, :, top : top + height - 2 * _SHIFT, start : start + width - 2 * _SHIFT]
             best_B = torch.maximum(best_B, (inner * _unit(moved)).sum(dim=-1))
     return best_B
 

@@ -8,7 +8,6 @@ Shapes: B images, D features.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ConfigError
 from lipt.common.models import find_head
 from lipt.common.models.torchvision_models import PREFIX, build_torchvision
@@ -35,12 +35,12 @@ _SMALL_SIDE, _SIDE = 64, 224
 class Backbone:
     """A network in evaluation mode, and where it lies.
 
-    digest: SHA-256 of the file of its weights.
+    identity: as of `backbone_identity`.
     """
 
     model: nn.Module
     device: torch.device
-    digest: str
+    identity: str
 
     @torch.inference_mode()
     def __call__(self, images_BCHW: Tensor) -> Tensor:
@@ -56,6 +56,19 @@ class Backbone:
         return pooled_features(self.model, inputs_BCHW).cpu()
 
 
+def backbone_identity(spec: str) -> str:
+    """NAME@SHA-256: the network and the content of its weights' file, wherever that lies.
+
+    Raises:
+        ConfigError: it is not `torchvision:NAME@FILE`, or the file cannot be read.
+    """
+    name, path = _parts(spec)
+    try:
+        return f"{name}@{BlobName.of_file(path).sha256}"
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
 def load_backbone(spec: str, device: torch.device) -> Backbone:
     """The network and weights that a setting names.
 
@@ -64,13 +77,7 @@ def load_backbone(spec: str, device: torch.device) -> Backbone:
             hold that network's weights.
         UnknownNameError: torchvision has no such network.
     """
-    name, at, file = spec.removeprefix(PREFIX).partition("@")
-    if not spec.startswith(PREFIX) or not at or not file:
-        raise ConfigError(
-            f"the backbone {spec!r} is not torchvision:NAME@FILE, such as "
-            "torchvision:resnet18@/srv/resnet18.safetensors."
-        )
-    path = Path(file)
+    name, path = _parts(spec)
     weights = _read(path)
     model = build_torchvision(name, num_classes=1000, in_channels=3)
     head_name, head = find_head(model)
@@ -84,8 +91,17 @@ def load_backbone(spec: str, device: torch.device) -> Backbone:
             f"{path} does not hold the weights of torchvision's {name}: {error} "
             "Name the network that they are of."
         ) from error
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Backbone(model.eval().to(device), device, digest)
+    return Backbone(model.eval().to(device), device, backbone_identity(spec))
+
+
+def _parts(spec: str) -> tuple[str, Path]:
+    name, at, file = spec.removeprefix(PREFIX).partition("@")
+    if not spec.startswith(PREFIX) or not at or not file:
+        raise ConfigError(
+            f"the backbone {spec!r} is not torchvision:NAME@FILE, such as "
+            "torchvision:resnet18@/srv/resnet18.safetensors."
+        )
+    return name, Path(file)
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:
@@ -94,12 +110,16 @@ def _read(path: Path) -> Mapping[str, Tensor]:
             return load_file(path)
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, SafetensorError, UnpicklingError, RuntimeError, EOFError) as error:
-        raise ConfigError(
-            f"the backbone's weights {path} cannot be read ({error}). Give a safetensors file, or "
-            "a state dict that torch.save wrote."
-        ) from error
+        raise _unreadable(path, error) from error
     if not isinstance(weights, Mapping):
         raise ConfigError(
             f"the backbone's weights {path} hold a {type(weights).__name__}. Give a state dict."
         )
     return weights
+
+
+def _unreadable(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the backbone's weights {path} cannot be read ({error}). Give a safetensors file, or "
+        "a state dict that torch.save wrote."
+    )

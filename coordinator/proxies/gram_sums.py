@@ -105,11 +105,18 @@ class GramSums:
         return GramSums(self.upper_DD + other.upper_DD, self.targets_DC + other.targets_DC)
 
 
-def class_weights(labels_N: Tensor) -> Tensor:
-    """N / (classes present x examples of its class): float64, with mean 1."""
-    counts_C = labels_N.bincount()
-    present = int((counts_C > 0).sum())
-    return (len(labels_N) / (present * counts_C.clamp(min=1).double()))[labels_N]
+def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:
+    """How much each example counts, where every class has the same say; float64, with mean 1.
+
+    Args:
+        labels_N: int64.
+        trust_N: its share of its class's say, float64 above 0; the same for all by default.
+    """
+    trust_N = torch.ones_like(labels_N, dtype=torch.float64) if trust_N is None else trust_N
+    # Of no example at all they are whole numbers.
+    totals_C = labels_N.bincount(weights=trust_N).double()
+    present = int((totals_C > 0).sum())
+    return (len(labels_N) / (present * totals_C.clamp(min=1e-30)))[labels_N] * trust_N
 
 
 def scaling_of(features_ND: Tensor, weights_N: Tensor) -> Scaling:

@@ -48,7 +48,7 @@ class LeaveOneOut:
 
     outputs_NC: float32, about 1 for the head's class and 0 for others; not probabilities. Of
         an example whose output nothing else decides they are all 0.
-    accuracy: how often the largest one is the label's, the mean over classes.
+    accuracy: how often the largest one is the label's, the mean over classes, by trust.
     penalty: lambda per example, as it was chosen.
     accuracies: of every penalty, on the sample that it was chosen by.
     """
@@ -65,6 +65,7 @@ def leave_one_out(
     num_classes: int,
     *,
     generator: torch.Generator,
+    trust_N: Tensor | None = None,
     penalties: Sequence[float] = PENALTIES,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> LeaveOneOut:
@@ -75,11 +76,13 @@ def leave_one_out(
         labels_N: int64, at least one.
         num_classes: C; some may have no examples.
         generator: draws the sample of at most 5,000 examples that lambda is chosen by.
+        trust_N: how much each example counts within its class, float64 above 0; all the same
+            by default.
         penalties: lambda over the sum of the examples' weights, one or more, ascending.
         on_progress: told how many of 2 N rows are done.
     """
     num_examples = len(labels_N)
-    weights_N = class_weights(labels_N)
+    weights_N = class_weights(labels_N, trust_N)
     scaling = scaling_of(features_ND, weights_N)
     rows = WeightedRows(features_ND, labels_N, weights_N, scaling, num_classes)
     spectrum = _spectrum_of(rows, lambda done: on_progress(done, 2 * num_examples))

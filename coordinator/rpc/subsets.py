@@ -12,8 +12,10 @@ from lipt.common.blobs.messages import blob_from_proto
 from lipt.common.subsets.difference import Difference, Examples
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.selection.without_labels import works_without_labels
+from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.coordinator.subsets.sending import Sending
-from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
+from lipt.coordinator.subsets.service import Answer, Subsets
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 
@@ -64,13 +66,14 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
                         )
                         for option in strategy.options
                     ],
-                    needs=sorted(strategy.default_needs()) or ["labels"],
+                    needs=strategy.needs_in_words,
                     cost=strategy.cost,
                     presets=[
                         pb.StrategyPreset(name=name, summary=preset.summary)
                         for name, preset in strategy.presets.items()
                     ],
                     default_proxy=strategy.proxy,
+                    works_without_labels=works_without_labels(strategy),
                 )
                 for strategy in STRATEGIES.values()
             ]
@@ -90,6 +93,7 @@ def _query(request: pb.GetSubsetRequest) -> SubsetQuery:
         previous=request.previous,
         preset=request.preset,
         proxy=request.proxy,
+        labels=request.labels,
     )
 
 

@@ -37,7 +37,8 @@ _MOST = 0.7
 _PER_WRONG_LABEL = 1.5
 # From that share of wrong labels on, what is left out is worth the right ones among it.
 _NOISY = 0.02
-# A head that is as seldom wrong as that is right where it contradicts a label.
+# A head that is as seldom wrong as that, in all and in the class, is right where it contradicts a
+# label. Of a class that it is wrong about more often it may have seen too little.
 _SELDOM_WRONG = 0.1
 # From that share of near copies on, they are left out: fewer do little harm, and small images that
 # only look alike (8% of handwritten digits) are worth keeping.
@@ -75,6 +76,11 @@ class Evidence:
         return 1.0 - sum(self.errors_C) / self.num_classes
 
     @property
+    def seldom_wrong(self) -> bool:
+        """Whether the head can be believed where it contradicts a label."""
+        return 1.0 - self.accuracy <= _SELDOM_WRONG
+
+    @property
     def skill(self) -> float:
         """0 for guessing, 1 for always right, of what wrong labels leave to be right about."""
         if self.num_classes < 2:
@@ -90,12 +96,14 @@ class Plan:
     """What is left out, and how the rest is drawn from.
 
     left_out_C: share of each class that is left out, its least trusted labels.
+    wrong_C: share of each class that is left out as wrong: no part of the class's quota.
     method: facility location on the features, or random.
     why: in a sentence.
     leaves_out_copies: whether one of each picture is enough.
     """
 
     left_out_C: tuple[float, ...]
+    wrong_C: tuple[float, ...]
     method: Literal["facility_location", "random"]
     why: str
     leaves_out_copies: bool = False
@@ -117,28 +125,34 @@ def _by_labels(evidence: Evidence) -> Plan:
     if evidence.skill < _SKILL:
         return Plan(
             nothing,
+            nothing,
             "random",
             f"a head on the proxy's features is right on {evidence.accuracy:.1%} of the labels "
             "that it has not seen, too few to go by: class-balanced random",
         )
-    strictness = _strictness(evidence)
-    left_out_C = tuple(
-        min(_MOST, max(strictness * error, min(error, wrong)))
+    wrong_C = tuple(
+        min(_MOST, error, wrong)
         for error, wrong in zip(evidence.errors_C, _wrong_for_sure(evidence), strict=True)
+    )
+    left_out_C = tuple(
+        min(_MOST, max(_strictness(evidence, error) * error, wrong))
+        for error, wrong in zip(evidence.errors_C, wrong_C, strict=True)
     )
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
     least = f"without the {_mean(evidence, left_out_C):.0%} whose labels are trusted least"
-    few = evidence.fraction < _REPRESENTED and (strictness > 0 or any(left_out_C))
+    chosen = _gains(evidence) or evidence.seldom_wrong or any(left_out_C)
+    few = evidence.fraction < _REPRESENTED and chosen
     if few:
         why = f"to keep {kept}: of each class those that represent it, {least}"
-        return Plan(left_out_C, "facility_location", why)
+        return Plan(left_out_C, wrong_C, "facility_location", why)
     if any(left_out_C):
-        return Plan(left_out_C, "random", f"to keep {kept}: class-balanced random, {least}")
+        why = f"to keep {kept}: class-balanced random, {least}"
+        return Plan(left_out_C, wrong_C, "random", why)
     why = (
         f"no gain is known of choosing {kept} where labels are right and main training is "
         f"{evidence.training}: class-balanced random"
     )
-    return Plan(nothing, "random", why)
+    return Plan(nothing, nothing, "random", why)
 
 
 def _wrong_for_sure(evidence: Evidence) -> tuple[float, ...]:
@@ -149,13 +163,18 @@ def _wrong_for_sure(evidence: Evidence) -> tuple[float, ...]:
     return tuple(_PER_WRONG_LABEL * max(rate, evidence.noise_rate) for rate in evidence.noise_C)
 
 
-def _strictness(evidence: Evidence) -> float:
-    """How many are left out for each that the head gets wrong."""
+def _gains(evidence: Evidence) -> bool:
+    """Whether choosing gains so few as are kept: from many on what is atypical is worth as much."""
+    return evidence.fraction < _FROM_FEW_TO_MANY[evidence.training][1]
+
+
+def _strictness(evidence: Evidence, error: float) -> float:
+    """How many of a class are left out for each of it that the head gets wrong."""
     few, many = _FROM_FEW_TO_MANY[evidence.training]
     strictness = _STRICTEST * min(1.0, (many - evidence.fraction) / (many - few))
-    if 1.0 - evidence.accuracy <= _SELDOM_WRONG:
+    if evidence.seldom_wrong and error <= _SELDOM_WRONG:
         return max(1.0, strictness)
-    return max(_MILDEST, strictness) if evidence.fraction < many else 0.0
+    return max(_MILDEST, strictness) if _gains(evidence) else 0.0
 
 
 def _mean(evidence: Evidence, shares_C: tuple[float, ...]) -> float:

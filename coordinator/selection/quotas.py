@@ -7,6 +7,7 @@ Shapes: C classes, G groups.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from lipt.common.errors import BudgetError
@@ -70,6 +71,28 @@ def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]
     for group in by_remainder[: budget - sum(quotas)]:
         quotas[group] += 1
     return tuple(quotas)
+
+
+def worth_counting(
+    counts_C: Sequence[int], wrong_C: Sequence[float], budget: int
+) -> tuple[int, ...]:
+    """How many of each class have a say in its quota: those that are not wrong.
+
+    Of a rare class most labels may be wrong: an equal share would be filled with these. Where
+    the budget needs more than are right, all classes count as many more in proportion.
+
+    Args:
+        counts_C: examples of each class.
+        wrong_C: share of each class whose labels are wrong, in [0, 1].
+        budget: how many are wanted, in 0..sum(counts_C).
+
+    Returns:
+        One count per class, none above its size; they sum to the budget at least.
+    """
+    wrong = sum(share * count for share, count in zip(wrong_C, counts_C, strict=True))
+    spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0
+    pairs = zip(wrong_C, counts_C, strict=True)
+    return tuple(math.ceil((1 - spared * share) * count) for share, count in pairs)
 
 
 def _require_enough(counts: Sequence[int], budget: int) -> None:

@@ -150,6 +150,12 @@ class Strategy:
         """What it needs when no option is given."""
         return self.needs_for(self.parse_options({}))
 
+    @property
+    def needs_in_words(self) -> list[str]:
+        """What it needs when no option is given, for listings: never empty."""
+        alone = "labels" if self.balance is Balance.ALWAYS else "nothing"
+        return sorted(self.default_needs()) or [alone]
+
     def resolve_balance(self, balanced: bool | None) -> bool:  # noqa: FBT001 - the only argument
         """Whether the classes get equal shares; None asks for the default.
 

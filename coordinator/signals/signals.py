@@ -33,7 +33,7 @@ class Signals:
     errors_NC: softmax - onehot; N x 0 where the strategy does not look at them. float32,
         or float16 where all examples together would be too large: read it in blocks.
     features_ND: what enters the last layer, likewise.
-    labels_N: int64.
+    labels_N: int64; zeros where no label may be looked at.
     gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     dynamics: how the learners came to see the examples, where that was asked for.
@@ -41,6 +41,8 @@ class Signals:
         for strategies on pairs.
     pictures_N: int64, the same for examples that are near copies of each other, for
         strategies that keep one of them.
+    second_errors_NC: errors as of a second head, taught by the labels that are trusted, where it
+        is sure that others are wrong.
     validation: what is known of the run's validation examples, for strategies that look
         at the loss there. It stays whole in `take`.
     """
@@ -53,6 +55,7 @@ class Signals:
     dynamics: Dynamics | None = None
     paired_features_NP: Tensor | None = None
     pictures_N: Tensor | None = None
+    second_errors_NC: Tensor | None = None
     validation: Signals | None = None
 
     def __len__(self) -> int:
@@ -134,3 +137,8 @@ def labels_only(labels_N: Tensor) -> Signals:
     """Signals for strategies that look at nothing but the labels."""
     empty = torch.empty(len(labels_N), 0)
     return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N)
+
+
+def unlabelled(num_examples: int) -> Signals:
+    """Signals where nothing is known of any label: all examples are of one class."""
+    return labels_only(torch.zeros(num_examples, dtype=torch.int64))

@@ -23,7 +23,7 @@ from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.messages import OnData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
-from lipt.coordinator.proxies.proxy import Proxy
+from lipt.coordinator.proxies.proxy import Kind, Proxy
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
@@ -61,6 +61,7 @@ class Diagnoses:
         *,
         defaults: RunConfig,
         wall_clock: Callable[[], float],
+        backbone: str | None = None,
     ) -> None:
         self._store = store
         self._database = database
@@ -69,6 +70,7 @@ class Diagnoses:
         self._data = data
         self._defaults = defaults
         self._wall_clock = wall_clock
+        self._backbone = backbone
         self._flights = SingleFlight()
 
     async def get(self, query: DiagnosisQuery, on_progress: OnProgress) -> DiagnosisRecord:
@@ -127,6 +129,9 @@ class Diagnoses:
             "features": question.features and question.features.sha256,
             "versions": versions(),
         }
+        # Also that there is none: an older version's keys did not say whether there was.
+        if question.proxy.may_use(Kind.BACKBONE):
+            asked["backbone"] = self._backbone
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     async def _diagnose(
@@ -165,6 +170,7 @@ class Diagnoses:
                 "num_examples": self._data.num_examples,
             },
             "proxy": str(question.proxy),
+            "backbone": self._backbone if question.proxy.may_use(Kind.BACKBONE) else None,
             "features_sha256": question.features and question.features.sha256,
             "device": diagnosed.device,
             "versions": versions(),

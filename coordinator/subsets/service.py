@@ -17,49 +17,26 @@ from typing import Any
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import OtherDataError, SignalsError, UnknownBlobError
+from lipt.common.errors import OtherDataError, UnknownBlobError
 from lipt.common.process.devices import versions
-from lipt.common.subsets.budget import resolve_budget
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.compute.messages import OnData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
-from lipt.coordinator.proxies.proxy import SOUP, Kind, Proxy
+from lipt.coordinator.proxies.proxy import SOUP
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.coordinator.subsets.ready_runs import find_finished, trajectories_of
+from lipt.coordinator.subsets.questions import SubsetQuery, job_of
+from lipt.coordinator.subsets.ready_runs import find_finished
 from lipt.coordinator.subsets.sending import Sending, SubsetContents
 from lipt.coordinator.subsets.single_flight import SingleFlight
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SubsetQuery:
-    """What a trainer asks for."""
-
-    run: str
-    strategy: str
-    fraction: float | None
-    budget: int | None
-    balanced: bool | None
-    options: Mapping[str, str]
-    # Other weights of the run's model in place of theta_p.
-    weights: BlobName | None
-    # The user's own features in place of the model's.
-    features: BlobName | None = None
-    # The digest of the subset that the trainer has; empty where it has none.
-    previous: str = ""
-    # One of the strategy's, for what is not given; empty for the defaults.
-    preset: str = ""
-    # What signals are computed with; the strategy's default where empty.
-    proxy: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,11 +84,13 @@ class Subsets:
         Raises:
             RunNotReadyError: there is no theta_p yet.
             OtherDataError: the run was made on another data set, and the subset is not stored.
-            BudgetError, UnknownNameError, StrategyOptionError: what is asked for cannot be.
+            BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
+                SignalsError: what is asked for cannot be.
         """
         run = find_finished(self._store, query.run)
         held = self._store.held(run.run_id)
-        job = self._job(run, query, await self._num_examples(run, held))
+        num_examples = await self._num_examples(run, held)
+        job = job_of(run, query, num_examples, backbone=self._backbone)
         previous = None if held else await self._find_previous(run, query, job)
         if previous is not None and await self._still_serves(run, job, *previous, on_progress):
             return Answer(previous[0], kept=True)
@@ -185,40 +164,6 @@ class Subsets:
             raise OtherDataError(held)
         return known.num_examples
 
-    def _job(self, run: RunRecord, query: SubsetQuery, num_examples: int) -> SelectSubset:
-        weights = query.weights or run.pretrained_weights
-        if run.image is None or weights is None:
-            raise ValueError(f"run {run.run_id} is ready without weights")
-        strategy = find_strategy(query.strategy)
-        preset = strategy.preset(query.preset)
-        budget = resolve_budget(
-            fraction=query.fraction,
-            budget=query.budget,
-            num_examples=num_examples,
-        )
-        given = preset.options(budget / num_examples, query.options)
-        options = strategy.parse_options(given)
-        balanced = preset.balanced if query.balanced is None else query.balanced
-        needs = strategy.needs_for(options)
-        proxy = Proxy.parse(query.proxy or strategy.proxy)
-        if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
-            proxy = SOUP
-        return SelectSubset(
-            config=run.config,
-            image=run.image,
-            weights=weights,
-            strategy=strategy.name,
-            budget=budget,
-            balanced=strategy.resolve_balance(balanced),
-            options=tuple(sorted(given.items())),
-            preset=query.preset or None,
-            features=query.features,
-            trajectories=_trajectories(run, weights, strategy.name, needs, proxy),
-            shards=_shards(run) if Need.DYNAMICS in needs else None,
-            proxy=None if proxy.is_own_head else str(proxy),
-            backbone=self._backbone if proxy.may_use(Kind.BACKBONE) else None,
-        )
-
     async def _compute_subset(
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress
     ) -> SubsetRecord:
@@ -258,7 +203,12 @@ class Subsets:
             "strategy": job.strategy,
             "preset": job.preset,
             "options": dict(job.options),
-            "proxy": {"proxy": job.proxy or str(SOUP), **(selected.proxy or {})},
+            "labels": str(job.labels or Labels.GIVEN),
+            "proxy": {
+                "proxy": _proxy(job),
+                **({"backbone": job.backbone} if job.backbone else {}),
+                **(selected.proxy or {}),
+            },
             "budget": job.budget,
             "balanced": job.balanced,
             "stopped_early": selected.stopped_early,
@@ -271,32 +221,9 @@ class Subsets:
         }
 
 
-def _trajectories(
-    run: RunRecord, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
-) -> Trajectories | None:
-    """What the run's learners were on their way, where a strategy or a proxy looks at it.
-
-    They led to no other weights than theta_p; without them a proxy has no learners.
-
-    Raises:
-        SignalsError: the strategy needs them, and the subset is asked for on other weights.
-    """
-    led_here = weights == run.pretrained_weights
-    if Need.DYNAMICS in needs and not led_here:
-        raise SignalsError(
-            f"strategy {strategy!r} looks at how the learners of run {run.name} came to see the "
-            f"data, and the weights {weights.sha256[:12]} are not what they became. Leave "
-            "`weights` unset, or choose a strategy that does not need learners: lipt strategies "
-            "lists what each one needs."
-        )
-    if not led_here or not (Need.DYNAMICS in needs or proxy.may_use(Kind.LEARNERS)):
-        return None
-    return trajectories_of(run)
-
-
-def _shards(run: RunRecord) -> tuple[BlobName, ...]:
-    """What each of the learners that are in was trained on."""
-    return tuple(run.learners[learner.index].shard for learner in run.committed)
+def _proxy(job: SelectSubset) -> str | None:
+    """What its signals are computed with; None where neither a head nor a soup has a say."""
+    return job.proxy or (str(SOUP) if job.labels is None else None)
 
 
 def _asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
@@ -307,14 +234,19 @@ def _asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
         and subset.balanced == job.balanced
         and manifest.get("options") == dict(job.options)
         and manifest.get("budget") == job.budget
-        and _proxy_of(manifest) == (job.proxy or str(SOUP))
+        and manifest.get("labels", str(Labels.GIVEN)) == str(job.labels or Labels.GIVEN)
+        and _proxy_of(manifest) == (_proxy(job), job.backbone)
         and manifest.get("features_sha256") == (job.features and job.features.sha256)
     )
 
 
-def _proxy_of(manifest: Mapping[str, Any]) -> str:
-    """A stored subset's; an older version's subsets have no other than the soup."""
-    return str(manifest.get("proxy", {}).get("proxy", SOUP))
+def _proxy_of(manifest: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """A stored subset's, and the backbone that it may have looked at.
+
+    An older version's subsets have no other than the soup, or do not say which backbone.
+    """
+    proxy = manifest.get("proxy", {})
+    return proxy.get("proxy", str(SOUP)), proxy.get("backbone")
 
 
 def _key(run: RunRecord, job: SelectSubset) -> str:

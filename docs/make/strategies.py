@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from docs.make.markdown import code, table
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.strategy import Balance, Strategy
+from lipt.coordinator.selection.without_labels import works_without_labels
 
 # The reference stands in the strategy's entry, the letters in the page's legend.
 _LEFT_OUT = ("Shapes:", "Source:", "Sources:")
@@ -20,12 +21,13 @@ def strategies() -> str:
 
 def _overview(listed: Iterable[Strategy]) -> str:
     return table(
-        ("strategy", "what it keeps", "needs", "weights", "cost"),
+        ("strategy", "what it keeps", "needs", "without labels", "weights", "cost"),
         (
             (
                 f"[{strategy.name}](#{strategy.name})",
                 strategy.summary,
-                _needs(strategy),
+                " and ".join(strategy.needs_in_words),
+                "yes" if works_without_labels(strategy) else "",
                 "yes" if strategy.returns_weights else "",
                 strategy.cost,
             )
@@ -43,9 +45,10 @@ def section(strategy: Strategy) -> str:
         Balance.NEVER: "classes as they come",
     }
     facts = [
-        f"needs {_needs(strategy)}",
+        f"needs {' and '.join(strategy.needs_in_words)}",
         f"cost {strategy.cost}",
         balance[strategy.balance],
+        *(["works [without labels](#without-labels)"] if works_without_labels(strategy) else []),
         *(["gives weights"] if strategy.returns_weights else []),
         *(["says when to select again"] if strategy.rechecks else []),
         *([f"on the [proxy](proxies.md) `{strategy.proxy}`"] if strategy.proxy != "soup" else []),
@@ -64,10 +67,6 @@ def section(strategy: Strategy) -> str:
             )
         )
     return "\n".join(f"{part.rstrip()}\n" for part in parts)
-
-
-def _needs(strategy: Strategy) -> str:
-    return " and ".join(sorted(strategy.default_needs())) or "labels"
 
 
 def _explanation(strategy: Strategy) -> str:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.value.cells import PROXIES, STRATEGIES, Cell, all_cells
+from benchmarks.value.cells import (
+    PROXIES,
+    SEARCH,
+    STRATEGIES,
+    UNLABELLED,
+    Cell,
+    all_cells,
+    recipe_of,
+)
 from benchmarks.value.results import Results
+from benchmarks.value.searching import section
 from benchmarks.value.tables import page
 from benchmarks.value.training import Result
 
@@ -107,3 +118,48 @@ def test_the_same_examples_are_not_trained_on_twice(tmp_path: Path) -> None:
     assert results.with_digest(auto, "another") is None
     assert results.with_digest(replace(auto, seed=1), "digest") is None
     assert results.with_digest(replace(auto, recipe="converged"), "digest") is None
+
+
+def test_a_subset_chosen_without_labels_is_compared_with_random_that_has_none_either() -> None:
+    cell = replace(CELL, strategy="facility_location:unlabelled", proxy="ridge:patches")
+    assert cell.baseline == replace(CELL, strategy="uniform")
+    assert replace(CELL, strategy="auto", proxy="auto").baseline == CELL
+
+
+def test_only_clean_data_is_chosen_without_labels() -> None:
+    found = cells(settings=["clean", "noise40"], strategies=UNLABELLED)
+    assert {cell.setting for cell in found} == {"clean"}
+
+
+def test_a_search_gives_subsets_fewer_steps_and_tries_every_configuration_once() -> None:
+    found = cells(recipes=list(SEARCH), seeds=[0])
+    assert len(found) == 3 * len(SEARCH)
+    assert len({(cell.strategy, cell.recipe) for cell in found}) == len(found)
+    everything = replace(CELL, recipe=next(iter(SEARCH)), strategy="everything")
+    assert recipe_of(everything).steps == 4 * (
+        recipe_of(replace(everything, strategy="auto")).steps or 0
+    )
+
+
+def searched(strategy: str, accuracies: Sequence[float]) -> dict[Cell, dict[str, Any]]:
+    """A search of all configurations."""
+    return {
+        replace(CELL, strategy=strategy, recipe=name): {"accuracy": accuracy}
+        for name, accuracy in zip(SEARCH, accuracies, strict=True)
+    }
+
+
+def test_a_search_on_a_subset_is_judged_by_the_order_and_by_what_its_best_is_worth() -> None:
+    rising = [0.1 + 0.01 * place for place in range(len(SEARCH))]
+    falling = rising[::-1]
+    results = searched("everything", rising) | searched("auto", rising)
+    results |= searched("uniform_per_class", falling)
+    text = section(results)
+    assert "| auto | 500 of 2,000 | 1.00 | 21.0% | 21.0% | 1 |" in text
+    assert "| uniform_per_class | 500 of 2,000 | -1.00 | 10.0% | 21.0% | 1 |" in text
+
+
+def test_a_search_that_has_not_ended_is_not_judged() -> None:
+    results = searched("everything", [0.5] * len(SEARCH)) | searched("auto", [0.5] * len(SEARCH))
+    results.popitem()
+    assert section(results) == ""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     ConfigError,
     DataError,
@@ -23,12 +24,13 @@ from lipt.common.errors import (
 )
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App
+from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
-from lipt.coordinator.subsets.service import SubsetQuery
+from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.coordinator.fakes import (
     DATA,
@@ -266,6 +268,29 @@ async def test_run_whose_data_is_changed_under_the_coordinator_waits_for_it(
         assert app.store.held(run.run_id) == ""
 
 
+async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path: Path) -> None:
+    file = tmp_path / "resnet18.safetensors"
+    settings = make_settings(tmp_path, backbone=f"torchvision:resnet18@{file}")
+
+    def diagnose(_: DiagnoseData) -> Diagnosed:
+        blobs = BlobStore(settings.state_dir, max_blob_bytes=2**20)
+        return Diagnosed(blobs.put_bytes(b"diagnosis"), "cpu")
+
+    kinds = []
+    for content in (b"first", b"second", b"first"):
+        file.write_bytes(content)
+        compute = pretraining(settings.state_dir)
+        compute.answers[DiagnoseData] = diagnose
+        async with opened(settings, compute) as app:
+            if not app.store.runs():
+                await complete(app)
+            await app.diagnoses.get(DiagnosisQuery(), lambda *_: None)
+            await app.subsets.get(replace(QUERY, proxy="auto"), lambda *_: None)
+        kinds.append(compute.kinds[-2:])
+    computed = ["DiagnoseData", "SelectSubset"]
+    assert kinds == [computed, computed, ["DescribeData"]]
+
+
 @pytest.mark.parametrize("end", ["ready", "cancelled"])
 async def test_run_that_has_ended_is_not_begun_again(tmp_path: Path, end: str) -> None:
     settings = make_settings(tmp_path)
@@ -293,6 +318,7 @@ async def test_run_that_has_ended_is_not_begun_again(tmp_path: Path, end: str) -
         ({"run": {"model": "resnet9"}}, DATA, UnknownNameError, "resnet9.*resnet8"),
         ({"run": {"model": "os.path:join"}}, DATA, ConfigError, "os.path:join"),
         ({}, DataError("there are no images."), DataError, "no images"),
+        ({"backbone": "torchvision:resnet18@/none"}, DATA, ConfigError, "/none cannot be read"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next(

@@ -111,7 +111,7 @@ def test_the_command_line_takes_a_file_and_lists_what_is_needed(
     assert len(np.load(out)) == 30
     listed = ready.lipt("strategies", "--json")
     needs = {strategy["name"]: strategy["needs"] for strategy in json.loads(listed.stdout)}
-    assert needs["uniform"] == ["labels"]
+    assert needs["uniform"] == ["nothing"]
     assert needs["glister"] == ["signals", "validation split"]
     assert needs["clipcov"] == ["paired features"]
     assert needs["herding"] == ["features"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
 from lipt.common.blobs.name import BlobName
@@ -179,6 +179,7 @@ class Client(AbstractContextManager["Client"]):
         weights: Source | None = None,
         features: Features | None = None,
         proxy: str | None = None,
+        labels: Literal["given", "none"] = "given",
         previous: Subset | str | None = None,
         on_progress: Callable[[ProgressView], None] | None = None,
     ) -> Subset:
@@ -202,16 +203,23 @@ class Client(AbstractContextManager["Client"]):
             proxy: what judges the examples: "soup" (theta_p or `weights`, with its own head),
                 "ridge:" and some of patches, learners, soup, user, backbone, joined by "+",
                 or "auto"; the strategy's default where None.
+            labels: whether labels may enter the choice; "none" to choose what to label. Such a
+                choice is made by features alone: yours where you give some, else of patches of
+                the images, or of a proxy of patches, user and backbone.
             previous: the subset that training uses now, or its digest, when the weights
                 have changed: `crest` answers with that very one, `kept`, as long as it serves.
             on_progress: called as the computation goes on.
 
         Raises:
-            InvalidRequestError: both of fraction and budget, or neither; a preset, and the
-                coordinator's version has none.
+            InvalidRequestError: both of fraction and budget, or neither; labels="none" with a
+                strategy that looks at labels, or with `weights`; a preset or labels="none", and
+                the coordinator's version knows of neither.
             UnknownNameError: there is no such strategy, or it has no such preset.
             BudgetError: the data set cannot give that many.
-            ProxyError: there is no such proxy, or the run has not what it needs.
+            StrategyOptionError: the strategy has no such option, takes no such value, or cannot
+                be balanced, or not be; labels="none" leaves fewer to choose from.
+            ProxyError: there is no such proxy, the run has not what it needs, or labels went
+                into it, and are not to.
             RunNotReadyError: the run has no weights to select on yet.
             SubsetError: what arrived is not what was announced.
             WeightsError: `weights` is not safetensors, or another model's.
@@ -226,6 +234,7 @@ class Client(AbstractContextManager["Client"]):
             options=options,
             preset=preset,
             proxy=proxy,
+            labels=labels,
             previous=previous,
         )
         if weights is not None:

@@ -32,6 +32,7 @@ def subset_request(
     options: Mapping[str, object] | None,
     preset: str | None = None,
     proxy: str | None = None,
+    labels: str | None = None,
     previous: Subset | str | None = None,
 ) -> subset_pb2.GetSubsetRequest:
     """The request for a subset; None leaves the choice to the strategy.
@@ -52,6 +53,7 @@ def subset_request(
         options={name: _option_text(value) for name, value in (options or {}).items()},
         preset=preset,
         proxy=proxy,
+        labels=labels,
         previous=previous.digest if isinstance(previous, Subset) else previous,
         # Only who has the examples can put a difference to them together.
         accept_difference=isinstance(previous, Subset),
@@ -80,7 +82,8 @@ def fetch_subset(
 
     Raises:
         UnreachableError: the coordinator stayed away too long.
-        InvalidRequestError: the coordinator does not know presets, and one was asked for.
+        InvalidRequestError: the coordinator does not know presets, or choices without labels,
+            and one was asked for.
         SubsetError: examples before their description, more or fewer than it
             says, or others than its digest says; a difference to another subset.
     """
@@ -94,6 +97,7 @@ def fetch_subset(
             with closing(responses):
                 subset = _receive(reconnection.heard(responses), on_progress, base)
                 _require_preset(subset, request.preset)
+                _require_labels(subset, request.labels)
                 return subset
         except UnreachableError as error:
             reconnection.pause(error)
@@ -105,6 +109,14 @@ def _require_preset(subset: Subset, preset: str) -> None:
         raise InvalidRequestError(
             f"preset {preset!r} was asked for, and the coordinator selected without it: it runs a "
             "version that has no presets. Update it, or give the options by name."
+        )
+
+
+def _require_labels(subset: Subset, labels: str) -> None:
+    if labels not in ("", "given") and subset.manifest.get("labels") != labels:
+        raise InvalidRequestError(
+            f"labels={labels} was asked for, and the coordinator selected as if they were given: "
+            "it runs a version that cannot do without. Update it."
         )
 
 

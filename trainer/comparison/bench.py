@@ -12,6 +12,7 @@ from lipt.common.data import Dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.baselines import FIXED
 from lipt.trainer.comparison.plan import training_seed
+from lipt.trainer.comparison.pretraining import rests_on_pretraining
 from lipt.trainer.comparison.trial import LATE, Cell, Trial, levelled_off
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource
@@ -59,6 +60,7 @@ class Bench:
     """What all trials of a comparison share.
 
     recipe: with the steps of every training.
+    needs: what each strategy needs, by its name.
     asked: what every subset is asked for besides its strategy and size.
     on_step: called after every optimizer step.
     """
@@ -68,6 +70,7 @@ class Bench:
     train: Dataset
     test: Dataset
     recipe: Recipe
+    needs: Mapping[str, Collection[str]]
     asked: Mapping[str, Any]
     device: str
     allowed_modules: Collection[str]
@@ -98,15 +101,20 @@ class Bench:
         if cell.strategy in FIXED or run.costs is None:
             return trial
         waited = sum(source.waited_seconds for source in made)
+        trial = replace(
+            trial,
+            selection_seconds=float(subset.manifest["costs"]["selection_seconds"]),
+            waited_seconds=waited,
+            training_seconds=trial.training_seconds - waited,
+        )
+        if not rests_on_pretraining(self.needs[cell.strategy], subset.manifest):
+            return trial
         return replace(
             trial,
             pretraining_seconds=run.costs.initialization_seconds
             + run.costs.sharding_seconds
             + run.costs.training_seconds
             + run.costs.merging_seconds,
-            selection_seconds=float(subset.manifest["costs"]["selection_seconds"]),
-            waited_seconds=waited,
-            training_seconds=trial.training_seconds - waited,
             bytes_sent=run.costs.bytes_to_workers + run.costs.bytes_from_workers,
         )
 

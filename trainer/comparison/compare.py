@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.examples import require_comparable
 from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.reselection.reselection import require_reselectable
-from lipt.trainer.views import RunView
+from lipt.trainer.views import RunView, StrategyView
 
 
 def compare(
@@ -60,13 +60,24 @@ def compare(
         SubsetError: the coordinator has other data.
         RunFailedError: a run failed.
     """
-    _check(client, plan, train, test)
+    known = {strategy.name: strategy for strategy in client.strategies()}
+    _check(client, known, plan, train, test)
     resolve_device(device)
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
     recipe = plan.recipe.model_copy(update={"steps": steps})
     trials = TrialFile(out, _identity(plan, recipe, train, test))
+    needs = {name: strategy.needs for name, strategy in known.items()}
     bench = Bench(
-        client, plan.model, train, test, recipe, plan.asked(), device, allowed_modules, on_step
+        client,
+        plan.model,
+        train,
+        test,
+        recipe,
+        needs,
+        plan.asked(),
+        device,
+        allowed_modules,
+        on_step,
     )
     for seed in plan.seeds:
         missing = [cell for cell in plan.cells(seed) if trials.find(cell) is None]
@@ -98,10 +109,15 @@ def _line(trial: Trial, training_seeds: int) -> str:
     )
 
 
-def _check(client: Client, plan: Plan, train: Dataset, test: Dataset) -> None:
+def _check(
+    client: Client,
+    known: Mapping[str, StrategyView],
+    plan: Plan,
+    train: Dataset,
+    test: Dataset,
+) -> None:
     """Refuse now what would otherwise be refused after a run, or after hours of training."""
     require_baselines(plan.baselines)
-    known = {strategy.name: strategy for strategy in client.strategies()}
     for name in plan.strategies:
         if name not in known:
             choices = ", ".join(known)

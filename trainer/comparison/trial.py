@@ -43,12 +43,13 @@ class Trial:
     """What one training came to. Files of older versions lack the fields that have defaults.
 
     seed: of the whole pipeline: run, subset, and main training.
-    pretraining_seconds: of the run that the subset was selected on; 0 for random ones.
+    pretraining_seconds: of the run whose learners or soup were looked at for the subset; 0 where
+        none were. (Older files: of every run that a subset was asked of, but for random ones.)
     selection_seconds: of the first subset, as the coordinator counted them. The first
         strategy that asks for signals pays for them.
     training_seconds: of main training, without the time that accuracies took. (Older files:
         with it.)
-    bytes_sent: between the coordinator and its workers; 0 for random subsets.
+    bytes_sent: between the coordinator and its workers in that run.
     subset_accuracy: at the end; None where the examples changed, and for everything.
     levelled_off: whether accuracy on the subset had, so that more steps would change little.
     digest: of the first subset; empty for everything.

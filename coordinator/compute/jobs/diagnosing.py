@@ -20,14 +20,14 @@ from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.copies import copies_of
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import proxied_signals
 from lipt.coordinator.diagnosis.diagnosis import Diagnosis, Facts, Findings, diagnosis_of
-from lipt.coordinator.diagnosis.duplicates import find_duplicates, likeness_of_pictures
+from lipt.coordinator.diagnosis.duplicates import find_duplicates
 from lipt.coordinator.diagnosis.label_errors import find_label_errors
 from lipt.coordinator.diagnosis.learnability import learning_curve
 from lipt.coordinator.diagnosis.outliers import find_outliers
-from lipt.coordinator.diagnosis.pictures import look_at
 from lipt.coordinator.selection.redundancy import Redundancy, redundancy
 from lipt.coordinator.signals.signals import Signals
 
@@ -83,8 +83,7 @@ class DiagnoseData:
     def _find(
         self, context: Context, signals: Signals, proxy: Facts, clock: _Clock
     ) -> tuple[Findings, Redundancy]:
-        dataset, labels_N = context.dataset, signals.labels_N
-        num_classes = len(dataset.class_names)
+        labels_N, num_classes = signals.labels_N, len(context.dataset.class_names)
 
         def generator(purpose: str) -> torch.Generator:
             return derive_generator(self.question.config.seed, f"diagnosis: {purpose}")
@@ -95,16 +94,8 @@ class DiagnoseData:
         with clock.of("label_errors"):
             errors = find_label_errors(signals)
         with clock.of("duplicates"):
-            pictures = look_at(
-                dataset.images, len(dataset), on_progress=progress("looking at all images")
-            )
-            duplicates = find_duplicates(
-                labels_N,
-                errors.quality_N,
-                pictures.digests,
-                likeness_of_pictures(pictures, dataset.images),
-                on_progress=progress("looking for duplicates"),
-            )
+            copies = copies_of(context, self.question.config.evaluation_threads)
+            duplicates = find_duplicates(labels_N, errors.quality_N, copies)
         with clock.of("outliers"):
             outliers = find_outliers(signals.features_ND, generator=generator("outliers"))
         with clock.of("redundancy"):

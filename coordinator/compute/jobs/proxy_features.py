@@ -25,6 +25,7 @@ from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.diagnosis.pictures import are_pictures
 from lipt.coordinator.proxies.patches import draw_filters, patch_features
 from lipt.coordinator.proxies.pooled import Loader, ModelBank
 from lipt.coordinator.proxies.proxy import Kind, Proxy
@@ -35,8 +36,6 @@ ValueT = TypeVar("ValueT")
 
 # Patches are drawn from as many images.
 _IMAGES_FOR_FILTERS = 5_000
-# Rows of fewer pixels are no pictures, and have no patches.
-_SMALLEST_PICTURE = 4
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class FeatureMaker:
         question, context = self.question, self._context
         there = {
             Kind.USER: question.features is not None,
-            Kind.PATCHES: min(context.dataset.image_shape[1:]) >= _SMALLEST_PICTURE,
+            Kind.PATCHES: are_pictures(context.dataset.image_shape),
             Kind.SOUP: question.weights is not None,
             Kind.LEARNERS: self.num_learners > 0,
             Kind.BACKBONE: context.settings.backbone is not None,
@@ -85,10 +84,10 @@ class FeatureMaker:
         return len(trajectories.learners) if trajectories is not None else 0
 
     @property
-    def backbone_digest(self) -> str | None:
-        """Of the backbone's weights, where there is one."""
+    def backbone_identity(self) -> str | None:
+        """What stands for the backbone, where there is one."""
         backbone = self._context.backbone
-        return backbone.digest if backbone is not None else None
+        return backbone.identity if backbone is not None else None
 
     def require(self, proxy: Proxy) -> None:
         """Refuse a proxy whose features are not all there.
@@ -106,7 +105,7 @@ class FeatureMaker:
             Kind.USER: "the request has no features of its own. Give them (--features FILE, or "
             "features=...), or leave `user` out.",
             Kind.PATCHES: f"the data's images of {channels}x{height}x{width} are no pictures to "
-            "take patches of. Leave `patches` out.",
+            "take patches of. Leave `patches` out, or give features of your own.",
             Kind.SOUP: "no run is named whose weights they could be of. Name one, or leave `soup` "
             "out.",
             Kind.LEARNERS: "the weights that are selected on are not what the run's learners "

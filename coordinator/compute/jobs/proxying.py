@@ -1,7 +1,8 @@
 """Proxied signals: those of a ridge head on a proxy's features, computed once, kept on disk.
 
 Errors are the calibrated softmax of leave-one-out outputs minus one-hot, features the scaled
-ones of the proxy: what every strategy looks at, of a better judge than theta_p.
+ones of the proxy: what every strategy looks at, of a better judge than theta_p. Where it is sure
+that labels are wrong, a second head is fitted to those that the first one trusts.
 
 Shapes: N examples, C classes, D features.
 """
@@ -9,8 +10,8 @@ Shapes: N examples, C classes, D features.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -22,6 +23,8 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.proxy_features import FeatureMaker, ProxyQuestion
+from lipt.coordinator.diagnosis.label_errors import find_label_errors
+from lipt.coordinator.diagnosis.second_look import trust_after
 from lipt.coordinator.proxies.calibration import fit_sharpness
 from lipt.coordinator.proxies.choice import MAX_SAMPLE, Tried, candidates, choose, passes_of
 from lipt.coordinator.proxies.gram_sums import class_weights, scaling_of
@@ -30,7 +33,7 @@ from lipt.coordinator.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.coordinator.proxies.side_by_side import side_by_side
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.compute import errors_of
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, unlabelled
 from lipt.coordinator.signals.stored import STORAGE_LIMITS, load_tensors, save_tensors
 
 Facts = Mapping[str, Any]
@@ -53,6 +56,8 @@ class Proxied:
             "features_ND": self.signals.features_ND,
             "labels_N": self.signals.labels_N,
         }
+        if self.signals.second_errors_NC is not None:
+            tensors["second_errors_NC"] = self.signals.second_errors_NC
         save_tensors(path, tensors, {"facts": json.dumps(dict(self.facts))})
 
     @classmethod
@@ -77,12 +82,38 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
         FeaturesError: the request's features cannot be read.
         SignalsError: features are not finite.
     """
+    return _kept("proxied", context, question, _compute)
+
+
+def proxied_features(context: Context, question: ProxyQuestion) -> tuple[Signals, Facts]:
+    """The proxy's features alone, without a head: no label is looked at.
+
+    All examples are of one class, and there are no errors.
+
+    Args:
+        context: has the data.
+        question: its proxy names features.
+
+    Raises:
+        ProxyError, FeaturesError, SignalsError: as `proxied_signals`.
+    """
+    return _kept("features", context, question, _compute_features)
+
+
+def _kept(
+    kind: str,
+    context: Context,
+    question: ProxyQuestion,
+    compute: Callable[[Context, ProxyQuestion, FeatureMaker], Proxied],
+) -> tuple[Signals, Facts]:
     maker = FeatureMaker(context, question)
     maker.require(question.proxy)
     config, proxy = question.config, question.proxy
     soup = config.soup
     statistics = (soup.batch_norm_examples, config.validation)
     depends_on = (
+        # What is computed is another than before there was a second look.
+        "two looks",
         str(proxy),
         config.seed,
         context.dataset.fingerprint,
@@ -95,14 +126,14 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
         if proxy.may_use(Kind.LEARNERS)
         else None,
         question.features if proxy.may_use(Kind.USER) else None,
-        maker.backbone_digest if proxy.may_use(Kind.BACKBONE) else None,
+        maker.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
     )
     with pinned_kernels(config.evaluation_threads):
         kept = context.cached(
-            "proxied",
+            kind,
             depends_on,
             load=Proxied.load,
-            compute=lambda: _compute(context, question, maker),
+            compute=lambda: compute(context, question, maker),
         )
     return kept.signals, kept.facts
 
@@ -120,25 +151,57 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
     if trials is not None and len(trials.ids_N) == len(labels_N):
         features_ND, head = trials.features_of(kinds), trials.heads[kinds]
     else:
-        features_ND = side_by_side(
-            [maker.extractor(kind) for kind in kinds],
-            context.dataset,
-            torch.arange(len(labels_N)),
-            on_progress=context.progress(f"computing features ({'+'.join(kinds)})"),
-        )
+        features_ND = _features_of_all(context, maker, kinds)
         head = _head(context, maker, features_ND, labels_N, "fitting a ridge head")
     sharpness = fit_sharpness(head.outputs_NC, labels_N, class_weights(labels_N))
+    signals = _signals(features_ND, labels_N, head, sharpness)
+    trust_N = trust_after(find_label_errors(signals), labels_N)
+    if trust_N is not None:
+        activity = "fitting a second head, to trusted labels"
+        second = _head(context, maker, features_ND, labels_N, activity, trust_N)
+        weights_N = class_weights(labels_N, trust_N)
+        second_sharpness = fit_sharpness(second.outputs_NC, labels_N, weights_N)
+        second_errors_NC = _errors(second, second_sharpness, labels_N)
+        signals = replace(signals, second_errors_NC=second_errors_NC)
     facts = {
-        "proxy": str(question.proxy),
-        "features": "+".join(kinds),
-        "num_features": features_ND.shape[1],
+        **_facts_of(question, kinds, features_ND),
         "accuracy": head.accuracy,
         "penalty": head.penalty,
         "sharpness": sharpness,
+        "distrusted": 0 if trust_N is None else int((trust_N < 1).sum()),
         "tried": [one.facts for one in tried],
         "seconds": monotonic() - started,
     }
-    return Proxied(_signals(features_ND, labels_N, head, sharpness), facts)
+    return Proxied(signals, facts)
+
+
+def _compute_features(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> Proxied:
+    started = monotonic()
+    kinds = question.proxy.features
+    if not kinds:
+        raise ValueError(f"the proxy {question.proxy} names no features")
+    features_ND = _features_of_all(context, maker, kinds)
+    signals = unlabelled(len(features_ND))
+    _scale(features_ND, signals.labels_N)
+    facts = {**_facts_of(question, kinds, features_ND), "seconds": monotonic() - started}
+    return Proxied(replace(signals, features_ND=features_ND), facts)
+
+
+def _features_of_all(context: Context, maker: FeatureMaker, kinds: tuple[Kind, ...]) -> Tensor:
+    return side_by_side(
+        [maker.extractor(kind) for kind in kinds],
+        context.dataset,
+        torch.arange(len(context.dataset)),
+        on_progress=context.progress(f"computing features ({'+'.join(kinds)})"),
+    )
+
+
+def _facts_of(question: ProxyQuestion, kinds: tuple[Kind, ...], features_ND: Tensor) -> Facts:
+    return {
+        "proxy": str(question.proxy),
+        "features": "+".join(kinds),
+        "num_features": features_ND.shape[1],
+    }
 
 
 @dataclass(frozen=True)
@@ -181,7 +244,12 @@ class _Trials:
 
 
 def _head(
-    context: Context, maker: FeatureMaker, features_ND: Tensor, labels_N: Tensor, activity: str
+    context: Context,
+    maker: FeatureMaker,
+    features_ND: Tensor,
+    labels_N: Tensor,
+    activity: str,
+    trust_N: Tensor | None = None,
 ) -> LeaveOneOut:
     device = context.device
     head = leave_one_out(
@@ -189,19 +257,30 @@ def _head(
         labels_N.to(device),
         len(context.dataset.class_names),
         generator=derive_generator(maker.question.config.seed, "ridge sample"),
+        trust_N=None if trust_N is None else trust_N.to(device),
         on_progress=context.progress(activity),
     )
     return LeaveOneOut(head.outputs_NC.cpu(), head.accuracy, head.penalty, head.accuracies)
 
 
 def _signals(features_ND: Tensor, labels_N: Tensor, head: LeaveOneOut, sharpness: float) -> Signals:
-    """The features are scaled where they are."""
+    _scale(features_ND, labels_N)
+    return Signals(_errors(head, sharpness, labels_N), features_ND, labels_N, has_bias=True)
+
+
+def _scale(features_ND: Tensor, labels_N: Tensor) -> None:
+    """Centre and scale the features where they are; every class has the same say."""
+    scaling = scaling_of(features_ND, class_weights(labels_N))
+    for rows in row_blocks(len(features_ND), 8 * features_ND.shape[1]):
+        features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
+
+
+def _errors(head: LeaveOneOut, sharpness: float, labels_N: Tensor) -> Tensor:
+    """Calibrated chances minus one-hot; N x C, in as many digits as there is room for."""
     num_examples, num_classes = head.outputs_NC.shape
     dtype = STORAGE_LIMITS.error_dtype(num_examples * num_classes)
     errors_NC = torch.empty(num_examples, num_classes, dtype=dtype)
-    scaling = scaling_of(features_ND, class_weights(labels_N))
-    for rows in row_blocks(num_examples, 8 * (num_classes + features_ND.shape[1])):
+    for rows in row_blocks(num_examples, 8 * num_classes):
         logits_BC = head.outputs_NC[rows].double() * sharpness
         errors_NC[rows] = errors_of(logits_BC, labels_N[rows]).to(dtype)
-        features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
-    return Signals(errors_NC, features_ND, labels_N, has_bias=True)
+    return errors_NC

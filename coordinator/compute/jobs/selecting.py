@@ -16,19 +16,20 @@ from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.copies import near_copies
+from lipt.coordinator.compute.jobs.copies import copies_of
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
-from lipt.coordinator.compute.jobs.proxying import Facts, proxied_signals
+from lipt.coordinator.compute.jobs.proxying import Facts, proxied_features, proxied_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
 from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.signals.compute import compute_signals
 from lipt.coordinator.signals.device import place
 from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
-from lipt.coordinator.signals.signals import Signals, labels_only
+from lipt.coordinator.signals.signals import Signals, labels_only, unlabelled
 from lipt.coordinator.signals.user_features import UserFeatures, read_user_features
 
 
@@ -68,14 +69,17 @@ class SelectSubset:
     preset: str | None = None
     # What signals are computed with, where it is not the weights with their own head.
     proxy: str | None = None
-    # The operator's network, where the proxy may look at it.
+    # What stands for the operator's network, where the proxy may look at it.
     backbone: str | None = None
+    # `none` where no label may enter the choice.
+    labels: Labels | None = None
 
     def run(self, context: Context) -> Selected:
         """Compute, select and store."""
         strategy = find_strategy(self.strategy)
         options = strategy.parse_options(dict(self.options))
-        signals, facts = self._signals(context, set(strategy.needs_for(options)))
+        find_signals = self._signals if self.labels is None else self._unlabelled
+        signals, facts = find_signals(context, set(strategy.needs_for(options)))
         context.report(f"selecting by {self.strategy}", 0, 1)
         with pinned_kernels(self.config.evaluation_threads):
             chosen = select(
@@ -123,12 +127,27 @@ class SelectSubset:
         if Need.DYNAMICS in needs and self.trajectories is not None:
             signals = replace(signals, dynamics=self._dynamics(context, self.trajectories))
         if Need.COPIES in needs:
-            pictures_N = near_copies(context, self.config.evaluation_threads)
-            signals = replace(signals, pictures_N=pictures_N)
+            signals = self._with_copies(context, signals)
         if Need.VALIDATION in needs:
             ids = context.split(self.config).validation_ids
             signals = replace(signals, validation=signals.take(ids) if len(ids) else None)
         return signals, facts
+
+    def _unlabelled(self, context: Context, needs: set[Need]) -> tuple[Signals, Facts | None]:
+        """What there is where no label may be looked at; whatever else is needed stays missing."""
+        own = self._user_features(context)
+        signals, facts = unlabelled(len(context.dataset)), None
+        if self.proxy is not None:
+            signals, facts = proxied_features(context, self._question(Proxy.parse(self.proxy)))
+        elif own is not None:
+            signals = replace(signals, features_ND=own.features_ND)
+        if Need.COPIES in needs:
+            signals = self._with_copies(context, signals)
+        return signals, facts
+
+    def _with_copies(self, context: Context, signals: Signals) -> Signals:
+        copies = copies_of(context, self.config.evaluation_threads)
+        return replace(signals, pictures_N=copies.pictures_N)
 
     def _dynamics(self, context: Context, trajectories: Trajectories) -> Dynamics:
         if self.shards is None:

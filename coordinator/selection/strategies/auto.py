@@ -21,7 +21,11 @@ from torch import Tensor
 from lipt.common.determinism.seeding import derive_seed
 from lipt.coordinator.diagnosis.label_errors import LabelErrors, find_label_errors
 from lipt.coordinator.selection.plan import Evidence, Plan, Training, make_plan
-from lipt.coordinator.selection.quotas import class_quotas, proportional_quotas
+from lipt.coordinator.selection.quotas import (
+    class_quotas,
+    proportional_quotas,
+    worth_counting,
+)
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategies.facility_location import facility_location
 from lipt.coordinator.selection.strategies.uniform import uniform
@@ -62,7 +66,7 @@ def auto(
     if not plan.leaves_out_copies:
         copies_N = torch.zeros_like(copies_N)
     parts, left_out = [], []
-    for label, quota in enumerate(_quotas(labels_N, copies_N, budget, balanced=balanced)):
+    for label, quota in enumerate(_quotas(labels_N, copies_N, plan, budget, balanced=balanced)):
         rows, num_own = _by_trust(torch.nonzero(labels_N == label).flatten(), found, copies_N)
         num_candidates = max(quota, round((1 - plan.left_out_C[label]) * num_own))
         left_out.append(rows[num_candidates:])
@@ -103,12 +107,16 @@ def gather(
     )
 
 
-def _quotas(labels_N: Tensor, copies_N: Tensor, budget: int, *, balanced: bool) -> tuple[int, ...]:
-    """Shares of the classes, of which copies are no part as long as there is enough else."""
-    counts_C = labels_N.bincount().tolist()
-    own_C = labels_N[~copies_N].bincount(minlength=len(counts_C)).tolist()
+def _quotas(
+    labels_N: Tensor, copies_N: Tensor, plan: Plan, budget: int, *, balanced: bool
+) -> tuple[int, ...]:
+    """Shares of the classes, of which copies and wrong labels are no part as far as may be."""
+    num_classes = len(plan.wrong_C)
+    counts_C = labels_N.bincount(minlength=num_classes).tolist()
+    own_C = labels_N[~copies_N].bincount(minlength=num_classes).tolist()
+    own_C = own_C if sum(own_C) >= budget else counts_C
     share = class_quotas if balanced else proportional_quotas
-    return share(own_C if sum(own_C) >= budget else counts_C, budget)
+    return share(worth_counting(own_C, plan.wrong_C, budget), budget)
 
 
 def _by_trust(rows: Tensor, found: LabelErrors, copies_N: Tensor) -> tuple[Tensor, int]:
@@ -162,5 +170,6 @@ STRATEGY = Strategy(
     paper="",
     cost="N (C + d) + N^2 d / C",
     needs=SIGNALS | {Need.COPIES},
+    revision=1,
     proxy="auto",
 )

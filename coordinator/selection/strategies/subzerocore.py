@@ -19,7 +19,10 @@ balanced. Weights are positive, so the sum stays monotone and submodular, and gr
 reaches 1 - 1/e of the optimum.
 
 Shapes: N examples, B rows of a block, D features, K budget.
-Source: Moser et al. 2025 (arXiv:2509.21748), whose coverage is 0.6.
+Source: Moser et al. 2025 (arXiv:2509.21748), whose coverage is 0.6. Compared with a summary of
+the paper and with another's implementation of it, not with its authors' code, which was not to
+be had: the sum, the weights and the number of neighbours are the same. There s is the cosine
+itself, by which the sum is monotone only where no two features point away from each other.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetSubsetRequest(_message.Message):
-    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "accept_difference", "preset", "proxy")
+    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "accept_difference", "preset", "proxy", "labels")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class GetSubsetRequest(_message.Message):
     ACCEPT_DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     PRESET_FIELD_NUMBER: _ClassVar[int]
     PROXY_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     fraction: float
@@ -40,7 +41,8 @@ class GetSubsetRequest(_message.Message):
     accept_difference: bool
     preset: str
     proxy: str
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., accept_difference: bool = ..., preset: _Optional[str] = ..., proxy: _Optional[str] = ...) -> None: ...
+    labels: str
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., accept_difference: bool = ..., preset: _Optional[str] = ..., proxy: _Optional[str] = ..., labels: _Optional[str] = ...) -> None: ...
 
 class GetSubsetResponse(_message.Message):
     __slots__ = ("progress", "subset", "examples", "difference")
@@ -117,7 +119,7 @@ class ListStrategiesResponse(_message.Message):
     def __init__(self, strategies: _Optional[_Iterable[_Union[Strategy, _Mapping]]] = ...) -> None: ...
 
 class Strategy(_message.Message):
-    __slots__ = ("name", "summary", "paper", "returns_weights", "balanced_by_default", "options", "needs", "cost", "presets", "default_proxy")
+    __slots__ = ("name", "summary", "paper", "returns_weights", "balanced_by_default", "options", "needs", "cost", "presets", "default_proxy", "works_without_labels")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     PAPER_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +130,7 @@ class Strategy(_message.Message):
     COST_FIELD_NUMBER: _ClassVar[int]
     PRESETS_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_PROXY_FIELD_NUMBER: _ClassVar[int]
+    WORKS_WITHOUT_LABELS_FIELD_NUMBER: _ClassVar[int]
     name: str
     summary: str
     paper: str
@@ -138,7 +141,8 @@ class Strategy(_message.Message):
     cost: str
     presets: _containers.RepeatedCompositeFieldContainer[StrategyPreset]
     default_proxy: str
-    def __init__(self, name: _Optional[str] = ..., summary: _Optional[str] = ..., paper: _Optional[str] = ..., returns_weights: bool = ..., balanced_by_default: bool = ..., options: _Optional[_Iterable[_Union[StrategyOption, _Mapping]]] = ..., needs: _Optional[_Iterable[str]] = ..., cost: _Optional[str] = ..., presets: _Optional[_Iterable[_Union[StrategyPreset, _Mapping]]] = ..., default_proxy: _Optional[str] = ...) -> None: ...
+    works_without_labels: bool
+    def __init__(self, name: _Optional[str] = ..., summary: _Optional[str] = ..., paper: _Optional[str] = ..., returns_weights: bool = ..., balanced_by_default: bool = ..., options: _Optional[_Iterable[_Union[StrategyOption, _Mapping]]] = ..., needs: _Optional[_Iterable[str]] = ..., cost: _Optional[str] = ..., presets: _Optional[_Iterable[_Union[StrategyPreset, _Mapping]]] = ..., default_proxy: _Optional[str] = ..., works_without_labels: bool = ...) -> None: ...
 
 class StrategyPreset(_message.Message):
     __slots__ = ("name", "summary")

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 import torch
 
-from lipt.coordinator.diagnosis.pictures import aligned_correlation, look_at
+from lipt.coordinator.diagnosis.pictures import aligned_correlation, are_pictures, look_at
 
 
 def test_digests_are_of_the_pixels() -> None:
@@ -42,6 +42,15 @@ def test_the_opposite_and_one_colour_are_not_alike() -> None:
     assert float(aligned_correlation(image, torch.full_like(image, 7))) == 0.0
 
 
-def test_one_pixel_is_no_picture() -> None:
-    pixel = torch.full((1, 1, 1, 1), 3, dtype=torch.uint8)
-    assert float(aligned_correlation(pixel, pixel)) == 0.0
+@pytest.mark.parametrize(
+    ("shape", "are"),
+    [((1, 4, 4), True), ((3, 32, 4), True), ((1, 1, 64), False), ((1, 3, 3), False)],
+)
+def test_rows_of_numbers_are_no_pictures(shape: tuple[int, int, int], are: bool) -> None:
+    assert are_pictures(shape) == are
+
+
+def test_the_smallest_pictures_are_compared() -> None:
+    image = torch.randint(255, (1, 1, 4, 4), generator=torch.Generator().manual_seed(0))
+    assert float(aligned_correlation(image, image)) == pytest.approx(1.0)
+    assert float(aligned_correlation(image, 255 - image)) < 0.96

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.models.torchvision_models import build_torchvision
-from lipt.coordinator.proxies.backbone import load_backbone
+from lipt.coordinator.proxies.backbone import backbone_identity, load_backbone
 
 CPU = torch.device("cpu")
 
@@ -34,7 +35,7 @@ def test_both_kinds_of_files_are_the_same_network(saved: Path, tmp_path: Path) -
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
     first = load_backbone(f"torchvision:resnet18@{saved}", CPU)
     second = load_backbone(f"torchvision:resnet18@{pickled}", CPU)
-    assert first.digest != second.digest
+    assert first.identity != second.identity
     assert torch.equal(first(images), second(images))
     # At 64 pixels a side the last map is 2x2 of 512 channels.
     assert first(images).shape == (2, 512 + 4 * 512)
@@ -53,15 +54,36 @@ def test_a_network_of_other_classes_is_taken_by_its_head(tmp_path: Path) -> None
     assert backbone(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape == (1, 2560)
 
 
+def test_its_identity_is_the_network_and_the_content_wherever_it_lies(tmp_path: Path) -> None:
+    here, there, other = (tmp_path / name for name in ("here", "there", "other"))
+    here.write_bytes(b"abc")
+    there.write_bytes(b"abc")
+    other.write_bytes(b"abd")
+    # SHA-256 of "abc" is FIPS 180-2's first example.
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert backbone_identity(f"torchvision:resnet18@{here}") == f"resnet18@{digest}"
+    assert backbone_identity(f"torchvision:resnet18@{there}") == f"resnet18@{digest}"
+    assert backbone_identity(f"torchvision:resnet34@{here}") == f"resnet34@{digest}"
+    assert backbone_identity(f"torchvision:resnet18@{other}") != f"resnet18@{digest}"
+
+
+def test_a_loaded_network_has_the_identity_of_its_setting(saved: Path) -> None:
+    spec = f"torchvision:resnet18@{saved}"
+    assert load_backbone(spec, CPU).identity == backbone_identity(spec)
+
+
 @pytest.mark.parametrize("spec", ["resnet18", "torchvision:resnet18", "torchvision:resnet18@"])
 def test_another_form_is_refused(spec: str) -> None:
-    with pytest.raises(ConfigError, match="is not torchvision:NAME@FILE"):
-        load_backbone(spec, CPU)
+    for read in (backbone_identity, partial(load_backbone, device=CPU)):
+        with pytest.raises(ConfigError, match="is not torchvision:NAME@FILE"):
+            read(spec)
 
 
 def test_what_is_not_there_or_another_networks_is_refused(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load_backbone(f"torchvision:resnet18@{tmp_path / 'none.safetensors'}", CPU)
+    missing = f"torchvision:resnet18@{tmp_path / 'none.safetensors'}"
+    for read in (backbone_identity, partial(load_backbone, device=CPU)):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read(missing)
     with pytest.raises(ConfigError, match="does not hold the weights of torchvision's resnet34"):
         load_backbone(f"torchvision:resnet34@{saved}", CPU)
     with pytest.raises(UnknownNameError, match="resnet18"):

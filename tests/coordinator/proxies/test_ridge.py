@@ -19,18 +19,32 @@ from lipt.coordinator.proxies.ridge import LeaveOneOut, leave_one_out
 
 
 def fit(
-    features_ND: Tensor, labels_N: Tensor, num_classes: int = 3, *, penalty: float = 0.01
+    features_ND: Tensor,
+    labels_N: Tensor,
+    num_classes: int = 3,
+    *,
+    penalty: float = 0.01,
+    trust_N: Tensor | None = None,
 ) -> LeaveOneOut:
-    generator = torch.Generator().manual_seed(0)
-    penalties = (penalty,)
     return leave_one_out(
-        features_ND, labels_N, num_classes, generator=generator, penalties=penalties
+        features_ND,
+        labels_N,
+        num_classes,
+        generator=torch.Generator().manual_seed(0),
+        trust_N=trust_N,
+        penalties=(penalty,),
     )
 
 
-def refitted(features_ND: Tensor, labels_N: Tensor, num_classes: int, penalty: float) -> Tensor:
+def refitted(
+    features_ND: Tensor,
+    labels_N: Tensor,
+    num_classes: int,
+    penalty: float,
+    trust_N: Tensor | None = None,
+) -> Tensor:
     """What a head says of each example that was fitted to all others; N x C."""
-    weights_N = class_weights(labels_N)
+    weights_N = class_weights(labels_N, trust_N)
     ones_N1 = torch.ones(len(labels_N), 1, dtype=torch.float64)
     scaled_ND = scaling_of(features_ND, weights_N).apply(features_ND)
     inputs_NX = torch.cat([scaled_ND, ones_N1], dim=1)
@@ -77,6 +91,34 @@ def test_outputs_are_those_of_heads_fitted_without_the_example(
     weights_N = class_weights(labels_N)
     right_N = (expected_NC.argmax(dim=-1) == labels_N).double()
     assert found.accuracy == pytest.approx(float(weights_N @ right_N / weights_N.sum()))
+
+
+@pytest.mark.parametrize(("num_examples", "num_features"), [(40, 5), (12, 30)])
+def test_whom_little_is_believed_teaches_little_and_is_judged_like_the_others(
+    num_examples: int, num_features: int
+) -> None:
+    features_ND, labels_N = made_up(num_examples, num_features)
+    trust_N = torch.ones(num_examples, dtype=torch.float64)
+    # Of every class someone is believed.
+    distrusted_I = torch.arange(3, num_examples, 3)
+    trust_N[distrusted_I] = 1e-6
+    found = fit(features_ND, labels_N, trust_N=trust_N)
+    expected_NC = refitted(features_ND, labels_N, 3, 0.01, trust_N)
+    torch.testing.assert_close(found.outputs_NC, expected_NC.float(), rtol=1e-4, atol=1e-4)
+    # Another label of one who is not believed changes nothing that can be seen.
+    lying_N = labels_N.clone()
+    lying_N[distrusted_I[-1]] = (labels_N[distrusted_I[-1]] + 1) % 3
+    misled = fit(features_ND, lying_N, trust_N=trust_N)
+    torch.testing.assert_close(misled.outputs_NC, found.outputs_NC, rtol=1e-3, atol=1e-3)
+
+
+def test_classes_have_the_same_say_also_where_some_are_not_believed() -> None:
+    labels_N = torch.tensor([0, 0, 0, 0, 1, 1])
+    trust_N = torch.tensor([1.0, 1.0, 0.5, 0.5, 1.0, 0.25], dtype=torch.float64)
+    weights_N = class_weights(labels_N, trust_N)
+    assert float(weights_N.sum()) == pytest.approx(6.0)
+    assert float(weights_N[:4].sum()) == pytest.approx(float(weights_N[4:].sum()))
+    torch.testing.assert_close(weights_N[:4], torch.tensor([1.0, 1.0, 0.5, 0.5]).double())
 
 
 def test_fewer_examples_than_features_are_the_same_equations() -> None:

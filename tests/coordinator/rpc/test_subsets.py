@@ -16,8 +16,9 @@ from lipt.coordinator.rpc import answering
 from lipt.coordinator.rpc.subsets import SubsetService
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.state.records import SubsetRecord
+from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.coordinator.subsets.sending import Sending
-from lipt.coordinator.subsets.service import Answer, SubsetQuery
+from lipt.coordinator.subsets.service import Answer
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 from tests.serving import serving
@@ -91,7 +92,8 @@ async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
     assert list(listed) == list(STRATEGIES)
     assert all(strategy.needs and strategy.cost for strategy in listed.values())
     assert all(option.help for strategy in listed.values() for option in strategy.options)
-    assert list(listed["uniform"].needs) == ["labels"]
+    assert list(listed["uniform"].needs) == ["nothing"]
+    assert list(listed["uniform_per_class"].needs) == ["labels"]
     assert list(listed["grand"].needs) == ["signals"]
     assert list(listed["forgetting"].needs) == ["learners"]
     assert [preset.name for preset in listed["ccs"].presets] == ["paper"]
@@ -99,6 +101,8 @@ async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
     assert listed["crest"].returns_weights
     for name, strategy in STRATEGIES.items():
         assert listed[name].default_proxy == strategy.proxy
+    assert listed["kcenter"].works_without_labels
+    assert not listed["auto"].works_without_labels
     assert [option.name for option in listed["crest"].options] == [
         "random_fraction",
         "batch_size",
@@ -110,6 +114,13 @@ async def test_a_preset_is_passed_on(stub: Any, subsets: FakeSubsets) -> None:
     await subsets.asked(stub, pb.GetSubsetRequest(strategy="ccs", budget=2, preset="paper"))
     await subsets.asked(stub, pb.GetSubsetRequest(strategy="ccs", budget=2))
     assert [query.preset for query in subsets.queries] == ["paper", ""]
+
+
+async def test_whether_labels_may_enter_is_passed_on(stub: Any, subsets: FakeSubsets) -> None:
+    await subsets.asked(stub, pb.GetSubsetRequest(strategy="kcenter", budget=2, labels="none"))
+    # An older client's.
+    await subsets.asked(stub, pb.GetSubsetRequest(strategy="kcenter", budget=2))
+    assert [query.labels for query in subsets.queries] == ["none", ""]
 
 
 async def test_features_and_the_previous_subset_are_passed_on(

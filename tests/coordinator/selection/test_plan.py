@@ -134,7 +134,24 @@ def test_a_head_that_is_seldom_wrong_is_believed_at_any_fraction() -> None:
     assert (plan.method, plan.left_out_C) == ("random", (0.08, 0.02))
 
 
+def test_of_a_class_that_it_does_not_know_an_accurate_head_is_not_believed() -> None:
+    # Rare in a long tail, say: right on 90% in the mean over classes all the same.
+    rare = replace(CLEAN, errors_C=(0.01, 0.15), training="converged", fraction=0.5)
+    assert make_plan(rare).left_out_C == (0.01, 0.0)
+
+
 def test_facility_location_never_looks_at_what_is_trusted_least() -> None:
     nearly_many = replace(CLEAN, fraction=0.099, training="converged")
     assert make_plan(nearly_many).method == "facility_location"
     assert make_plan(nearly_many).left_out_C == pytest.approx((0.16, 0.08))
+
+
+def test_only_what_is_surely_wrong_is_no_part_of_a_classs_share() -> None:
+    typical = make_plan(replace(CLEAN, fraction=0.01))
+    assert any(typical.left_out_C)
+    assert typical.wrong_C == (0.0, 0.0)
+    noisy = make_plan(
+        replace(CLEAN, errors_C=(0.5, 0.4), noise_rate=0.3, noise_low=0.2, noise_C=(0.2, 0.3))
+    )
+    # Half as many again as are wrong in all, and no more than the head contradicts.
+    assert noisy.wrong_C == pytest.approx((0.45, 0.4))

@@ -7,7 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipt.common.errors import BudgetError
-from lipt.coordinator.selection.quotas import class_quotas, proportional_quotas
+from lipt.coordinator.selection.quotas import (
+    class_quotas,
+    proportional_quotas,
+    worth_counting,
+)
 
 
 @pytest.mark.parametrize(
@@ -91,3 +95,30 @@ def test_proportions_are_off_by_less_than_one(data: st.DataObject) -> None:
 def test_a_budget_that_the_groups_cannot_give_is_refused() -> None:
     with pytest.raises(BudgetError, match=r"budget 6 .* 5 examples.*Choose one in 0\.\.5"):
         proportional_quotas([2, 3], 6)
+
+
+@pytest.mark.parametrize(
+    ("counts", "wrong", "budget", "expected"),
+    [
+        ([100, 20], [0.0, 0.0], 40, (100, 20)),
+        ([100, 20], [0.25, 0.75], 40, (75, 5)),  # what is wrong does not count
+        ([100, 20], [0.25, 0.75], 80, (75, 5)),
+        ([100, 20], [0.25, 0.75], 100, (88, 13)),  # half of it does: 87.5 and 12.5
+        ([100, 20], [0.25, 0.75], 120, (100, 20)),
+        ([0, 4], [0.5, 0.5], 1, (0, 2)),
+    ],
+)
+def test_wrong_labels_have_no_say_in_quotas_unless_they_are_needed(
+    counts: list[int], wrong: list[float], budget: int, expected: tuple[int, ...]
+) -> None:
+    assert worth_counting(counts, wrong, budget) == expected
+
+
+@given(st.data())
+def test_there_is_always_enough_that_counts(data: st.DataObject) -> None:
+    classes = st.tuples(st.integers(0, 500), st.floats(0, 1))
+    counts, wrong = zip(*data.draw(st.lists(classes, min_size=1, max_size=8)), strict=True)
+    budget = data.draw(st.integers(0, sum(counts)))
+    found = worth_counting(counts, wrong, budget)
+    assert sum(found) >= budget
+    assert all(one <= count for one, count in zip(found, counts, strict=True))

@@ -8,7 +8,13 @@ import torch
 from lipt.common.errors import SignalsError, StateError
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.dynamics import Dynamics
-from lipt.coordinator.signals.signals import Signals, given, labels_only, probabilities_of
+from lipt.coordinator.signals.signals import (
+    Signals,
+    given,
+    labels_only,
+    probabilities_of,
+    unlabelled,
+)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -30,6 +36,12 @@ def test_a_saved_file_is_read_back_exactly(tmp_path: Path, *, bias: bool) -> Non
     assert signals.gradient_norms_N is not None
     assert torch.equal(loaded.gradient_norms_N, signals.gradient_norms_N)
     assert [path.name for path in tmp_path.iterdir()] == ["signals"]
+
+
+def test_where_no_label_is_known_all_are_of_one_class() -> None:
+    signals = unlabelled(3)
+    assert signals.labels_N.tolist() == [0, 0, 0]
+    assert signals.errors_NC.shape == signals.features_ND.shape == (3, 0)
 
 
 def test_signals_of_labels_are_saved_too(tmp_path: Path) -> None:

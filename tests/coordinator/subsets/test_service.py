@@ -12,7 +12,12 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import ProxyError, SignalsError, UnknownNameError
+from lipt.common.errors import (
+    InvalidRequestError,
+    ProxyError,
+    SignalsError,
+    UnknownNameError,
+)
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
@@ -21,7 +26,8 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
+from lipt.coordinator.subsets.questions import SubsetQuery
+from lipt.coordinator.subsets.service import Answer, Subsets
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
@@ -33,11 +39,26 @@ HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
 class World:
     """The subsets of one run that is ready: the first examples, or others for other weights."""
 
-    subsets: Subsets
+    store: RunStore
     compute: FakeCompute
     database: Database
     blobs: BlobStore
     stopped_early: str = ""
+
+    def __post_init__(self) -> None:
+        self.restart(backbone=None)
+
+    def restart(self, backbone: str | None) -> None:
+        """Another coordinator of the same state, with that backbone."""
+        self.subsets = Subsets(
+            self.store,
+            self.database,
+            self.blobs,
+            self.compute.process,
+            DATA,
+            wall_clock=lambda: 1.0,
+            backbone=backbone,
+        )
 
     def select(self, job: SelectSubset) -> Selected:
         first = job.weights.size_bytes
@@ -76,11 +97,10 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
     store = RunStore(database)
     await store.add(run)
     compute = FakeCompute({RecheckSubset: HOLDS})
-    subsets = Subsets(store, database, blobs, compute.process, DATA, wall_clock=lambda: 1.0)
-    world = World(subsets, compute, database, blobs)
+    world = World(store, compute, database, blobs)
     compute.answers[SelectSubset] = world.select
     yield world
-    await subsets.stop()
+    await world.subsets.stop()
 
 
 async def test_a_subset_is_computed_once(world: World) -> None:
@@ -304,6 +324,34 @@ async def test_what_a_proxy_came_to_stands_in_the_manifest(world: World) -> None
     assert (await world.ask(proxy="ridge:patches")).subset.manifest["proxy"] == facts
 
 
+@pytest.mark.parametrize(
+    ("proxy", "computed"), [("auto", 3), ("ridge:backbone", 3), ("ridge:patches", 1), ("soup", 1)]
+)
+async def test_a_subset_with_another_backbone_is_another_one(
+    world: World, proxy: str, computed: int
+) -> None:
+    seen = []
+    for backbone in (None, "resnet18@aa", "resnet18@bb", "resnet18@aa"):
+        world.restart(backbone)
+        seen.append((await world.ask(proxy=proxy)).subset)
+    assert len(world.compute.jobs) == len({subset.key for subset in seen}) == computed
+    assert seen[1] == seen[3]
+    looked_at = [subset.manifest["proxy"].get("backbone") for subset in seen]
+    expected = [None, "resnet18@aa", "resnet18@bb", "resnet18@aa"]
+    assert looked_at == (expected if computed > 1 else [None] * 4)
+
+
+@pytest.mark.parametrize(("backbone", "kept"), [("resnet18@aa", True), ("resnet18@bb", False)])
+async def test_the_previous_subset_is_not_kept_over_another_backbone(
+    world: World, backbone: str, kept: bool
+) -> None:
+    world.restart("resnet18@aa")
+    first = (await world.ask(proxy="auto")).subset
+    world.restart(backbone)
+    query = {"weights": world.upload(b"later weights"), "previous": first.digest}
+    assert (await world.ask(proxy="auto", **query)).kept == kept
+
+
 @pytest.mark.parametrize("proxy", ["ridge:learners", "auto"])
 async def test_learners_are_given_where_they_led_to_the_weights(world: World, proxy: str) -> None:
     await world.ask(proxy=proxy)
@@ -311,6 +359,55 @@ async def test_learners_are_given_where_they_led_to_the_weights(world: World, pr
     assert trajectories.initial_weights == BlobName.of(b"theta*")
     await world.ask(proxy=proxy, weights=world.upload(b"later weights"))
     assert world.compute.jobs[-1].trajectories is None
+
+
+async def test_whether_labels_may_enter_is_part_of_what_is_asked(world: World) -> None:
+    unlabelled = {"strategy": "kcenter", "labels": "none"}
+    given = (await world.ask(strategy="kcenter", balanced=False, proxy="ridge:patches")).subset
+    none = (await world.ask(**unlabelled)).subset
+    assert world.compute.jobs[-1].labels == "none"
+    assert none.key != given.key
+    assert (given.manifest["labels"], none.manifest["labels"]) == ("given", "none")
+    # Everything else is the same.
+    assert not none.balanced
+    assert none.manifest["proxy"] == given.manifest["proxy"] == {"proxy": "ridge:patches"}
+    assert none.manifest["options"] == {"space": "features"}
+    # What is resolved and what is given are one question.
+    again = await world.ask(**unlabelled, options={"space": "features"}, proxy="ridge:patches")
+    assert again.subset == none
+    assert world.compute.kinds == ["SelectSubset"] * 2
+
+
+async def test_labels_that_are_given_are_no_part_of_a_key(world: World) -> None:
+    # As of a client, and of a stored subset, from before one could choose without.
+    plain = (await world.ask()).subset
+    assert (await world.ask(labels="given")).subset == plain
+    job = world.compute.jobs[-1]
+    assert job.labels is None
+    manifest = {name: value for name, value in plain.manifest.items() if name != "labels"}
+    await world.database.save_subset(plain.changed(manifest=manifest))
+    assert (await world.ask()).subset.manifest == manifest
+    assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_without_labels_no_proxy_is_told_where_none_is_looked_at(world: World) -> None:
+    features = world.upload(b"features")
+    own = (await world.ask(strategy="kcenter", labels="none", features=features)).subset
+    assert own.manifest["proxy"] == {"proxy": None}
+    assert own.manifest["features_sha256"] == features.sha256
+    drawn = (await world.ask(strategy="uniform", labels="none", proxy="ridge:patches")).subset
+    assert drawn.manifest["proxy"] == {"proxy": None}
+    assert world.compute.jobs[-1].proxy is None
+
+
+async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(
+    world: World,
+) -> None:
+    with pytest.raises(InvalidRequestError, match="'crest' cannot choose with labels=none"):
+        await world.ask(labels="none")
+    with pytest.raises(InvalidRequestError, match="weights and labels=none"):
+        await world.ask(strategy="kcenter", labels="none", weights=world.upload(b"later weights"))
+    assert world.compute.kinds == []
 
 
 async def test_a_strategy_that_looks_at_labels_alone_has_no_proxy(world: World) -> None:

@@ -106,6 +106,22 @@ def test_a_proxy_is_named_and_has_to_be_looked_at(fake: Any, client: Client) -> 
     assert fake.requests[-1].proxy == ""
 
 
+def test_labels_are_left_out_where_that_is_asked_for(fake: Any, client: Client) -> None:
+    told = json.dumps({"labels": "none"})
+    examples = subset_examples(INDICES, WEIGHTS)
+    fake.subset_scripts = [[description(manifest_json=told), examples], whole(), whole()]
+    subset = client.subset(strategy="kcenter", budget=3, labels="none")
+    assert subset.indices.tolist() == INDICES
+    assert fake.requests[0].labels == "none"
+    # An older coordinator lets them enter.
+    words = "labels=none was asked for, and the coordinator selected as if they were given.*Update"
+    with pytest.raises(InvalidRequestError, match=words):
+        client.subset(strategy="kcenter", budget=3, labels="none")
+    # It is asked what it knows.
+    assert client.subset(budget=3).indices.tolist() == INDICES
+    assert fake.requests[-1].labels in ("", "given")
+
+
 def test_balance_is_left_to_the_strategy_where_it_is_not_given(fake: Any, client: Client) -> None:
     fake.subset_scripts = [whole()]
     client.subset(fraction=0.1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -44,6 +44,14 @@ Proxy = Annotated[
         "--proxy",
         help="What judges the examples: soup (the run's weights), ridge: and some of patches, "
         "learners, soup, user, backbone, joined by +, or auto. Default: the strategy's own.",
+    ),
+]
+Labels = Annotated[
+    Literal["given", "none"],
+    typer.Option(
+        "--labels",
+        help="Whether labels may enter the choice; none to choose what to label, by features "
+        "that no label went into.",
     ),
 ]
 ImageSize = Annotated[

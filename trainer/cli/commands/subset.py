@@ -13,6 +13,7 @@ from lipt.trainer.cli.arguments.options import (
     Coordinator,
     Fraction,
     Json,
+    Labels,
     Options,
     Preset,
     Proxy,
@@ -64,6 +65,7 @@ def get(
         ),
     ] = None,
     proxy: Proxy = None,
+    labels: Labels = "given",
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
@@ -93,6 +95,7 @@ def get(
                 weights=weights,
                 features=features,
                 proxy=proxy,
+                labels=labels,
                 on_progress=lambda progress: report(str(progress)),
             )
         )

@@ -19,6 +19,7 @@ _LEGEND = (
     "per class: equal shares of every class by default. Options are given as "
     "--option NAME=VALUE, presets as --preset NAME."
 )
+_WITHOUT_LABELS = "works with --labels none"
 
 
 def print_strategies(strategies: Sequence[StrategyView], console: Console | None = None) -> None:
@@ -54,6 +55,8 @@ def _description(strategy: StrategyView) -> Text:
     lines = [Text(strategy.summary)]
     if strategy.paper:
         lines.append(Text(strategy.paper, style="dim"))
+    if strategy.works_without_labels:
+        lines.append(Text(_WITHOUT_LABELS, style="dim"))
     lines += [Text(text, style="cyan") for text in _option_texts(strategy)]
     lines += [
         Text(f"preset {preset.name}: {preset.summary}", style="cyan") for preset in strategy.presets
@@ -78,6 +81,7 @@ def _facts(strategy: StrategyView) -> list[str]:
         "balanced per class" if strategy.balanced_by_default else "not balanced per class",
         *([f"cost {strategy.cost}"] if strategy.cost else []),
         *([f"proxy {strategy.default_proxy}"] if _has_another_proxy(strategy) else []),
+        *([_WITHOUT_LABELS] if strategy.works_without_labels else []),
     ]
 
 

@@ -1,14 +1,30 @@
-"""Near copies among images: found whatever their labels are, and looked for once."""
+"""Copies among images: looked for once, for a diagnosis as well as for `auto`."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
-from lipt.common.data.dataset import in_memory
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.images.formats import ImageFormat
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.copies import near_copies
+from lipt.coordinator.compute.jobs.copies import copies_of
+from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
+from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
+from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.diagnosis.diagnosis import Diagnosis
+from lipt.coordinator.proxies.proxy import Proxy
 from tests.digits import digits_settings
+
+CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
+NOWHERE = BlobName.of(b"weights that nobody has")
+MakeContext = Callable[..., Context]
+PARTS = {"looking at all images", "looking for near copies"}
 
 
 @pytest.fixture
@@ -17,32 +33,119 @@ def reports() -> list[str]:
 
 
 @pytest.fixture
-def context(tmp_path_factory: pytest.TempPathFactory, reports: list[str]) -> Context:
-    """A hundred digits, of which row 7 is row 3 with another label, and row 9 a brighter row 4."""
-    settings = digits_settings(tmp_path_factory.mktemp("state"), "digits-test")
-    context = Context(settings, report=lambda activity, *_: reports.append(activity))
-    plain = context.dataset
-    images_NCHW, labels_N = plain.images(torch.arange(100)), plain.labels_N[:100].clone()
-    images_NCHW[7] = images_NCHW[3]
-    labels_N[7] = (labels_N[3] + 1) % 10
-    images_NCHW[9] = (images_NCHW[4].float() * 0.9 + 10).clamp(0, 255).to(torch.uint8)
-    vars(context)["dataset"] = in_memory(
-        "copies", plain.class_names, labels_N, "print", images_NCHW
+def make_context(tmp_path: Path, reports: list[str]) -> MakeContext:
+    """A process on one state directory and a hundred digits.
+
+    Row 7 is row 3 with another label, and row 9 a brighter row 4.
+    """
+
+    def make(state: str = "state") -> Context:
+        (tmp_path / state).mkdir(exist_ok=True)
+        settings = digits_settings(tmp_path / state, "digits-test")
+        context = Context(settings, report=lambda activity, *_: reports.append(activity))
+        plain = context.dataset
+        images_NCHW, labels_N = plain.images(torch.arange(100)), plain.labels_N[:100].clone()
+        images_NCHW[7] = images_NCHW[3]
+        labels_N[7] = (labels_N[3] + 1) % 10
+        images_NCHW[9] = (images_NCHW[4].float() * 0.9 + 10).clamp(0, 255).to(torch.uint8)
+        vars(context)["dataset"] = in_memory(
+            "copies", plain.class_names, labels_N, "print", images_NCHW
+        )
+        return context
+
+    return make
+
+
+def diagnose(context: Context) -> object:
+    """All that a diagnosis says but for its seconds."""
+    question = ProxyQuestion(CONFIG, None, Proxy.parse("ridge:patches"), None)
+    diagnosed = DiagnoseData(question).run(context)
+    found = Diagnosis.load(context.blobs.verified_path(diagnosed.blob))
+    columns = {name: values.tolist() for name, values in found.columns.items()}
+    return columns, {**found.summary, "seconds": {}, "proxy": {}}
+
+
+def select(context: Context) -> object:
+    """The bytes of a subset by `auto`, of the same signals as the diagnosis's."""
+    image = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+    job = SelectSubset(
+        CONFIG, image, NOWHERE, "auto", 60, balanced=True, options=(), proxy="ridge:patches"
     )
-    return context
+    return job.run(context).blob
 
 
-def test_copies_share_a_picture_whatever_their_labels_are(context: Context) -> None:
-    pictures_N = near_copies(context, cpu_threads=1)
-    assert pictures_N[7] == pictures_N[3] == 3
-    assert pictures_N[9] == pictures_N[4] == 4
-    assert len(pictures_N.unique()) >= 95
+def test_copies_share_a_picture_whatever_their_labels_are(make_context: MakeContext) -> None:
+    copies = copies_of(make_context(), cpu_threads=1)
+    assert copies.pictures_N[7] == copies.pictures_N[3] == 3
+    assert copies.pictures_N[9] == copies.pictures_N[4] == 4
+    assert (copies.exact_N[7], copies.exact_N[9]) == (3, 9)
+    assert len(copies.pictures_N.unique()) >= 95
 
 
-def test_they_are_looked_for_once(context: Context, reports: list[str]) -> None:
-    first = near_copies(context, cpu_threads=1)
-    assert {"looking at all images", "looking for near copies"} <= set(reports)
+@pytest.mark.parametrize(("first", "second"), [(diagnose, select), (select, diagnose)])
+def test_whoever_asks_second_reads_no_image_and_finds_the_same(
+    make_context: MakeContext,
+    reports: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    first: Callable[[Context], object],
+    second: Callable[[Context], object],
+) -> None:
+    alone = second(make_context("another state"))
+    first(make_context())
+    assert set(reports) >= PARTS
     reports.clear()
-    again = near_copies(context, cpu_threads=1)
-    assert torch.equal(first, again)
-    assert not reports
+    context = make_context()
+    reads: list[int] = []
+    read = Dataset.images
+
+    def counted(dataset: Dataset, ids: torch.Tensor) -> torch.Tensor:
+        reads.append(len(ids))
+        return read(dataset, ids)
+
+    monkeypatch.setattr(Dataset, "images", counted)
+    assert second(context) == alone
+    assert reads == []
+    assert PARTS.isdisjoint(reports)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no tensors"])
+def test_a_file_that_was_damaged_is_found_again(
+    make_context: MakeContext, reports: list[str], damage: bytes
+) -> None:
+    before = copies_of(make_context(), cpu_threads=1)
+    pictures_N, exact_N = before.pictures_N.clone(), before.exact_N.clone()
+    context = make_context()
+    (path,) = context.signals_dir.iterdir()
+    path.unlink()  # a file that is mapped is not written to
+    path.write_bytes(damage)
+    reports.clear()
+    again = copies_of(context, cpu_threads=1)
+    assert set(reports) == PARTS
+    assert torch.equal(again.pictures_N, pictures_N)
+    assert torch.equal(again.exact_N, exact_N)
+
+
+def test_copies_of_other_data_are_looked_for_anew(
+    make_context: MakeContext, reports: list[str]
+) -> None:
+    copies_of(make_context(), cpu_threads=1)
+    context = make_context()
+    plain, images_NCHW = context.dataset, context.dataset.images(torch.arange(100))
+    images_NCHW[50] = images_NCHW[60]
+    vars(context)["dataset"] = in_memory(
+        "copies", plain.class_names, plain.labels_N, "other print", images_NCHW
+    )
+    reports.clear()
+    assert copies_of(context, cpu_threads=1).exact_N[60] == 50
+    assert set(reports) == PARTS
+
+
+def test_rows_of_numbers_are_copies_only_where_they_are_equal(make_context: MakeContext) -> None:
+    context = make_context()
+    rows_NCHW = context.dataset.images(torch.arange(100)).view(100, 1, 1, 64)
+    labels_N, names = context.dataset.labels_N, context.dataset.class_names
+    vars(context)["dataset"] = in_memory("rows", names, labels_N, "rows' print", rows_NCHW)
+    copies = copies_of(context, cpu_threads=1)
+    # Row 9, a brighter row 4, is another row of numbers.
+    expected = [3 if row == 7 else row for row in range(100)]
+    assert copies.pictures_N.tolist() == copies.exact_N.tolist() == expected

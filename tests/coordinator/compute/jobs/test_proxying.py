@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
+from lipt.common.data import open_dataset
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.images.formats import ImageFormat
@@ -21,9 +22,11 @@ from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import proxying
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
-from lipt.coordinator.compute.jobs.proxying import Facts, proxied_signals
+from lipt.coordinator.compute.jobs.proxying import Facts, proxied_features, proxied_signals
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.diagnosis.label_errors import find_label_errors
+from lipt.coordinator.diagnosis.second_look import trust_after
 from lipt.coordinator.proxies.patches import draw_filters, patch_features
 from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.proxies.ridge import leave_one_out
@@ -92,6 +95,33 @@ def test_errors_and_features_are_those_of_the_head(context: Context, ask: Any) -
     # Scaled: where the classes are nearly even, mean 0 and deviation 1.
     spread_D = signals.features_ND.std(dim=0)
     torch.testing.assert_close(spread_D[spread_D > 0].mean(), torch.tensor(1.0), rtol=0.05, atol=0)
+
+
+def test_where_labels_are_surely_wrong_a_second_head_is_taught_by_the_others(
+    weights: BlobName, tmp_path: Path
+) -> None:
+    context = Context(digits_settings(tmp_path, "digits-mislabelled"), report=lambda *_: None)
+    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), weights)
+    first, facts = proxied_signals(context, question)
+    labels_N = context.dataset.labels_N
+    trust_N = trust_after(find_label_errors(replace(first, second_errors_NC=None)), labels_N)
+    assert trust_N is not None
+    assert facts["distrusted"] == int((trust_N < 1).sum()) > 0
+    assert first.second_errors_NC is not None
+    # Of examples without a say the second head knows better than their labels.
+    wrong_N = labels_N != open_dataset("digits-train").labels_N
+    suggested_N = find_label_errors(first).suggested_N
+    assert float((suggested_N[wrong_N] != labels_N[wrong_N]).double().mean()) > 0.9
+    # What was kept on disk is what was computed.
+    again, _ = proxied_signals(context, question)
+    assert again.second_errors_NC is not None
+    assert torch.equal(again.second_errors_NC, first.second_errors_NC)
+
+
+def test_there_is_one_head_where_labels_are_right(ask: Any) -> None:
+    signals, facts = ask("ridge:patches")
+    assert signals.second_errors_NC is None
+    assert facts["distrusted"] == 0
 
 
 def test_learners_are_side_by_side(ask: Any, trajectories: Trajectories) -> None:
@@ -179,6 +209,51 @@ def test_the_second_time_it_is_read_from_the_disk(
     assert same == facts
     assert torch.equal(second.errors_NC, first.errors_NC)
     assert torch.equal(second.features_ND, first.features_ND)
+
+
+def test_features_alone_need_neither_a_head_nor_a_label(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxying, "leave_one_out", None)
+    dataset = context.dataset
+    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
+    signals, facts = proxied_features(context, question)
+    generator = derive_generator(CONFIG.seed, "patches")
+    drawn = torch.randperm(len(dataset), generator=generator).sort().values
+    features_ND = patch_features(
+        dataset.images(drawn), draw_filters(dataset.images(drawn), generator=generator)
+    )
+    # Every example has the same say in the mean and the deviation, whatever its class.
+    deviation_D = features_ND.double().std(dim=0, unbiased=False)
+    varies_D = deviation_D > 1e-6
+    expected_ND = (features_ND.double() - features_ND.double().mean(dim=0)) / deviation_D
+    torch.testing.assert_close(
+        signals.features_ND[:, varies_D], expected_ND[:, varies_D].float(), rtol=0, atol=1e-3
+    )
+    assert signals.labels_N.tolist() == [0] * len(dataset)
+    assert signals.errors_NC.shape == (len(dataset), 0)
+    assert set(facts) == {"proxy", "features", "num_features", "seconds"}
+    assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")
+    assert facts["num_features"] == 2048
+
+
+def test_features_alone_are_read_from_the_disk_the_second_time(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CONFIG.model_copy(update={"seed": 6})
+    question = ProxyQuestion(config, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
+    first, facts = proxied_features(context, question)
+    monkeypatch.setattr(proxying, "side_by_side", None)
+    second, same = proxied_features(context, question)
+    assert same == facts
+    assert torch.equal(second.features_ND, first.features_ND)
+    assert torch.equal(second.labels_N, first.labels_N)
+
+
+def test_features_alone_of_what_is_not_there_are_refused(context: Context) -> None:
+    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:user"), NOWHERE)
+    with pytest.raises(ProxyError, match=r"Give them \(--features FILE"):
+        proxied_features(context, question)
 
 
 @pytest.mark.parametrize(

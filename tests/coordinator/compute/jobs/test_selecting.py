@@ -24,6 +24,7 @@ from lipt.coordinator.compute.jobs import selecting
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need, Strategy
+from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.signals.signals import Signals
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context
@@ -216,3 +217,28 @@ def test_features_of_another_length_are_refused_before_the_model_is_run(
     blob = put(context, features=torch.rand(5, 3))
     with pytest.raises(FeaturesError, match=r"\[5, 3\].*1797 examples need \[1797, d\]"):
         select(Probe(SIGNALS), weights=BlobName.of(b"never uploaded"), features=blob)
+
+
+def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
+    context: Context, select: Any
+) -> None:
+    probe, nowhere = Probe(FEATURES | {Need.COPIES}), BlobName.of(b"never uploaded")
+    selected = select(probe, weights=nowhere, labels=Labels.NONE, proxy="ridge:patches")
+    assert probe.seen is not None
+    assert probe.seen.labels_N.tolist() == [0] * NUM_EXAMPLES
+    assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
+    assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
+    assert probe.seen.pictures_N is not None
+    assert (probe.seen.gradient_norms_N, probe.seen.dynamics) == (None, None)
+    assert selected.proxy["features"] == "patches"
+    plain = Probe(frozenset({Need.COPIES}))
+    select(plain)
+    assert plain.seen is not None
+    assert plain.seen.pictures_N is not None
+    assert torch.equal(plain.seen.pictures_N, probe.seen.pictures_N)
+
+
+@pytest.mark.parametrize("need", [Need.SIGNALS, Need.GRADIENT_NORMS, Need.VALIDATION])
+def test_without_labels_there_is_nothing_that_is_made_of_them(select: Any, need: Need) -> None:
+    with pytest.raises(SignalsError, match="'probe' needs"):
+        select(Probe(frozenset({need})), labels=Labels.NONE, proxy="ridge:patches")

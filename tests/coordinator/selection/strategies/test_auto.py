@@ -187,3 +187,16 @@ def test_copies_are_taken_back_where_the_budget_needs_them() -> None:
     assert pictures is not None
     # 251 different pictures of each class, all of them there.
     assert len(pictures[found.indices_K].unique()) == NUM_CLASSES * 251
+
+
+def test_a_class_of_wrong_labels_gives_its_share_to_the_others() -> None:
+    signals = made_up(wrong=100)
+    # Of what says class 0 are 100 wrong and 20 right: a rare class among noisy ones.
+    ids_N = torch.arange(len(signals))
+    signals = signals.take(ids_N[(ids_N < 120) | (ids_N >= PER_CLASS)])
+    signals = replace(signals, pictures_N=torch.arange(len(signals)))
+    found = chosen(signals, 400)
+    shares = counts(signals, found.indices_K)
+    assert sum(shares) == 400
+    assert shares[0] < 50 < min(shares[1:])
+    assert max(shares[1:]) - min(shares[1:]) <= 1

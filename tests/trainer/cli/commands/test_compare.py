@@ -324,6 +324,25 @@ def test_subsets_are_chosen_again_and_random_is_re_drawn_as_often(
     assert comparison.num_runs() == 2  # the comparison's own
 
 
+def test_pretraining_is_counted_only_where_it_was_looked_at(
+    comparison: Comparison, tmp_path: Path
+) -> None:
+    out = tmp_path / "patches.jsonl"
+    result = comparison.run(
+        *("--steps", "3", "--strategies", "craig,forgetting", "--fractions", "0.1", "--seeds", "1"),
+        *("--baselines", "uniform", "--proxy", "ridge:patches", "--out", str(out)),
+    )
+    assert result.exit_code == 0, result.stderr
+    uniform, craig, forgetting = read_trials(out)[1]
+    assert (uniform.choosing_seconds, uniform.bytes_sent) == (0.0, 0)
+    assert (craig.pretraining_seconds, craig.bytes_sent) == (0.0, 0)
+    assert craig.choosing_seconds == craig.selection_seconds > 0
+    # The proxy is not asked by a strategy that asks the learners.
+    assert forgetting.pretraining_seconds > 0
+    assert forgetting.bytes_sent > 0
+    assert comparison.num_runs() == 2  # the comparison's own
+
+
 def test_a_target_is_a_share(comparison: Comparison) -> None:
     result = comparison.run("--target", "95")
     assert result.exit_code == 2

@@ -42,9 +42,10 @@ def test_strategies_are_listed_with_what_they_need_and_their_options(fake: Any, 
         subset_pb2.Strategy(
             name="uniform",
             summary="random examples",
-            needs=["labels"],
+            needs=["nothing"],
             cost="N",
             default_proxy="soup",
+            works_without_labels=True,
         ),
         subset_pb2.Strategy(name="best", summary="the best", default_proxy="ridge:patches"),
     ]
@@ -56,7 +57,10 @@ def test_strategies_are_listed_with_what_they_need_and_their_options(fake: Any, 
         "    --option share=0.01 (number > 0): of a set",
         "    --preset paper: as on CIFAR-10",
         "uniform: random examples",
-        "    needs labels, without weights, not balanced per class, cost N",
+        (
+            "    needs nothing, without weights, not balanced per class, cost N, "
+            "works with --labels none"
+        ),
         "best: the best",
         "    without weights, not balanced per class, proxy ridge:patches",
     ]

@@ -71,6 +71,21 @@ def test_a_preset_is_asked_for_by_name(fake: Any, lipt: Any, tmp_path: Path) -> 
     assert (request.strategy, request.preset) == ("ccs", "paper")
 
 
+def test_a_choice_of_what_to_label_is_asked_for(fake: Any, lipt: Any, tmp_path: Path) -> None:
+    script = subset_script()
+    script[0].subset.manifest_json = '{"labels": "none"}'
+    fake.subset_scripts = [script, subset_script()]
+    ask = ("subset", "get", "-s", "kcenter", "-k", "2", "--out", str(tmp_path / "subset.npy"))
+    result = lipt(*ask, "--labels", "none")
+    assert result.exit_code == 0, result.stderr
+    assert fake.requests[0].labels == "none"
+    assert lipt(*ask).exit_code == 0
+    assert fake.requests[1].labels in ("", "given")
+    refused = lipt(*ask, "--labels", "some")
+    assert refused.exit_code == 2
+    assert "'some'" in refused.stderr
+
+
 def test_an_early_stop_is_a_line_of_its_own(fake: Any, lipt: Any, tmp_path: Path) -> None:
     script = subset_script()
     script[0].subset.manifest_json = '{"stopped_early": "nothing is left to gain."}'

@@ -1,0 +1,136 @@
+"""Subset questions: what a trainer asks for, and the job that answers it.
+
+Every refusal that follows from the question alone is made here, before anything is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.errors import SignalsError
+from lipt.common.subsets.budget import resolve_budget
+from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.jobs.trajectories import Trajectories
+from lipt.coordinator.proxies.proxy import SOUP, Kind, Proxy
+from lipt.coordinator.selection.registry import find_strategy
+from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.selection.without_labels import Labels, without_labels
+from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.subsets.ready_runs import trajectories_of
+
+
+@dataclass(frozen=True)
+class SubsetQuery:
+    """What a trainer asks for."""
+
+    run: str
+    strategy: str
+    fraction: float | None
+    budget: int | None
+    balanced: bool | None
+    options: Mapping[str, str]
+    # Other weights of the run's model in place of theta_p.
+    weights: BlobName | None
+    # The user's own features in place of the model's.
+    features: BlobName | None = None
+    # The digest of the subset that the trainer has; empty where it has none.
+    previous: str = ""
+    # One of the strategy's, for what is not given; empty for the defaults.
+    preset: str = ""
+    # What signals are computed with; the strategy's default where empty.
+    proxy: str = ""
+    # Whether labels may enter the choice; they may where empty.
+    labels: str = ""
+
+
+def job_of(
+    run: RunRecord, query: SubsetQuery, num_examples: int, *, backbone: str | None
+) -> SelectSubset:
+    """The job that answers a query.
+
+    Args:
+        run: is ready.
+        query: about that run.
+        num_examples: of the data set.
+        backbone: the operator's network, where there is one.
+
+    Raises:
+        BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
+            SignalsError: what is asked for cannot be.
+    """
+    weights = query.weights or run.pretrained_weights
+    if run.image is None or weights is None:
+        raise ValueError(f"run {run.run_id} is ready without weights")
+    strategy = find_strategy(query.strategy)
+    preset = strategy.preset(query.preset)
+    budget = resolve_budget(
+        fraction=query.fraction,
+        budget=query.budget,
+        num_examples=num_examples,
+    )
+    labels = Labels.parse(query.labels)
+    given: Mapping[str, str] = preset.options(budget / num_examples, query.options)
+    if labels is Labels.NONE:
+        unlabelled = without_labels(
+            strategy,
+            given,
+            balanced=query.balanced,
+            proxy=query.proxy,
+            own_features=query.features is not None,
+            own_weights=query.weights is not None,
+        )
+        given, proxy, balanced = unlabelled.options, unlabelled.proxy, False
+    else:
+        proxy = Proxy.parse(query.proxy or strategy.proxy)
+        balanced = strategy.resolve_balance(
+            preset.balanced if query.balanced is None else query.balanced
+        )
+    needs = strategy.needs_for(strategy.parse_options(given))
+    if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
+        proxy = SOUP
+    return SelectSubset(
+        config=run.config,
+        image=run.image,
+        weights=weights,
+        strategy=strategy.name,
+        budget=budget,
+        balanced=balanced,
+        options=tuple(sorted(given.items())),
+        preset=query.preset or None,
+        features=query.features,
+        trajectories=_trajectories(run, weights, strategy.name, needs, proxy),
+        shards=_shards(run) if Need.DYNAMICS in needs else None,
+        proxy=None if proxy.is_own_head else str(proxy),
+        backbone=backbone if proxy.may_use(Kind.BACKBONE) else None,
+        labels=None if labels is Labels.GIVEN else labels,
+    )
+
+
+def _trajectories(
+    run: RunRecord, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
+) -> Trajectories | None:
+    """What the run's learners were on their way, where a strategy or a proxy looks at it.
+
+    They led to no other weights than theta_p; without them a proxy has no learners.
+
+    Raises:
+        SignalsError: the strategy needs them, and the subset is asked for on other weights.
+    """
+    led_here = weights == run.pretrained_weights
+    if Need.DYNAMICS in needs and not led_here:
+        raise SignalsError(
+            f"strategy {strategy!r} looks at how the learners of run {run.name} came to see the "
+            f"data, and the weights {weights.sha256[:12]} are not what they became. Leave "
+            "`weights` unset, or choose a strategy that does not need learners: lipt strategies "
+            "lists what each one needs."
+        )
+    if not led_here or not (Need.DYNAMICS in needs or proxy.may_use(Kind.LEARNERS)):
+        return None
+    return trajectories_of(run)
+
+
+def _shards(run: RunRecord) -> tuple[BlobName, ...]:
+    """What each of the learners that are in was trained on."""
+    return tuple(run.learners[learner.index].shard for learner in run.committed)
