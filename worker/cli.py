@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from lipt.common.config.knobs import option_help
+from lipt.common.text.terminal import complain
 from lipt.worker.settings import WorkerSettings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -61,7 +62,7 @@ def worker(
             },
         )
     except LiptError as error:
-        typer.echo(f"lipt-worker: {error}", err=True)
+        complain("lipt-worker", str(error))
         raise typer.Exit(1) from None
 
 

@@ -30,6 +30,8 @@ _POLL_SECONDS = 30.0
 _HEARTBEAT_SECONDS = 10.0
 # A worker that is asked to stop does not wait long for a coordinator that is gone, too.
 _RELEASE_SECONDS = 5.0
+# As many as the run's record keeps.
+_MAX_ERROR_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,10 @@ class CoordinatorClient:
 
     def _release(self, worker_id: str, assignment_id: str, epoch: int, error: str) -> None:
         request = worker_pb2.ReleaseAssignmentRequest(
-            worker_id=worker_id, assignment_id=assignment_id, epoch=epoch, error=error
+            worker_id=worker_id,
+            assignment_id=assignment_id,
+            epoch=epoch,
+            error=error[:_MAX_ERROR_CHARACTERS],
         )
         _call(self._stub.ReleaseAssignment, request, _RELEASE_SECONDS)
 

@@ -175,5 +175,6 @@ def _outcome(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
         result: ResultT = message.result
         return result
     if message.traceback:
-        logger.error("%s failed:\n%s", type(job).__name__, message.traceback)
+        for line in message.traceback.splitlines():
+            logger.error("%s: %s", type(job).__name__, line)
     raise message.error

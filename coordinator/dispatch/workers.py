@@ -1,4 +1,4 @@
-"""Worker registry: who was heard from not long ago; what workers say of themselves is bounded."""
+"""Worker registry: who was heard from not long ago; how many there are is bounded."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ _ALIVE_SECONDS = 90.0
 # One that was silent for so long is forgotten; should it come back, it joins again.
 _REMEMBERED_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0
-# What peers may take on a screen and in memory.
+# What peers may take in memory; the contract says how long their texts may be.
 _MAX_WORKERS = 10_000
-_MAX_CHARACTERS = 80
-_MAX_VERSIONS = 20
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,9 @@ class WorkerRegistry:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
         worker = WorkerRecord(
             worker_id,
-            _short(name) or worker_id,
-            _short(device),
-            {_short(key): _short(versions[key]) for key in sorted(versions)[:_MAX_VERSIONS]},
+            name or worker_id,
+            device,
+            dict(sorted(versions.items())),
             allowed_modules,
             self._clock(),
         )
@@ -144,7 +142,3 @@ class WorkerRegistry:
             }
         while len(self._workers) >= _MAX_WORKERS:
             del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
-
-
-def _short(text: str) -> str:
-    return text[:_MAX_CHARACTERS]

@@ -13,6 +13,7 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
+from lipt.common.text.terminal import complain
 from lipt.trainer.cli.commands import (
     compare,
     demo,
@@ -64,7 +65,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _fail(sentence: str) -> None:
-    typer.echo(f"lipt: {sentence}", err=True)
+    complain("lipt", sentence)
     raise typer.Exit(1)
 
 

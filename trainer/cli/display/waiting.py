@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-import typer
-
+from lipt.common.text.terminal import say as say_line
 from lipt.trainer.writing.formatting import format_bytes
 
 SILENCE_SECONDS = 9.0
@@ -62,7 +61,7 @@ def in_background(
 
 def run_talking(
     work: Callable[[Say], ResultT],
-    say: Say = partial(typer.echo, err=True),
+    say: Say = partial(say_line, err=True),
     *,
     silence_seconds: float = SILENCE_SECONDS,
 ) -> ResultT:
