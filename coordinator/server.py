@@ -19,6 +19,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from lipt.common.data.empty_classes import empty_classes
 from lipt.common.errors import ConfigError
 from lipt.common.network.address import (
     describe_exposure,
@@ -198,6 +199,8 @@ async def _announce(app: App, address: str, tls: TlsFiles | None) -> None:
         app.settings.run.model,
         app.settings.state_dir,
     )
+    if empty := empty_classes(data.class_names, data.class_counts):
+        logger.warning("%s: %s. Models get an output for each of these.", data.source, empty)
     if app.settings.address_file is not None:
         await asyncio.to_thread(_write_address, app.settings.address_file, address)
 

@@ -129,6 +129,12 @@ class RunView:
         return self.state.ended
 
     @property
+    def outcome(self) -> str:
+        """Its state, and what its record says of that where it says more."""
+        told = self.message.removesuffix(".")
+        return str(self.state) + (f": {told}" if told not in {"", self.state} else "")
+
+    @property
     def label(self) -> str:
         """What to call it in a sentence."""
         return self.name or self.run_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,17 @@ async def test_refusal_travels_as_its_own_class(tmp_path: Path) -> None:
         assert "2.0" in str(error)
         assert "same lipt" in str(error)
         assert coordinator.app.dispatcher.alive() == ()
+
+
+async def test_classes_without_examples_are_said_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(make_settings(tmp_path)) as app:
+        counts = (0, *app.data.class_counts[1:])
+        names = tuple(map(str, range(len(counts))))
+        data = replace(app.data, class_counts=counts, class_names=names)
+        async with serving(replace(app, data=data)):
+            assert "its labels begin at 1" in caplog.text
 
 
 async def test_address_is_written_down_once_it_is_served(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ class Client(AbstractContextManager["Client"]):
             for changed in self.watch(view.run_id):
                 view = changed
         if view.state is not RunState.READY:
-            raise RunFailedError(f"run {view.label} is {view.state}: {view.message}")
+            raise RunFailedError(f"run {view.label} is {view.outcome}.")
         return view
 
     def subset(

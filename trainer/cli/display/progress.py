@@ -47,7 +47,7 @@ def state_line(run: RunView) -> str:
         line += f", {run.progress}"
     if run.state is RunState.READY and run.soup is not None:
         line += f"; {soup_line(run)}"
-    elif run.message:
+    elif run.message not in {"", run.state}:
         line += f": {run.message}"
     return line
 
