@@ -85,6 +85,8 @@ async def serve(
     """
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     require_deliberate_exposure(settings.listen, tls, insecure=settings.insecure)
+    if tls is not None and (soon := tls.expires_soon()):
+        logger.warning("%s", soon)
     if settings.metrics_listen is not None:
         require_deliberate_exposure(
             settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"

@@ -25,6 +25,7 @@ from lipt.common.errors import (
     UnknownWorkerError,
     UnreachableError,
 )
+from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.process.devices import device_name, versions
 from lipt.worker.client import Assignment, CoordinatorClient
@@ -118,9 +119,18 @@ class Agent:
             EventKind.RETRIED,
             detail="joining",
             level=logging.DEBUG if self._complained else logging.WARNING,
-            reason=f"{error} Trying again until {self._settings.coordinator} answers.",
+            reason=f"{error} {self._why_closed(error)}Trying again until "
+            f"{self._settings.coordinator} answers.",
         )
         self._complained = isinstance(error, UnreachableError)
+
+    def _why_closed(self, error: LiptError) -> str:
+        settings = self._settings
+        if settings.tls_ca is None:
+            return ""
+        files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
+        why = files.why_closed(str(error))
+        return why and f"{why} "
 
     def _finished(self) -> bool:
         return self._stopping.is_set() or self._learners_left == 0

@@ -82,6 +82,8 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    if tls is not None and (soon := tls.expires_soon()):
+        logging.getLogger(__name__).warning("%s", soon)
     if settings.metrics_listen is not None:
         require_deliberate_exposure(
             settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
@@ -203,6 +205,46 @@ async def test_exposure_that_nobody_asked_for_is_refused_before_anything_is_open
             asked=asyncio.Event(),
             opening=lambda _: pytest.fail("it was opened"),
         )
+
+
+@pytest.fixture
+def tls_flags(tmp_path: Path) -> dict[str, Path]:
+    """The flags of a certificate that expires within a week, and its key."""
+    soon = datetime.now(UTC) + timedelta(days=6, hours=1)
+    issued = trustme.CA().issue_cert("127.0.0.1", not_after=soon)
+    flags = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    issued.cert_chain_pems[0].write_to_path(str(flags["tls_cert"]))
+    issued.private_key_pem.write_to_path(str(flags["tls_key"]))
+    return flags
+
+
+async def test_key_of_another_certificate_is_no_address_in_use(
+    tmp_path: Path, tls_flags: dict[str, Path]
+) -> None:
+    trustme.CA().issue_cert("other").private_key_pem.write_to_path(str(tls_flags["tls_key"]))
+    with pytest.raises(ConfigError, match=r"--tls-key .*key\.pem does not belong to --tls-cert"):
+        await serve(make_settings(tmp_path, **tls_flags), asked=asyncio.Event(), opening=opened)
+
+
+async def test_expired_certificate_is_not_served_with(
+    tmp_path: Path, tls_flags: dict[str, Path]
+) -> None:
+    expired = trustme.CA().issue_cert("127.0.0.1", not_after=datetime(2026, 1, 1, tzinfo=UTC))
+    expired.cert_chain_pems[0].write_to_path(str(tls_flags["tls_cert"]))
+    expired.private_key_pem.write_to_path(str(tls_flags["tls_key"]))
+    asked = asyncio.Event()
+    asked.set()
+    with pytest.raises(ConfigError, match=r"cert\.pem has expired: .* to 2026-01-01 00:00 UTC"):
+        await serve(make_settings(tmp_path, **tls_flags), asked=asked, opening=opened)
+
+
+async def test_certificate_that_expires_soon_is_served_with_and_said(
+    tmp_path: Path, tls_flags: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = asyncio.Event()
+    asked.set()
+    await serve(make_settings(tmp_path, **tls_flags), asked=asked, opening=opened)
+    assert "expires in 6 days" in caplog.text
 
 
 async def test_what_cannot_be_opened_is_said_as_it_is(tmp_path: Path) -> None:

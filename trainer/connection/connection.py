@@ -176,5 +176,9 @@ class Connection:
         return UnreachableError(
             f"no coordinator answers at {self.address}, asked {security} ({details}). Check that "
             "lipt-coordinator runs there, that host and port are right, and that both sides use "
-            "TLS or neither does; 'lipt doctor' looks closer."
+            f"TLS or neither does; 'lipt doctor' looks closer.{self._why_closed(details)}"
         )
+
+    def _why_closed(self, details: str) -> str:
+        why = self._tls.why_closed(details) if self._tls else ""
+        return why and f" {why}"
