@@ -158,7 +158,7 @@ def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.a
         device=device_name(resolve_device(app.settings.device)),
     )
     workers = WorkerService(app.dispatcher, app.intake, stopping)
-    runs = RunService(app.store, app.requests, stopping)
+    runs = RunService(app.store, app.requests, stopping, why_waiting=app.dispatcher.why_waiting)
     blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(app.blobs), server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)

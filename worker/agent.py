@@ -85,6 +85,7 @@ class Agent:
         self._pause = pause or self._stopping.wait
         self._learners_left = settings.max_learners
         self._complained = False
+        self._idle_reason = ""
 
     def stop(self) -> None:
         """Give back what is in hand and return from `run`; made for signal handlers."""
@@ -155,8 +156,15 @@ class Agent:
     def _work(self, worker_id: str) -> None:
         while not self._finished():
             assignment = self._client.acquire(worker_id)
+            self._say_why_idle(self._client.idle_reason)
             if assignment is not None:
                 self._train(worker_id, assignment)
+
+    def _say_why_idle(self, reason: str) -> None:
+        # At every poll it is the same; what was mended is seen by the learner that comes.
+        if reason and reason != self._idle_reason:
+            logger.warning("no learner for this worker: it %s.", reason)
+        self._idle_reason = reason
 
     def _train(self, worker_id: str, assignment: Assignment) -> None:
         """Train one learner on a thread of its own, so that a signal is answered at once."""

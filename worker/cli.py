@@ -74,6 +74,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from functools import partial
 
     from lipt.common.config.settings import load_settings
+    from lipt.common.imports.factory import require_importable
     from lipt.common.network.address import require_deliberate_exposure
     from lipt.common.network.tls import TlsFiles
     from lipt.common.process.logs import configure_logging
@@ -89,6 +90,8 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
             settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
         )
     wait_passively()
+    # Now, rather than when every learner has failed on it.
+    require_importable(settings.allow_modules)
     from lipt.common.blobs.store import BlobStore
     from lipt.common.observability.events import Events
     from lipt.common.observability.metrics import serving_metrics

@@ -67,6 +67,8 @@ class CoordinatorClient:
         self._polling: grpc.Future[Any] | None = None
         self._polling_lock = threading.Lock()
         self._interrupted = False
+        # What keeps this worker from learners that wait, by the last answer to `acquire`.
+        self.idle_reason = ""
 
     def register(
         self,
@@ -115,6 +117,7 @@ class CoordinatorClient:
             raise from_rpc_error(error) from None
         finally:
             self._polling = None
+        self.idle_reason = response.idle_reason
         if not response.HasField("assignment"):
             return None
         message = response.assignment

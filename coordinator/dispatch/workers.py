@@ -32,17 +32,24 @@ class WorkerRecord:
     versions: dict[str, str]
     allowed_modules: tuple[str, ...]
     heard_at: float
+    # What it was told that keeps it from learners that wait.
+    idle_reason: str = ""
 
     def can_run(self, run: RunRecord) -> bool:
         """Whether it may build the run's model."""
+        return not self.refusal(run)
+
+    def refusal(self, run: RunRecord) -> str:
+        """Why it may not build the run's model, as what it does not do; empty where it may."""
         model = run.config.model
         if model.startswith("torchvision:") or not is_factory_spec(model):
-            return True
+            return ""
         module = model.partition(":")[0]
-        return any(
+        allows = any(
             module == allowed or module.startswith(f"{allowed}.")
             for allowed in self.allowed_modules
         )
+        return "" if allows else f"allow `{module}` (--allow-module {module})"
 
 
 class WorkerRegistry:
@@ -98,6 +105,14 @@ class WorkerRegistry:
         worker = replace(worker, heard_at=self._clock())
         self._workers[worker_id] = worker
         return worker
+
+    def note_idle(self, worker_id: str, reason: str) -> bool:
+        """Keep what keeps a worker from learners; whether that is news, and no good news."""
+        worker = self._workers[worker_id]
+        if worker.idle_reason == reason:
+            return False
+        self._workers[worker_id] = replace(worker, idle_reason=reason)
+        return bool(reason)
 
     def knows(self, worker_id: str) -> bool:
         """Whether the worker has registered with this process."""

@@ -73,7 +73,8 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             self._stopping, self._dispatcher.acquire(request.worker_id, wait_seconds=wait_seconds)
         )
         if granted is None:
-            return pb.AcquireAssignmentResponse()
+            worker = self._dispatcher.workers.heard(request.worker_id)
+            return pb.AcquireAssignmentResponse(idle_reason=self._dispatcher.why_idle(worker))
         return pb.AcquireAssignmentResponse(assignment=self._assignment(*granted))
 
     async def Heartbeat(

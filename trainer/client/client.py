@@ -127,7 +127,7 @@ class Client(AbstractContextManager["Client"]):
         return view_of(RunView, self._connection.unary(lambda of: of.runs.CancelRun, request).run)
 
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
-        """The run whenever it has changed, each revision once, until it has ended.
+        """The run whenever it has changed, or what it waits for, until it has ended.
 
         A broken stream is opened again and goes on after the last revision.
 

@@ -27,7 +27,7 @@ from lipt.v1 import config_pb2 as lipt_dot_v1_dot_config__pb2
 from lipt.v1 import limits_pb2 as lipt_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lipt/v1/worker.proto\x12\x07lipt.v1\x1a\x12lipt/v1/blob.proto\x1a\x14lipt/v1/config.proto\x1a\x14lipt/v1/limits.proto\"/\n\x0fProtocolVersion\x12\r\n\x05major\x18\x01 \x01(\x05\x12\r\n\x05minor\x18\x02 \x01(\x05\"\x9b\x02\n\x0fRegisterRequest\x12\x19\n\x0binstance_id\x18\x01 \x01(\tB\x04\x88\xb5\x18\x64\x12\x12\n\x04name\x18\x02 \x01(\tB\x04\x88\xb5\x18P\x12*\n\x08protocol\x18\x03 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\x12\x14\n\x06\x64\x65vice\x18\x04 \x01(\tB\x04\x88\xb5\x18P\x12\x42\n\x08versions\x18\x05 \x03(\x0b\x32&.lipt.v1.RegisterRequest.VersionsEntryB\x08\x88\xb5\x18P\x90\xb5\x18\x14\x12\"\n\x0f\x61llowed_modules\x18\x06 \x03(\tB\t\x88\xb5\x18\xc8\x01\x90\xb5\x18\x64\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Q\n\x10RegisterResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12*\n\x08protocol\x18\x02 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\"C\n\x18\x41\x63quireAssignmentRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x01\"D\n\x19\x41\x63quireAssignmentResponse\x12\'\n\nassignment\x18\x01 \x01(\x0b\x32\x13.lipt.v1.Assignment\"\xd9\x01\n\nAssignment\x12\x15\n\rassignment_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x15\n\rlearner_index\x18\x03 \x01(\x05\x12\x1d\n\x05lease\x18\x04 \x01(\x0b\x32\x0e.lipt.v1.Lease\x12)\n\x0finitial_weights\x18\x05 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x1f\n\x05shard\x18\x06 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\"\n\x04task\x18\x07 \x01(\x0b\x32\x14.lipt.v1.LearnerTask\"K\n\x05Lease\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x18\n\x10\x64uration_seconds\x18\x02 \x01(\x01\x12\x19\n\x11heartbeat_seconds\x18\x03 \x01(\x01\"\x83\x02\n\x0bLearnerTask\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0bnum_classes\x18\x02 \x01(\x05\x12#\n\x05image\x18\x03 \x01(\x0b\x32\x14.lipt.v1.ImageFormat\x12)\n\x08learners\x18\x04 \x01(\x0b\x32\x17.lipt.v1.LearnersConfig\x12\x31\n\x0c\x61ugmentation\x18\x05 \x01(\x0b\x32\x1b.lipt.v1.AugmentationConfig\x12.\n\x0epruning_method\x18\x06 \x01(\x0e\x32\x16.lipt.v1.PruningMethod\x12\x0f\n\x07\x64\x65nsity\x18\x07 \x01(\x01\x12\x0c\n\x04seed\x18\x08 \x01(\x04\"Y\n\x0bImageFormat\x12\x10\n\x08\x63hannels\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\r\n\x05width\x18\x03 \x01(\x05\x12\x0c\n\x04mean\x18\x04 \x03(\x02\x12\x0b\n\x03std\x18\x05 \x03(\x02\"w\n\x10HeartbeatRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12*\n\x08progress\x18\x04 \x01(\x0b\x32\x18.lipt.v1.LearnerProgress\"f\n\x0fLearnerProgress\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.lipt.v1.LearnerPhase\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\x11\n\tnum_steps\x18\x03 \x01(\x05\x12\x0c\n\x04loss\x18\x04 \x01(\x01\"!\n\x11HeartbeatResponse\x12\x0c\n\x04stop\x18\x01 \x01(\x08\"\xbd\x01\n\x13\x43ommitResultRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12 \n\x06result\x18\x04 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12&\n\x06report\x18\x05 \x01(\x0b\x32\x16.lipt.v1.LearnerReport\x12#\n\tsnapshots\x18\x06 \x03(\x0b\x32\x10.lipt.v1.BlobRef\"c\n\rLearnerReport\x12\x0c\n\x04loss\x18\x01 \x01(\x01\x12\x15\n\rtrain_seconds\x18\x02 \x01(\x01\x12\x15\n\rtotal_seconds\x18\x03 \x01(\x01\x12\x16\n\x0e\x62ytes_received\x18\x04 \x01(\x03\"\x16\n\x14\x43ommitResultResponse\"j\n\x18ReleaseAssignmentRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x15\n\x05\x65rror\x18\x04 \x01(\tB\x06\x88\xb5\x18\xa0\x8d\x06\"\x1b\n\x19ReleaseAssignmentResponse*\x83\x01\n\x0cLearnerPhase\x12\x1d\n\x19LEARNER_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16LEARNER_PHASE_FETCHING\x10\x01\x12\x1a\n\x16LEARNER_PHASE_TRAINING\x10\x02\x12\x1c\n\x18LEARNER_PHASE_SUBMITTING\x10\x03\x32\x99\x03\n\rWorkerService\x12?\n\x08Register\x12\x18.lipt.v1.RegisterRequest\x1a\x19.lipt.v1.RegisterResponse\x12Z\n\x11\x41\x63quireAssignment\x12!.lipt.v1.AcquireAssignmentRequest\x1a\".lipt.v1.AcquireAssignmentResponse\x12\x42\n\tHeartbeat\x12\x19.lipt.v1.HeartbeatRequest\x1a\x1a.lipt.v1.HeartbeatResponse\x12K\n\x0c\x43ommitResult\x12\x1c.lipt.v1.CommitResultRequest\x1a\x1d.lipt.v1.CommitResultResponse\x12Z\n\x11ReleaseAssignment\x12!.lipt.v1.ReleaseAssignmentRequest\x1a\".lipt.v1.ReleaseAssignmentResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lipt/v1/worker.proto\x12\x07lipt.v1\x1a\x12lipt/v1/blob.proto\x1a\x14lipt/v1/config.proto\x1a\x14lipt/v1/limits.proto\"/\n\x0fProtocolVersion\x12\r\n\x05major\x18\x01 \x01(\x05\x12\r\n\x05minor\x18\x02 \x01(\x05\"\x9b\x02\n\x0fRegisterRequest\x12\x19\n\x0binstance_id\x18\x01 \x01(\tB\x04\x88\xb5\x18\x64\x12\x12\n\x04name\x18\x02 \x01(\tB\x04\x88\xb5\x18P\x12*\n\x08protocol\x18\x03 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\x12\x14\n\x06\x64\x65vice\x18\x04 \x01(\tB\x04\x88\xb5\x18P\x12\x42\n\x08versions\x18\x05 \x03(\x0b\x32&.lipt.v1.RegisterRequest.VersionsEntryB\x08\x88\xb5\x18P\x90\xb5\x18\x14\x12\"\n\x0f\x61llowed_modules\x18\x06 \x03(\tB\t\x88\xb5\x18\xc8\x01\x90\xb5\x18\x64\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Q\n\x10RegisterResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12*\n\x08protocol\x18\x02 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\"C\n\x18\x41\x63quireAssignmentRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x01\"Y\n\x19\x41\x63quireAssignmentResponse\x12\'\n\nassignment\x18\x01 \x01(\x0b\x32\x13.lipt.v1.Assignment\x12\x13\n\x0bidle_reason\x18\x02 \x01(\t\"\xd9\x01\n\nAssignment\x12\x15\n\rassignment_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x15\n\rlearner_index\x18\x03 \x01(\x05\x12\x1d\n\x05lease\x18\x04 \x01(\x0b\x32\x0e.lipt.v1.Lease\x12)\n\x0finitial_weights\x18\x05 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x1f\n\x05shard\x18\x06 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\"\n\x04task\x18\x07 \x01(\x0b\x32\x14.lipt.v1.LearnerTask\"K\n\x05Lease\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x18\n\x10\x64uration_seconds\x18\x02 \x01(\x01\x12\x19\n\x11heartbeat_seconds\x18\x03 \x01(\x01\"\x83\x02\n\x0bLearnerTask\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0bnum_classes\x18\x02 \x01(\x05\x12#\n\x05image\x18\x03 \x01(\x0b\x32\x14.lipt.v1.ImageFormat\x12)\n\x08learners\x18\x04 \x01(\x0b\x32\x17.lipt.v1.LearnersConfig\x12\x31\n\x0c\x61ugmentation\x18\x05 \x01(\x0b\x32\x1b.lipt.v1.AugmentationConfig\x12.\n\x0epruning_method\x18\x06 \x01(\x0e\x32\x16.lipt.v1.PruningMethod\x12\x0f\n\x07\x64\x65nsity\x18\x07 \x01(\x01\x12\x0c\n\x04seed\x18\x08 \x01(\x04\"Y\n\x0bImageFormat\x12\x10\n\x08\x63hannels\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\r\n\x05width\x18\x03 \x01(\x05\x12\x0c\n\x04mean\x18\x04 \x03(\x02\x12\x0b\n\x03std\x18\x05 \x03(\x02\"w\n\x10HeartbeatRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12*\n\x08progress\x18\x04 \x01(\x0b\x32\x18.lipt.v1.LearnerProgress\"f\n\x0fLearnerProgress\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.lipt.v1.LearnerPhase\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\x11\n\tnum_steps\x18\x03 \x01(\x05\x12\x0c\n\x04loss\x18\x04 \x01(\x01\"!\n\x11HeartbeatResponse\x12\x0c\n\x04stop\x18\x01 \x01(\x08\"\xbd\x01\n\x13\x43ommitResultRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12 \n\x06result\x18\x04 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12&\n\x06report\x18\x05 \x01(\x0b\x32\x16.lipt.v1.LearnerReport\x12#\n\tsnapshots\x18\x06 \x03(\x0b\x32\x10.lipt.v1.BlobRef\"c\n\rLearnerReport\x12\x0c\n\x04loss\x18\x01 \x01(\x01\x12\x15\n\rtrain_seconds\x18\x02 \x01(\x01\x12\x15\n\rtotal_seconds\x18\x03 \x01(\x01\x12\x16\n\x0e\x62ytes_received\x18\x04 \x01(\x03\"\x16\n\x14\x43ommitResultResponse\"j\n\x18ReleaseAssignmentRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x15\n\x05\x65rror\x18\x04 \x01(\tB\x06\x88\xb5\x18\xa0\x8d\x06\"\x1b\n\x19ReleaseAssignmentResponse*\x83\x01\n\x0cLearnerPhase\x12\x1d\n\x19LEARNER_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16LEARNER_PHASE_FETCHING\x10\x01\x12\x1a\n\x16LEARNER_PHASE_TRAINING\x10\x02\x12\x1c\n\x18LEARNER_PHASE_SUBMITTING\x10\x03\x32\x99\x03\n\rWorkerService\x12?\n\x08Register\x12\x18.lipt.v1.RegisterRequest\x1a\x19.lipt.v1.RegisterResponse\x12Z\n\x11\x41\x63quireAssignment\x12!.lipt.v1.AcquireAssignmentRequest\x1a\".lipt.v1.AcquireAssignmentResponse\x12\x42\n\tHeartbeat\x12\x19.lipt.v1.HeartbeatRequest\x1a\x1a.lipt.v1.HeartbeatResponse\x12K\n\x0c\x43ommitResult\x12\x1c.lipt.v1.CommitResultRequest\x1a\x1d.lipt.v1.CommitResultResponse\x12Z\n\x11ReleaseAssignment\x12!.lipt.v1.ReleaseAssignmentRequest\x1a\".lipt.v1.ReleaseAssignmentResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,8 +48,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERREQUEST'].fields_by_name['allowed_modules']._serialized_options = b'\210\265\030\310\001\220\265\030d'
   _globals['_RELEASEASSIGNMENTREQUEST'].fields_by_name['error']._loaded_options = None
   _globals['_RELEASEASSIGNMENTREQUEST'].fields_by_name['error']._serialized_options = b'\210\265\030\240\215\006'
-  _globals['_LEARNERPHASE']._serialized_start=2019
-  _globals['_LEARNERPHASE']._serialized_end=2150
+  _globals['_LEARNERPHASE']._serialized_start=2040
+  _globals['_LEARNERPHASE']._serialized_end=2171
   _globals['_PROTOCOLVERSION']._serialized_start=97
   _globals['_PROTOCOLVERSION']._serialized_end=144
   _globals['_REGISTERREQUEST']._serialized_start=147
@@ -61,31 +61,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACQUIREASSIGNMENTREQUEST']._serialized_start=515
   _globals['_ACQUIREASSIGNMENTREQUEST']._serialized_end=582
   _globals['_ACQUIREASSIGNMENTRESPONSE']._serialized_start=584
-  _globals['_ACQUIREASSIGNMENTRESPONSE']._serialized_end=652
-  _globals['_ASSIGNMENT']._serialized_start=655
-  _globals['_ASSIGNMENT']._serialized_end=872
-  _globals['_LEASE']._serialized_start=874
-  _globals['_LEASE']._serialized_end=949
-  _globals['_LEARNERTASK']._serialized_start=952
-  _globals['_LEARNERTASK']._serialized_end=1211
-  _globals['_IMAGEFORMAT']._serialized_start=1213
-  _globals['_IMAGEFORMAT']._serialized_end=1302
-  _globals['_HEARTBEATREQUEST']._serialized_start=1304
-  _globals['_HEARTBEATREQUEST']._serialized_end=1423
-  _globals['_LEARNERPROGRESS']._serialized_start=1425
-  _globals['_LEARNERPROGRESS']._serialized_end=1527
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1529
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1562
-  _globals['_COMMITRESULTREQUEST']._serialized_start=1565
-  _globals['_COMMITRESULTREQUEST']._serialized_end=1754
-  _globals['_LEARNERREPORT']._serialized_start=1756
-  _globals['_LEARNERREPORT']._serialized_end=1855
-  _globals['_COMMITRESULTRESPONSE']._serialized_start=1857
-  _globals['_COMMITRESULTRESPONSE']._serialized_end=1879
-  _globals['_RELEASEASSIGNMENTREQUEST']._serialized_start=1881
-  _globals['_RELEASEASSIGNMENTREQUEST']._serialized_end=1987
-  _globals['_RELEASEASSIGNMENTRESPONSE']._serialized_start=1989
-  _globals['_RELEASEASSIGNMENTRESPONSE']._serialized_end=2016
-  _globals['_WORKERSERVICE']._serialized_start=2153
-  _globals['_WORKERSERVICE']._serialized_end=2562
+  _globals['_ACQUIREASSIGNMENTRESPONSE']._serialized_end=673
+  _globals['_ASSIGNMENT']._serialized_start=676
+  _globals['_ASSIGNMENT']._serialized_end=893
+  _globals['_LEASE']._serialized_start=895
+  _globals['_LEASE']._serialized_end=970
+  _globals['_LEARNERTASK']._serialized_start=973
+  _globals['_LEARNERTASK']._serialized_end=1232
+  _globals['_IMAGEFORMAT']._serialized_start=1234
+  _globals['_IMAGEFORMAT']._serialized_end=1323
+  _globals['_HEARTBEATREQUEST']._serialized_start=1325
+  _globals['_HEARTBEATREQUEST']._serialized_end=1444
+  _globals['_LEARNERPROGRESS']._serialized_start=1446
+  _globals['_LEARNERPROGRESS']._serialized_end=1548
+  _globals['_HEARTBEATRESPONSE']._serialized_start=1550
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1583
+  _globals['_COMMITRESULTREQUEST']._serialized_start=1586
+  _globals['_COMMITRESULTREQUEST']._serialized_end=1775
+  _globals['_LEARNERREPORT']._serialized_start=1777
+  _globals['_LEARNERREPORT']._serialized_end=1876
+  _globals['_COMMITRESULTRESPONSE']._serialized_start=1878
+  _globals['_COMMITRESULTRESPONSE']._serialized_end=1900
+  _globals['_RELEASEASSIGNMENTREQUEST']._serialized_start=1902
+  _globals['_RELEASEASSIGNMENTREQUEST']._serialized_end=2008
+  _globals['_RELEASEASSIGNMENTRESPONSE']._serialized_start=2010
+  _globals['_RELEASEASSIGNMENTRESPONSE']._serialized_end=2037
+  _globals['_WORKERSERVICE']._serialized_start=2174
+  _globals['_WORKERSERVICE']._serialized_end=2583
 # @@protoc_insertion_point(module_scope)

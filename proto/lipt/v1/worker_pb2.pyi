@@ -69,10 +69,12 @@ class AcquireAssignmentRequest(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class AcquireAssignmentResponse(_message.Message):
-    __slots__ = ("assignment",)
+    __slots__ = ("assignment", "idle_reason")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    IDLE_REASON_FIELD_NUMBER: _ClassVar[int]
     assignment: Assignment
-    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ...) -> None: ...
+    idle_reason: str
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., idle_reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("assignment_id", "run_id", "learner_index", "lease", "initial_weights", "shard", "task")

@@ -96,6 +96,13 @@ def _worker_check(worker: WorkerView) -> Check:
     detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"
     if worker.seconds_since_heard > _STALE_WORKER_SECONDS:
         return Check(f"worker {worker.name}", None, detail, "See its log; it may be gone.")
+    if worker.idle_reason:
+        return Check(
+            f"worker {worker.name}",
+            None,
+            f"{detail}; it {worker.idle_reason}",
+            "Start it with that flag where its machine may run that code.",
+        )
     return Check(f"worker {worker.name}", True, detail)
 
 

@@ -74,6 +74,14 @@ def test_missing_data_fails_and_missing_workers_are_noted() -> None:
     assert stale.ok is None
 
 
+def test_a_worker_that_may_not_do_what_waits_is_noted() -> None:
+    reason = "cannot train run r, for it does not allow `mine` (--allow-module mine)"
+    (note,) = worker_checks((replace(WORKER, assignment="", idle_reason=reason),))
+    assert note.ok is None
+    assert note.detail == f"cpu, idle, heard 1 s ago; it {reason}"
+    assert "that flag" in note.remedy
+
+
 def test_classes_without_examples_are_noted() -> None:
     named = dataset_check(replace(DATASET, class_names=("ant", "bee"), class_counts=(0, 9)))
     assert named.ok is None
