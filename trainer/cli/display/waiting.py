@@ -18,6 +18,8 @@ from lipt.trainer.writing.formatting import format_bytes
 
 SILENCE_SECONDS = 9.0
 TICK_SECONDS = 0.5
+# The name of the threads that do the work.
+BACKGROUND = "lipt-background"
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -45,7 +47,7 @@ def in_background(
         arrived.put(end)
 
     # A daemon: Ctrl-C must not wait for a call that hangs.
-    threading.Thread(target=pump, name="lipt-background", daemon=True).start()
+    threading.Thread(target=pump, name=BACKGROUND, daemon=True).start()
     while True:
         try:
             item = arrived.get(timeout=tick_seconds)
