@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from lipt.common.config.knobs import option_help
+from lipt.common.text.terminal import complain
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -71,7 +72,7 @@ def coordinator(
             },
         )
     except LiptError as error:
-        typer.echo(f"lipt-coordinator: {error}", err=True)
+        complain("lipt-coordinator", str(error))
         raise typer.Exit(1) from None
 
 

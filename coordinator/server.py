@@ -19,6 +19,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from lipt.common.data.empty_classes import empty_classes
 from lipt.common.errors import ConfigError
 from lipt.common.network.address import (
     describe_exposure,
@@ -84,6 +85,8 @@ async def serve(
     """
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     require_deliberate_exposure(settings.listen, tls, insecure=settings.insecure)
+    if tls is not None and (soon := tls.expires_soon()):
+        logger.warning("%s", soon)
     if settings.metrics_listen is not None:
         require_deliberate_exposure(
             settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
@@ -155,7 +158,9 @@ def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.a
         device=device_name(resolve_device(app.settings.device)),
     )
     workers = WorkerService(app.dispatcher, app.intake, stopping)
-    runs = RunService(app.store, app.requests, app.weights, stopping)
+    runs = RunService(
+        app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
+    )
     blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(app.blobs), server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
@@ -198,6 +203,8 @@ async def _announce(app: App, address: str, tls: TlsFiles | None) -> None:
         app.settings.run.model,
         app.settings.state_dir,
     )
+    if empty := empty_classes(data.class_names, data.class_counts):
+        logger.warning("%s: %s. Models get an output for each of these.", data.source, empty)
     if app.settings.address_file is not None:
         await asyncio.to_thread(_write_address, app.settings.address_file, address)
 

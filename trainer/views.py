@@ -105,7 +105,11 @@ class CostsView:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run at one revision; a run of a listing comes without its learners."""
+    """A run at one revision; a run of a listing comes without its learners.
+
+    waiting: what its learners wait for that no worker there can give; may change while the
+        revision stays; empty at an older coordinator.
+    """
 
     run_id: str
     name: str
@@ -122,6 +126,7 @@ class RunView:
     costs: CostsView | None
     initial_weights: BlobView | None
     pretrained_weights: BlobView | None
+    waiting: str = ""
 
     @property
     def ended(self) -> bool:
@@ -132,6 +137,12 @@ class RunView:
     def goes_on(self) -> bool:
         """Whether the run goes on by itself: it has not ended, and is not held."""
         return not self.ended and self.state is not RunState.HELD
+
+    @property
+    def outcome(self) -> str:
+        """Its state, and what its record says of that where it says more."""
+        told = self.message.removesuffix(".")
+        return str(self.state) + (f": {told}" if told not in {"", self.state} else "")
 
     @property
     def label(self) -> str:
@@ -200,7 +211,10 @@ class DatasetView:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A worker that the coordinator knows; `assignment` is "run/learner" or empty."""
+    """A worker that the coordinator knows; `assignment` is "run/learner" or empty.
+
+    idle_reason: what keeps it from learners that wait; empty at an older coordinator.
+    """
 
     worker_id: str
     name: str
@@ -208,6 +222,7 @@ class WorkerView:
     versions: Mapping[str, str]
     assignment: str
     seconds_since_heard: float
+    idle_reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from lipt.common.errors import (
     UnknownWorkerError,
     UnreachableError,
 )
+from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.process.devices import device_name, versions
 from lipt.worker.client import Assignment, CoordinatorClient
@@ -84,6 +85,7 @@ class Agent:
         self._pause = pause or self._stopping.wait
         self._learners_left = settings.max_learners
         self._complained = False
+        self._idle_reason = ""
 
     def stop(self) -> None:
         """Give back what is in hand and return from `run`; made for signal handlers."""
@@ -118,9 +120,18 @@ class Agent:
             EventKind.RETRIED,
             detail="joining",
             level=logging.DEBUG if self._complained else logging.WARNING,
-            reason=f"{error} Trying again until {self._settings.coordinator} answers.",
+            reason=f"{error} {self._why_closed(error)}Trying again until "
+            f"{self._settings.coordinator} answers.",
         )
         self._complained = isinstance(error, UnreachableError)
+
+    def _why_closed(self, error: LiptError) -> str:
+        settings = self._settings
+        if settings.tls_ca is None:
+            return ""
+        files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
+        why = files.why_closed(str(error))
+        return why and f"{why} "
 
     def _finished(self) -> bool:
         return self._stopping.is_set() or self._learners_left == 0
@@ -145,8 +156,15 @@ class Agent:
     def _work(self, worker_id: str) -> None:
         while not self._finished():
             assignment = self._client.acquire(worker_id)
+            self._say_why_idle(self._client.idle_reason)
             if assignment is not None:
                 self._train(worker_id, assignment)
+
+    def _say_why_idle(self, reason: str) -> None:
+        # At every poll it is the same; what was mended is seen by the learner that comes.
+        if reason and reason != self._idle_reason:
+            logger.warning("no learner for this worker: it %s.", reason)
+        self._idle_reason = reason
 
     def _train(self, worker_id: str, assignment: Assignment) -> None:
         """Train one learner on a thread of its own, so that a signal is answered at once."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from lipt.common.config.knobs import option_help
+from lipt.common.text.terminal import complain
 from lipt.worker.settings import WorkerSettings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -61,7 +62,7 @@ def worker(
             },
         )
     except LiptError as error:
-        typer.echo(f"lipt-worker: {error}", err=True)
+        complain("lipt-worker", str(error))
         raise typer.Exit(1) from None
 
 
@@ -73,6 +74,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from functools import partial
 
     from lipt.common.config.settings import load_settings
+    from lipt.common.imports.factory import require_importable
     from lipt.common.network.address import require_deliberate_exposure
     from lipt.common.network.tls import TlsFiles
     from lipt.common.process.logs import configure_logging
@@ -81,11 +83,15 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    if tls is not None and (soon := tls.expires_soon()):
+        logging.getLogger(__name__).warning("%s", soon)
     if settings.metrics_listen is not None:
         require_deliberate_exposure(
             settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
         )
     wait_passively()
+    # Now, rather than when every learner has failed on it.
+    require_importable(settings.allow_modules)
     from lipt.common.blobs.store import BlobStore
     from lipt.common.observability.events import Events
     from lipt.common.observability.metrics import serving_metrics

@@ -30,6 +30,8 @@ _POLL_SECONDS = 30.0
 _HEARTBEAT_SECONDS = 10.0
 # A worker that is asked to stop does not wait long for a coordinator that is gone, too.
 _RELEASE_SECONDS = 5.0
+# As many as the run's record keeps.
+_MAX_ERROR_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class CoordinatorClient:
         self._polling: grpc.Future[Any] | None = None
         self._polling_lock = threading.Lock()
         self._interrupted = False
+        # What keeps this worker from learners that wait, by the last answer to `acquire`.
+        self.idle_reason = ""
 
     def register(
         self,
@@ -113,6 +117,7 @@ class CoordinatorClient:
             raise from_rpc_error(error) from None
         finally:
             self._polling = None
+        self.idle_reason = response.idle_reason
         if not response.HasField("assignment"):
             return None
         message = response.assignment
@@ -185,7 +190,10 @@ class CoordinatorClient:
 
     def _release(self, worker_id: str, assignment_id: str, epoch: int, error: str) -> None:
         request = worker_pb2.ReleaseAssignmentRequest(
-            worker_id=worker_id, assignment_id=assignment_id, epoch=epoch, error=error
+            worker_id=worker_id,
+            assignment_id=assignment_id,
+            epoch=epoch,
+            error=error[:_MAX_ERROR_CHARACTERS],
         )
         _call(self._stub.ReleaseAssignment, request, _RELEASE_SECONDS)
 

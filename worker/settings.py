@@ -17,7 +17,10 @@ class WorkerSettings(LayeredSettings):
     coordinator: str = "127.0.0.1:50051"
     """Address of the coordinator, host:port."""
     name: str = Field(
-        default_factory=socket.gethostname, min_length=1, max_length=80, examples=["box-3"]
+        default_factory=lambda: socket.gethostname()[:80],
+        min_length=1,
+        max_length=80,
+        examples=["box-3"],
     )
     """Name that this worker is shown under. Default: the host's name."""
     device: str = "auto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -14,6 +15,14 @@ from lipt.common.errors import StateError
 
 _TEMPORARY_SUFFIX = ".tmp"
 
+_FULL, _LOCKED = "Free space there,", "Make it writable,"
+_GONE = "It was removed or replaced while it was used: put it back,"
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _LOCKED),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), _GONE),
+}
+
 
 @contextmanager
 def state_errors(path: Path) -> Iterator[None]:
@@ -25,9 +34,10 @@ def state_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "Free space there, make it writable,")
         raise StateError(
-            f"{path} cannot be used: {error.strerror or error}. Free space there, make it "
-            "writable, or choose another directory."
+            f"{path} cannot be used: {error.strerror or error}. {remedy} or choose another "
+            "directory."
         ) from error
 
 

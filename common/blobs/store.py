@@ -149,6 +149,7 @@ class BlobStore:
         self._check_size(name)
         if self._is_durable(name):
             return name
+        self._make_uploads()
         with state_errors(self.root), temporary_file(self._uploads) as (file, path):
             write_all(file, data)
             publish(file, path, self._target(name))
@@ -205,6 +206,7 @@ class BlobStore:
             StateError: the disk refuses.
         """
         self._check_size(name)
+        self._make_uploads()
         return Upload(
             name,
             offset_bytes,
@@ -226,6 +228,14 @@ class BlobStore:
             self._arrivals[name] = True
             if len(self._arrivals) > _MAX_ARRIVALS:
                 del self._arrivals[next(iter(self._arrivals))]
+
+    def _make_uploads(self) -> None:
+        """Have the directory of partial blobs: whoever tidies up may take it for rubbish.
+
+        Not the store's own directory: where that is gone, so is what was in it.
+        """
+        with state_errors(self._uploads):
+            self._uploads.mkdir(exist_ok=True)
 
     def _target(self, name: BlobName) -> Path:
         return self.root / "blobs" / name.sha256[:2] / name.sha256

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from lipt.common.errors import DataError
@@ -105,6 +105,9 @@ def _as_data_error() -> Iterator[None]:
         yield
     except DataError:
         raise
+    except UnidentifiedImageError:  # which names the file by where it lies in memory
+        known = ", ".join(FORMATS)
+        raise DataError(f"it is not a whole image: it is in none of the formats {known}") from None
     # A broken file can make Pillow raise nearly anything.
     except Exception as error:
         raise DataError(f"it is not a whole image: {error}") from error

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from types import ModuleType
 
 from lipt.common.errors import MissingExtraError
+
+
+def require_extra(module: str, *, package: str, extra: str, needed_for: str) -> None:
+    """Look for an optional package without importing it, which may take seconds.
+
+    Args:
+        module: top-level name, for example `pyarrow`.
+        package: as of `import_extra`, like the others.
+        extra: see there.
+        needed_for: see there.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+    """
+    # What is imported already need not have come from a file.
+    if sys.modules.get(module) is None and importlib.util.find_spec(module) is None:
+        raise MissingExtraError(package, extra=extra, needed_for=needed_for)
 
 
 def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> ModuleType:

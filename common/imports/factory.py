@@ -47,7 +47,7 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
         )
     module_name, attribute = match["module"], match["attribute"]
     _require_allowed(spec, module_name, allowed_modules)
-    module = _import(spec, module_name)
+    module = _import(repr(spec), module_name)
     try:
         factory = getattr(module, attribute)
     except AttributeError:
@@ -63,6 +63,16 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
     return factory  # type: ignore[no-any-return]
 
 
+def require_importable(modules: Collection[str]) -> None:
+    """Import the modules that `--allow-module` names.
+
+    Raises:
+        ConfigError: one cannot be; the message has its name and why.
+    """
+    for module_name in modules:
+        _import(f"--allow-module {module_name}", module_name)
+
+
 def _require_allowed(spec: str, module_name: str, allowed_modules: Collection[str]) -> None:
     parts = module_name.split(".")
     parents = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
@@ -75,7 +85,8 @@ def _require_allowed(spec: str, module_name: str, allowed_modules: Collection[st
         )
 
 
-def _import(spec: str, module_name: str) -> ModuleType:
+def _import(named: str, module_name: str) -> ModuleType:
+    """Import a module; `named` is where its name comes from, for messages."""
     directory = os.getcwd()  # noqa: PTH109 - sys.path holds strings
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -84,18 +95,18 @@ def _import(spec: str, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _import_failed(spec, module_name, error) from error
+            raise _import_failed(named, module_name, error) from error
         raise ConfigError(
-            f"{spec!r}: there is no module {error.name!r} in {directory} or among the installed "
+            f"{named}: there is no module {error.name!r} in {directory} or among the installed "
             "packages. Start this process in the directory that holds it, or install it."
         ) from None
     except Exception as error:
-        raise _import_failed(spec, module_name, error) from error
+        raise _import_failed(named, module_name, error) from error
 
 
-def _import_failed(spec: str, module_name: str, error: Exception) -> ConfigError:
+def _import_failed(named: str, module_name: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"{spec!r}: importing {module_name!r} failed with {type(error).__name__}: {error}. "
+        f"{named}: importing {module_name!r} failed with {type(error).__name__}: {error}. "
         f"Check it with: python -c 'import {module_name}'"
     )
 

@@ -7,13 +7,30 @@ who it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 import grpc
 
 from lipt.common.errors import ConfigError
+from lipt.common.network.certificates import (
+    SOON_DAYS,
+    read_validity,
+    require_authority,
+    require_certificate,
+    require_key,
+)
+
+_CERT, _KEY, _CA = "--tls-cert", "--tls-key", "--tls-ca"
+# All that gRPC says of a server that did not like our certificate, or missed it.
+_CLOSED = "Socket closed"
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
@@ -25,22 +42,65 @@ class TlsFiles:
     ca: Path | None = None
 
     @classmethod
-    def from_options(cls, cert: Path | None, key: Path | None, ca: Path | None) -> Self | None:
+    def from_options(
+        cls,
+        cert: Path | None,
+        key: Path | None,
+        ca: Path | None,
+        *,
+        now: Callable[[], datetime] = _utc_now,
+    ) -> Self | None:
         """The files of `--tls-cert --tls-key --tls-ca`, or None where none was given.
 
         Raises:
-            ConfigError: a certificate without its key or the reverse, or a file
-                that is not there.
+            ConfigError: a certificate without its key or the reverse; a file that is not
+                there, is not what it should be, or is out of its time; the message has which.
         """
         if cert is None and key is None and ca is None:
             return None
         if (cert is None) != (key is None):
-            given, missing = ("--tls-cert", "--tls-key") if cert else ("--tls-key", "--tls-cert")
+            given, missing = (_CERT, _KEY) if cert else (_KEY, _CERT)
             raise ConfigError(f"{given} was given without {missing}: a certificate needs its key.")
-        for flag, path in (("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)):
+        for flag, path in ((_CERT, cert), (_KEY, key), (_CA, ca)):
             if path is not None and not path.is_file():
                 raise ConfigError(f"{flag} {path} is not a file. Give the path of a PEM file.")
+        if cert is not None and key is not None:
+            require_certificate(_CERT, cert, now())
+            require_key(_KEY, key, _CERT, cert)
+        if ca is not None:
+            require_authority(_CA, ca, now())
         return cls(cert=cert, key=key, ca=ca)
+
+    def why_closed(self, details: str) -> str:
+        """What it may mean that a coordinator closes a client's connection; empty if it did not.
+
+        Args:
+            details: gRPC's, of a call that failed.
+        """
+        if _CLOSED not in details:
+            return ""
+        if self.cert is None:
+            return (
+                "A coordinator closes it like this where it asks for a client certificate: give "
+                f"{_CERT} and {_KEY}."
+            )
+        return (
+            f"A coordinator closes it like this where {_CERT} {self.cert} is not of the authority "
+            f"that its own {_CA} names."
+        )
+
+    def expires_soon(self, now: datetime | None = None) -> str:
+        """A sentence where this side's own certificate has few days left; else empty."""
+        if self.cert is None:
+            return ""
+        end = read_validity(self.cert).not_after
+        days = (end - (now or _utc_now())).days
+        if days >= SOON_DAYS:
+            return ""
+        return (
+            f"{_CERT} {self.cert} expires in {days} days, on {end:%Y-%m-%d %H:%M} UTC. Renew it: "
+            "nobody connects after that."
+        )
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """What a server shows, and whom it lets in.

@@ -29,6 +29,8 @@ from lipt.common.errors import (
     revive,
 )
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.rpc.lengths import require_lengths
+from lipt.common.text.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +68,8 @@ def from_rpc_error(error: grpc.RpcError) -> LiptError:
     of server) become `UnreachableError` or a plain `LiptError`.
     """
     call = cast("grpc.Call", error)
-    code, details = call.code(), call.details() or ""
+    # Whoever shows an error shows what its peer wrote.
+    code, details = call.code(), printable(call.details() or "")
     status = _rich_status(call)
     for packed in status.details if status else ():
         info = error_details_pb2.ErrorInfo()
@@ -148,6 +151,7 @@ def _well_formed(request: Any) -> Any:
             f"the request cannot be read: {request.why}. "
             "Send the message of the contract in proto/lipt/v1; both sides need the same major."
         )
+    require_lengths(request)
     return request
 
 

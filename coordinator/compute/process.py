@@ -175,5 +175,6 @@ def _outcome(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
         result: ResultT = message.result
         return result
     if message.traceback:
-        logger.error("%s failed:\n%s", name_of(job), message.traceback)
+        for line in message.traceback.splitlines():
+            logger.error("%s: %s", name_of(job), line)
     raise message.error

@@ -1,4 +1,4 @@
-"""Dispatch policy: which learner a free worker trains next, as a pure decision."""
+"""Dispatch policy: which learner a free worker trains next, and why none, as pure decisions."""
 
 from __future__ import annotations
 
@@ -17,6 +17,56 @@ def num_queued(runs: Iterable[RunRecord], reserved: Collection[AssignmentKey] = 
         for run in runs
         if run.state is RunState.TRAINING
         for learner in run.learners
+    )
+
+
+def waits(run: RunRecord) -> bool:
+    """Whether a run has learners that wait for a worker."""
+    return run.state is RunState.TRAINING and any(
+        learner.state is LearnerState.QUEUED for learner in run.learners
+    )
+
+
+def why_idle(worker: WorkerRecord, runs: Iterable[RunRecord]) -> str:
+    """What keeps a free worker from the learners that wait, as a clause about it.
+
+    Args:
+        worker: who has nothing to do.
+        runs: all runs, oldest first.
+
+    Returns:
+        Empty where it may train one of them, or none waits.
+    """
+    waiting = [(run, worker.refusal(run)) for run in runs if waits(run)]
+    if not waiting or not all(refusal for _, refusal in waiting):
+        return ""
+    run, refusal = waiting[0]
+    return f"cannot train run {run.name}, for it does not {refusal}"
+
+
+def why_waiting(
+    run: RunRecord, *, alive: Collection[WorkerRecord], busy: Collection[str] = ()
+) -> str:
+    """What a run's learners wait for that no worker can give, as a clause about the workers.
+
+    Args:
+        run: any run.
+        alive: the workers that are there.
+        busy: ids of those that train something now.
+
+    Returns:
+        Empty where one of them may train its learners, where there are no workers at all, or
+        where no learner waits.
+    """
+    if not alive or not waits(run) or any(worker.can_run(run) for worker in alive):
+        return ""
+    shown = sorted(alive, key=lambda worker: (worker.worker_id in busy, worker.name))
+    first = shown[0]
+    others = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
+    idle = "" if first.worker_id in busy else (" are idle, but" if others else " is idle, but")
+    return (
+        f"worker{'s' if others else ''} {first.name}{others}{idle} "
+        f"{'do' if others else 'does'} not {first.refusal(run)}"
     )
 
 

@@ -17,7 +17,12 @@ from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.choosing import choose_learner, num_queued
+from lipt.coordinator.dispatch.choosing import (
+    choose_learner,
+    num_queued,
+    why_idle,
+    why_waiting,
+)
 from lipt.coordinator.dispatch.leases import Lease, LeaseTable
 from lipt.coordinator.dispatch.queue import WorkerQueue
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
@@ -86,22 +91,34 @@ class Dispatcher:
         waiting = worker.worker_id in self._waiting.worker_ids()
         return 0.0 if waiting else self.workers.seconds_since_heard(worker)
 
+    def why_idle(self, worker: WorkerRecord) -> str:
+        """What keeps a worker from learners that wait; empty where it has one."""
+        held = self.leases.held_by(worker.worker_id)
+        return "" if held else why_idle(worker, self._store.runs())
+
+    def why_waiting(self, run: RunRecord) -> str:
+        """What a run's learners wait for that no worker there can give."""
+        return why_waiting(run, alive=self.alive(), busy=self.leases.holders())
+
     async def acquire(
         self, worker_id: str, *, wait_seconds: float
     ) -> tuple[RunRecord, LearnerRecord] | None:
         """The worker's next learner under a new lease, or None when there was none in time.
 
+        Nor is there any where this worker is yet to be told what keeps it from learners.
+
         Raises:
             UnknownWorkerError: it has not registered with this process.
         """
-        self.workers.heard(worker_id)
+        worker = self.workers.heard(worker_id)
         held = self.leases.held_by(worker_id)
         if held is not None:
             return self._learner(held)
         turn = self._waiting.join(worker_id)
         self._match()
         try:
-            await asyncio.wait({turn}, timeout=wait_seconds)
+            if not self._has_news(worker):
+                await asyncio.wait({turn}, timeout=wait_seconds)
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._reserved.discard(turn.result())
@@ -257,6 +274,14 @@ class Dispatcher:
         if learner.epoch > 1:
             self._record(EventKind.LEARNER_REASSIGNED, key, learner.worker_id, learner.message)
         return run, learner
+
+    def _has_news(self, worker: WorkerRecord) -> bool:
+        """Whether a worker is to be told at once that it waits in vain; in the log as well."""
+        reason = why_idle(worker, self._store.runs())
+        news = self.workers.note_idle(worker.worker_id, reason)
+        if news:
+            logger.warning("worker %s is idle: it %s", worker.name, reason)
+        return news
 
     def _record(
         self, kind: EventKind, key: AssignmentKey, worker_id: str, reason: str, *, detail: str = ""

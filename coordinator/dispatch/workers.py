@@ -1,4 +1,4 @@
-"""Worker registry: who was heard from not long ago; what workers say of themselves is bounded."""
+"""Worker registry: who was heard from not long ago; how many there are is bounded."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ _ALIVE_SECONDS = 90.0
 # One that was silent for so long is forgotten; should it come back, it joins again.
 _REMEMBERED_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0
-# What peers may take on a screen and in memory.
+# What peers may take in memory; the contract says how long their texts may be.
 _MAX_WORKERS = 10_000
-_MAX_CHARACTERS = 80
-_MAX_VERSIONS = 20
 
 
 @dataclass(frozen=True)
@@ -34,17 +32,24 @@ class WorkerRecord:
     versions: dict[str, str]
     allowed_modules: tuple[str, ...]
     heard_at: float
+    # What it was told that keeps it from learners that wait.
+    idle_reason: str = ""
 
     def can_run(self, run: RunRecord) -> bool:
         """Whether it may build the run's model."""
+        return not self.refusal(run)
+
+    def refusal(self, run: RunRecord) -> str:
+        """Why it may not build the run's model, as what it does not do; empty where it may."""
         model = run.config.model
         if model.startswith("torchvision:") or not is_factory_spec(model):
-            return True
+            return ""
         module = model.partition(":")[0]
-        return any(
+        allows = any(
             module == allowed or module.startswith(f"{allowed}.")
             for allowed in self.allowed_modules
         )
+        return "" if allows else f"allow `{module}` (--allow-module {module})"
 
 
 class WorkerRegistry:
@@ -76,9 +81,9 @@ class WorkerRegistry:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
         worker = WorkerRecord(
             worker_id,
-            _short(name) or worker_id,
-            _short(device),
-            {_short(key): _short(versions[key]) for key in sorted(versions)[:_MAX_VERSIONS]},
+            name or worker_id,
+            device,
+            dict(sorted(versions.items())),
             allowed_modules,
             self._clock(),
         )
@@ -100,6 +105,14 @@ class WorkerRegistry:
         worker = replace(worker, heard_at=self._clock())
         self._workers[worker_id] = worker
         return worker
+
+    def note_idle(self, worker_id: str, reason: str) -> bool:
+        """Keep what keeps a worker from learners; whether that is news, and no good news."""
+        worker = self._workers[worker_id]
+        if worker.idle_reason == reason:
+            return False
+        self._workers[worker_id] = replace(worker, idle_reason=reason)
+        return bool(reason)
 
     def knows(self, worker_id: str) -> bool:
         """Whether the worker has registered with this process."""
@@ -144,7 +157,3 @@ class WorkerRegistry:
             }
         while len(self._workers) >= _MAX_WORKERS:
             del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
-
-
-def _short(text: str) -> str:
-    return text[:_MAX_CHARACTERS]

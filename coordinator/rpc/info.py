@@ -58,4 +58,5 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             versions=worker.versions,
             assignment=f"{self._store.find(held.run_id).name}/{held.learner}" if held else "",
             seconds_since_heard=self._dispatcher.seconds_since_heard(worker),
+            idle_reason=self._dispatcher.why_idle(worker),
         )

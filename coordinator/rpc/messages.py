@@ -21,8 +21,17 @@ def protocol_version() -> worker_pb2.ProtocolVersion:
     return worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR)
 
 
-def run_view(store: RunStore, run: RunRecord, *, learners: bool = True) -> run_pb2.Run:
-    """A run as it stands, with what is known of its learners' progress."""
+def run_view(
+    store: RunStore, run: RunRecord, *, waiting: str = "", learners: bool = True
+) -> run_pb2.Run:
+    """A run as it stands, with what is known of its learners' progress.
+
+    Args:
+        store: the runs.
+        run: one of them.
+        waiting: what its learners wait for.
+        learners: whether they are shown.
+    """
     view = run_pb2.Run(
         run_id=run.run_id,
         name=run.name,
@@ -36,6 +45,7 @@ def run_view(store: RunStore, run: RunRecord, *, learners: bool = True) -> run_p
         costs=run_pb2.Costs(**run.all_costs),
         initial_weights=_blob(run.initial_weights),
         pretrained_weights=_blob(run.pretrained_weights),
+        waiting=waiting,
     )
     if run.ended_at is not None:
         view.ended_at.CopyFrom(_timestamp(run.ended_at))

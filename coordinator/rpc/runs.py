@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc.aio
@@ -13,6 +13,7 @@ from lipt.common.errors import InvalidRequestError
 from lipt.coordinator.rpc.messages import run_view
 from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.weights import RunWeights
 from lipt.v1 import run_pb2 as pb
 from lipt.v1 import run_pb2_grpc
@@ -36,8 +37,11 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         requests: RunRequests,
         weights: RunWeights,
         stopping: asyncio.Event,
+        *,
+        why_waiting: Callable[[RunRecord], str],
     ) -> None:
         self._store = store
+        self._why_waiting = why_waiting
         self._requests = requests
         self._weights = weights
         self._stopping = stopping
@@ -47,12 +51,12 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     ) -> pb.CreateRunResponse:
         """Start a run."""
         run = await self._requests.create(request.request_id, request.name, request.config)
-        return pb.CreateRunResponse(run=run_view(self._store, run))
+        return pb.CreateRunResponse(run=self._view(run))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         """Show a run."""
         run = self._store.find(request.run_id)
-        return pb.GetRunResponse(run=run_view(self._store, run))
+        return pb.GetRunResponse(run=self._view(run))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
         """Show runs, newest first."""
@@ -66,7 +70,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         start, size = int(token), request.page_size or _DEFAULT_PAGE_SIZE
         runs = self._store.runs()[::-1]
         return pb.ListRunsResponse(
-            runs=[run_view(self._store, run, learners=False) for run in runs[start : start + size]],
+            runs=[self._view(run, learners=False) for run in runs[start : start + size]],
             next_page_token=str(start + size) if start + size < len(runs) else "",
         )
 
@@ -75,7 +79,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     ) -> pb.CancelRunResponse:
         """End a run."""
         run = await self._requests.cancel(request.run_id)
-        return pb.CancelRunResponse(run=run_view(self._store, run))
+        return pb.CancelRunResponse(run=self._view(run))
 
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: Context
@@ -88,7 +92,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
                 run_id, seen, timeout_seconds=_SIGN_OF_LIFE_SECONDS
             )
             run = self._store.find(run_id)
-            yield pb.WatchRunResponse(run=run_view(self._store, run))
+            yield pb.WatchRunResponse(run=self._view(run))
             if run.state.ended:
                 return
             seen = current
@@ -108,3 +112,6 @@ class RunService(run_pb2_grpc.RunServiceServicer):
             )
         name = await ways[request.kind](request.run_id)
         return pb.GetWeightsResponse(weights=blob_to_proto(name))
+
+    def _view(self, run: RunRecord, *, learners: bool = True) -> pb.Run:
+        return run_view(self._store, run, waiting=self._why_waiting(run), learners=learners)

@@ -31,8 +31,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_WAIT_SECONDS = 60.0
 _HEARTBEATS_PER_LEASE = 3
-_MAX_ALLOWED_MODULES = 100
-_MAX_MODULE_CHARACTERS = 200
 
 
 class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
@@ -52,17 +50,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 f"the worker speaks protocol {request.protocol.major}.{request.protocol.minor}, "
                 f"this coordinator {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}. "
                 "Install the same lipt on both."
-            )
-        if len(request.allowed_modules) > _MAX_ALLOWED_MODULES:
-            raise InvalidRequestError(
-                f"{len(request.allowed_modules)} allowed modules are more than "
-                f"{_MAX_ALLOWED_MODULES}. Allow a parent package in their place."
-            )
-        longest = max(request.allowed_modules, key=len, default="")
-        if len(longest) > _MAX_MODULE_CHARACTERS:
-            raise InvalidRequestError(
-                f"allowed module {longest[:50]!r}... has {len(longest)} characters; at most "
-                f"{_MAX_MODULE_CHARACTERS} are taken. Give the name of a module."
             )
         worker = self._dispatcher.workers.register(
             request.instance_id,
@@ -86,7 +73,8 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             self._stopping, self._dispatcher.acquire(request.worker_id, wait_seconds=wait_seconds)
         )
         if granted is None:
-            return pb.AcquireAssignmentResponse()
+            worker = self._dispatcher.workers.heard(request.worker_id)
+            return pb.AcquireAssignmentResponse(idle_reason=self._dispatcher.why_idle(worker))
         return pb.AcquireAssignmentResponse(assignment=self._assignment(*granted))
 
     async def Heartbeat(

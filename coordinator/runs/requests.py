@@ -154,7 +154,9 @@ def require_ready(run: RunRecord, activity: Activity) -> None:
 def how_far(run: RunRecord, activity: Activity) -> str:
     """A sentence on a run that is not there yet, or never will be."""
     if run.state.ended and run.state is not RunState.READY:
-        return f"run {run.name} has {run.state}: {run.message} Start another: lipt run start"
+        verb = "was" if run.state is RunState.CANCELLED else "has"
+        why = "" if run.message in {"", run.state} else f": {run.message.removesuffix('.')}"
+        return f"run {run.name} {verb} {run.state}{why}. Start another: lipt run start"
     parts = []
     if run.state is RunState.TRAINING:
         parts.append(f"{run.count()[LearnerState.DONE]} of {len(run.learners)} learners are in")

@@ -15,6 +15,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import DATABASE, open_read_only, read_contents
 from lipt.coordinator.state.needs import needed_blobs, useful_digests
+from lipt.coordinator.state.privacy import make_private_file
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedU
 
     Raises:
         StateError: there is no state, a blob is missing or damaged, the destination is
-            not empty, or the disk refuses.
+            not empty or lies in the directory itself, or the disk refuses.
     """
+    _require_apart(directory, destination)
     with closing(open_read_only(directory)) as source, state_errors(destination):
         if destination.is_dir() and any(destination.iterdir()):
             raise StateError(
@@ -65,9 +67,24 @@ def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedU
     return made
 
 
+def _require_apart(directory: Path, destination: Path) -> None:
+    """Refuse a copy that the next one would copy, and that is lost with the original."""
+    resolved = destination.resolve()
+    # By what they are, for a directory may be mounted twice.
+    if any(
+        path.exists() and directory.exists() and path.samefile(directory)
+        for path in (resolved, *resolved.parents)
+    ):
+        raise StateError(
+            f"{destination} lies in the state directory {directory}, and would be lost with it. "
+            "Give a directory elsewhere, on another disk if there is one."
+        )
+
+
 def _copy_database(source: sqlite3.Connection, path: Path) -> None:
     try:
         # One step with all pages: writers wait for it no longer than they would for a reader.
+        make_private_file(path)
         with closing(sqlite3.connect(path)) as target:
             source.backup(target, pages=-1)
             # One file, which can be read where nothing can be written.
@@ -114,6 +131,7 @@ def _linked(original: Path, copy: Path) -> bool:
 
 
 def _copy(original: Path, copy: Path) -> None:
+    make_private_file(copy)
     shutil.copyfile(original, copy)
     sync(copy)
     if BlobName.of_file(copy).sha256 != original.name:

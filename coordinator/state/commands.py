@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 from platformdirs import user_state_path
 
+from lipt.common.text.terminal import say
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -41,8 +43,8 @@ def check(state_dir: StateDir) -> None:
 
     checked = check_state(state_dir)
     for line in (*checked.problems, *checked.held):
-        typer.echo(line)
-    typer.echo(
+        say(line)
+    say(
         f"{state_dir}: {checked.num_runs} runs, {checked.num_subsets} subsets, "
         f"{checked.num_diagnoses} diagnoses and "
         f"{checked.num_blobs} blobs ({_megabytes(checked.num_bytes)}), "
@@ -72,7 +74,7 @@ def gc(
     collected = collect_garbage(
         state_dir, min_age_seconds=3600 * min_age_hours, now=time(), dry_run=dry_run
     )
-    typer.echo(
+    say(
         f"{'would remove' if dry_run else 'removed'} {collected.num_files} files "
         f"({_megabytes(collected.num_bytes)}), spared {collected.num_young} younger than "
         f"{min_age_hours:g} h"
@@ -94,7 +96,7 @@ def backup(
     from lipt.coordinator.state.backing_up import back_up
 
     made = back_up(state_dir, destination, link=not copy)
-    typer.echo(
+    say(
         f"{destination}: {made.num_runs} runs and {made.num_blobs} blobs "
         f"({_megabytes(made.num_bytes)}), {made.num_linked} of them hard links. "
         f"Check it with: lipt state check --state-dir {destination}"

@@ -9,13 +9,14 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
 from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import read_runs
 from lipt.coordinator.state.migrations import migrate
+from lipt.coordinator.state.privacy import make_private_file
 from lipt.coordinator.state.records import (
     DataRecord,
     DiagnosisRecord,
@@ -171,6 +172,8 @@ def _remedy(error: sqlite3.Error, otherwise: str) -> str:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    with suppress(OSError):  # SQLite says better why it cannot be opened
+        make_private_file(path)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

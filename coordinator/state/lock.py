@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from lipt.common.errors import StateError
+from lipt.coordinator.state.privacy import make_private_directory, make_private_file
 
 
 class StateLock:
@@ -22,7 +23,8 @@ class StateLock:
         """
         path = directory / "coordinator.lock"
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(directory)
+            make_private_file(path)
             # Unbuffered: what could not be written must not be tried again at the end.
             self._file = path.open("ab+", buffering=0)
         except OSError as error:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
@@ -99,6 +102,17 @@ async def test_refusal_travels_as_its_own_class(tmp_path: Path) -> None:
         assert "2.0" in str(error)
         assert "same lipt" in str(error)
         assert coordinator.app.dispatcher.alive() == ()
+
+
+async def test_classes_without_examples_are_said_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(make_settings(tmp_path)) as app:
+        counts = (0, *app.data.class_counts[1:])
+        names = tuple(map(str, range(len(counts))))
+        data = replace(app.data, class_counts=counts, class_names=names)
+        async with serving(replace(app, data=data)):
+            assert "its labels begin at 1" in caplog.text
 
 
 async def test_address_is_written_down_once_it_is_served(tmp_path: Path) -> None:
@@ -193,6 +207,46 @@ async def test_exposure_that_nobody_asked_for_is_refused_before_anything_is_open
         )
 
 
+@pytest.fixture
+def tls_flags(tmp_path: Path) -> dict[str, Path]:
+    """The flags of a certificate that expires within a week, and its key."""
+    soon = datetime.now(UTC) + timedelta(days=6, hours=1)
+    issued = trustme.CA().issue_cert("127.0.0.1", not_after=soon)
+    flags = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    issued.cert_chain_pems[0].write_to_path(str(flags["tls_cert"]))
+    issued.private_key_pem.write_to_path(str(flags["tls_key"]))
+    return flags
+
+
+async def test_key_of_another_certificate_is_no_address_in_use(
+    tmp_path: Path, tls_flags: dict[str, Path]
+) -> None:
+    trustme.CA().issue_cert("other").private_key_pem.write_to_path(str(tls_flags["tls_key"]))
+    with pytest.raises(ConfigError, match=r"--tls-key .*key\.pem does not belong to --tls-cert"):
+        await serve(make_settings(tmp_path, **tls_flags), asked=asyncio.Event(), opening=opened)
+
+
+async def test_expired_certificate_is_not_served_with(
+    tmp_path: Path, tls_flags: dict[str, Path]
+) -> None:
+    expired = trustme.CA().issue_cert("127.0.0.1", not_after=datetime(2026, 1, 1, tzinfo=UTC))
+    expired.cert_chain_pems[0].write_to_path(str(tls_flags["tls_cert"]))
+    expired.private_key_pem.write_to_path(str(tls_flags["tls_key"]))
+    asked = asyncio.Event()
+    asked.set()
+    with pytest.raises(ConfigError, match=r"cert\.pem has expired: .* to 2026-01-01 00:00 UTC"):
+        await serve(make_settings(tmp_path, **tls_flags), asked=asked, opening=opened)
+
+
+async def test_certificate_that_expires_soon_is_served_with_and_said(
+    tmp_path: Path, tls_flags: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = asyncio.Event()
+    asked.set()
+    await serve(make_settings(tmp_path, **tls_flags), asked=asked, opening=opened)
+    assert "expires in 6 days" in caplog.text
+
+
 async def test_what_cannot_be_opened_is_said_as_it_is(tmp_path: Path) -> None:
     compute = FakeCompute({DescribeData: DataError("there are no images.")})
     with pytest.raises(DataError, match="no images"):
@@ -238,3 +292,21 @@ async def test_process_serves_until_it_is_asked_to_end_and_then_frees_its_state(
     await process
     async with opened(settings) as app:
         assert app.store.runs() == ()
+
+
+async def test_what_keeps_a_worker_from_a_run_is_said_to_all_who_ask(tmp_path: Path) -> None:
+    async with served(tmp_path) as coordinator:
+        worker_id = await register(coordinator)
+        run = (await coordinator.runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))).run
+        watching = coordinator.runs.WatchRun(run_pb2.WatchRunRequest(run_id=run.run_id))
+        async for response in watching:
+            if response.run.state == run_pb2.RUN_STATE_TRAINING:
+                break
+        lacks = "not allow `tests.tiny` (--allow-module tests.tiny)"
+        assert response.run.waiting == f"worker one is idle, but does {lacks}"
+        asking = worker_pb2.AcquireAssignmentRequest(worker_id=worker_id, wait_seconds=60.0)
+        answer = await coordinator.workers.AcquireAssignment(asking)
+        assert answer.idle_reason == f"cannot train run mine, for it does {lacks}"
+        (shown,) = (await coordinator.info.GetInfo(info_pb2.GetInfoRequest())).workers
+        assert shown.idle_reason == answer.idle_reason
+        watching.cancel()

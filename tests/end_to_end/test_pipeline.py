@@ -120,12 +120,19 @@ def test_user_s_own_data_and_model_from_one_short_file(
     (tmp_path / "mine.py").write_text(source)
     paths = {"PYTHONPATH": str(tmp_path)}
     cluster.start_coordinator("--model", "mine:model", "--data", "mine:data", environment=paths)
-    stranger = cluster.start_worker("stranger", environment=paths)
-    stranger.wait_for("joined")
-    friend = cluster.start_worker("friend", "--allow-module", "mine", environment=paths)
     with cluster.client() as client:
         overrides = {key: value for key, value in small_run.items() if key != "model"}
-        run = client.wait(client.start_run(overrides).run_id)
+        run = client.start_run(overrides)
+        next(view for view in client.watch(run.run_id) if view.state is RunState.TRAINING)
+        stranger = cluster.start_worker("stranger", environment=paths)
+        stranger.wait_for("no learner for this worker: it cannot train run run-1, .* `mine`")
+        waits = next(view for view in client.watch(run.run_id) if view.waiting)
+        assert waits.waiting.startswith("worker stranger is idle, but does not allow `mine`")
+        doctor = cluster.lipt("doctor").stdout
+        assert "note   worker stranger: cpu, idle" in doctor
+        assert "it cannot train run run-1, for it does not allow `mine`" in doctor
+        friend = cluster.start_worker("friend", "--allow-module", "mine", environment=paths)
+        run = client.wait(run.run_id)
         assert run.state is RunState.READY, run.message
         assert {learner.worker for learner in run.learners} == {"friend"}
         assert len(client.subset(run.run_id, "grand", budget=20)) == 20

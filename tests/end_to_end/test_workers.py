@@ -36,3 +36,9 @@ def test_worker_that_was_first_joins_when_the_coordinator_comes_up(cluster: Clus
         worker.wait_for("Trying again until")
     cluster.start_coordinator("--listen", cluster.address).wait_for("worker early .* joined")
     assert worker.stop() == 0
+
+
+def test_worker_that_allows_a_module_which_it_lacks_says_so_at_its_start(cluster: Cluster) -> None:
+    cluster.address = "127.0.0.1:1"
+    worker = cluster.start_worker("vm", "--allow-module", "absent_module")
+    assert "lipt-worker: --allow-module absent_module: there is no module" in worker.refused()

@@ -110,6 +110,7 @@ class FakeClient:
         when_idle: called when there is nothing to give any more.
         refusals: by the name of a call: the errors that its next calls raise.
         stop_learner: what heartbeats are answered with.
+        idle_reason: what `acquire` says besides.
         registered, released, committed: what was said, in order.
         beats: the progress that each heartbeat brought.
         given_back: set once a learner was.
@@ -121,6 +122,7 @@ class FakeClient:
         self.when_idle: Callable[[], object] = lambda: None
         self.refusals: dict[str, list[Exception]] = {}
         self.stop_learner = False
+        self.idle_reason = ""
         self.registered: list[tuple[str, str]] = []
         self.released: list[tuple[str, str, str]] = []
         self.committed: list[tuple[str, BlobName, Report, tuple[BlobName, ...]]] = []

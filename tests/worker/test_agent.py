@@ -112,6 +112,14 @@ def test_worker_joins_once_and_takes_one_learner_after_the_other(world: World) -
     assert world.pauses == []
 
 
+def test_what_keeps_it_from_learners_is_said_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.fake.idle_reason = "cannot train run r, for it does not allow `mine`"
+    world.live(None, None, None)
+    assert caplog.text.count("no learner for this worker: it cannot train run r") == 1
+
+
 def test_worker_ends_after_so_many_learners_and_failed_ones_do_not_count(world: World) -> None:
     world.fake.assignments = [make_assignment(index) for index in range(4)]
     world.work = [fail(DataError("bad.")), succeed]

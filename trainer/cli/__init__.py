@@ -1,7 +1,7 @@
-"""The `lipt` command line; `main` is its entry point."""
+"""The `lipt` command line: `main` has its commands, `program` is the entry point of a process."""
 
 from __future__ import annotations
 
-from lipt.trainer.cli.app import main
+from lipt.trainer.cli.app import main, program
 
-__all__ = ["main"]
+__all__ = ["main", "program"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from lipt.trainer.cli.app import main
+from lipt.trainer.cli.app import program
 
-main(prog_name="lipt")
+program()

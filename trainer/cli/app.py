@@ -13,6 +13,7 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
+from lipt.common.text.terminal import complain
 from lipt.trainer.cli.commands import (
     compare,
     demo,
@@ -25,6 +26,7 @@ from lipt.trainer.cli.commands import (
     train,
     weights,
 )
+from lipt.trainer.cli.display.leaving import leaving
 from lipt.trainer.cli.plugins import plugin, plugin_names
 
 
@@ -64,8 +66,14 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _fail(sentence: str) -> None:
-    typer.echo(f"lipt: {sentence}", err=True)
+    complain("lipt", sentence)
     raise typer.Exit(1)
+
+
+def program() -> None:
+    """`lipt` as a process of its own: what the console script and `python -m` call."""
+    with leaving():
+        main(prog_name="lipt")
 
 
 main = typer.Typer(

@@ -132,7 +132,7 @@ class Client(AbstractContextManager["Client"]):
         return view_of(RunView, self._connection.unary(lambda of: of.runs.CancelRun, request).run)
 
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
-        """The run whenever it has changed, each revision once, until it has ended.
+        """The run whenever it has changed, or what it waits for, until it has ended.
 
         One that is held has not: it goes on when its operator has given it its data.
         A broken stream is opened again and goes on after the last revision.
@@ -163,7 +163,7 @@ class Client(AbstractContextManager["Client"]):
         if view.state is RunState.HELD:
             raise OtherDataError(view.message)
         if view.state is not RunState.READY:
-            raise RunFailedError(f"run {view.label} is {view.state}: {view.message}")
+            raise RunFailedError(f"run {view.label} is {view.outcome}.")
         return view
 
     def subset(

@@ -29,14 +29,14 @@ def watch_run(
     connection: Connection, run_id: str, after_revision: int, *, reconnection: Reconnection
 ) -> Iterator[RunView]:
     """See `Client.watch`."""
-    revision = after_revision
+    revision, waiting = after_revision, ""
     while True:
         try:
             for view in reconnection.heard(_watch_once(connection, run_id, revision)):
                 run_id = view.run_id
                 # Not `>`: a restart after the clock was set back starts lower.
-                if view.revision != revision:
-                    revision = view.revision
+                if view.revision != revision or view.waiting != waiting:
+                    revision, waiting = view.revision, view.waiting
                     yield view
                 if view.ended:
                     return

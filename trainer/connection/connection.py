@@ -13,6 +13,7 @@ from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.idle import IdleWatchdog
 from lipt.common.rpc.status import from_rpc_error
+from lipt.common.text.printable import printable
 from lipt.trainer.connection.forking import ForkAwareChannel
 from lipt.v1 import (
     blob_pb2_grpc,
@@ -164,7 +165,7 @@ class Connection:
             )
         if not isinstance(known, UnreachableError):
             return known
-        details = (error.details() if isinstance(error, grpc.Call) else None) or ""
+        details = printable((error.details() if isinstance(error, grpc.Call) else None) or "")
         if "Failed parsing HTTP/2" in details:
             return NotACoordinatorError(
                 f"what answers at {self.address} is not a LiPT coordinator: it does not speak gRPC "
@@ -179,5 +180,9 @@ class Connection:
         return UnreachableError(
             f"no coordinator answers at {self.address}, asked {security} ({details}). Check that "
             "lipt-coordinator runs there, that host and port are right, and that both sides use "
-            "TLS or neither does; 'lipt doctor' looks closer."
+            f"TLS or neither does; 'lipt doctor' looks closer.{self._why_closed(details)}"
         )
+
+    def _why_closed(self, details: str) -> str:
+        why = self._tls.why_closed(details) if self._tls else ""
+        return why and f" {why}"

@@ -3,13 +3,15 @@
     fit(..., on_epoch=[tensorboard("runs/grand")])
 
 Their packages are imported when a callback is made, and are not dependencies. What they
-cannot write costs a warning: training goes on.
+cannot write costs a warning: training goes on. Each ends with the last step, or by `close`,
+for where training does not come that far.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -24,6 +26,46 @@ class LoggerWarning(UserWarning):
     """A logger did not take an epoch's record; training goes on."""
 
 
+class Logger:
+    """Logs every epoch, and ends with the last step; training outlives what goes wrong.
+
+    Args:
+        name: whose, for warnings.
+        log: takes an epoch's record.
+        end: writes out what is left, and ends threads and processes; called once.
+    """
+
+    def __init__(self, name: str, log: OnEpoch, end: Callable[[], object]) -> None:
+        self._name = name
+        self._log = log
+        self._end: Callable[[], object] | None = end
+
+    def __call__(self, record: EpochRecord) -> None:
+        """After an epoch."""
+        with self._outliving(f"did not take epoch {record.epoch}"):
+            self._log(record)
+            if record.step == record.num_steps:
+                self.close()
+
+    def close(self) -> None:
+        """End it; harmless where it has ended."""
+        end, self._end = self._end, None
+        if end is not None:
+            with self._outliving("did not end"):
+                end()
+
+    @contextmanager
+    def _outliving(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a server that is away must not end hours of work
+            warnings.warn(
+                f"{self._name} {what}: {type(error).__name__}: {error}. Training goes on.",
+                LoggerWarning,
+                stacklevel=4,
+            )
+
+
 def measures(record: EpochRecord) -> dict[str, float]:
     """What a logger plots over steps: those of the record's numbers that are there."""
     return {
@@ -33,7 +75,7 @@ def measures(record: EpochRecord) -> dict[str, float]:
     }
 
 
-def tensorboard(log_dir: str) -> OnEpoch:
+def tensorboard(log_dir: str) -> Logger:
     """Write scalars for TensorBoard.
 
     Raises:
@@ -52,10 +94,10 @@ def tensorboard(log_dir: str) -> OnEpoch:
             writer.add_scalar(name, value, record.step)
         writer.flush()
 
-    return _outlived("TensorBoard", write, writer.close)
+    return Logger("TensorBoard", write, writer.close)
 
 
-def wandb(project: str, *, name: str | None = None) -> OnEpoch:
+def wandb(project: str, *, name: str | None = None) -> Logger:
     """Log to Weights & Biases, as one run that ends with the last step.
 
     Raises:
@@ -64,12 +106,10 @@ def wandb(project: str, *, name: str | None = None) -> OnEpoch:
     """
     module = import_extra("wandb", package="wandb", extra="loggers", needed_for="wandb")
     run = _opened("wandb", lambda: module.init(project=project, name=name))
-    return _outlived(
-        "wandb", lambda record: run.log(measures(record), step=record.step), run.finish
-    )
+    return Logger("wandb", lambda record: run.log(measures(record), step=record.step), run.finish)
 
 
-def mlflow(experiment: str, *, name: str | None = None) -> OnEpoch:
+def mlflow(experiment: str, *, name: str | None = None) -> Logger:
     """Log to the MLflow server that its own settings name, as one run.
 
     Raises:
@@ -83,7 +123,7 @@ def mlflow(experiment: str, *, name: str | None = None) -> OnEpoch:
         return module.start_run(run_name=name)
 
     run_id = _opened("MLflow", start).info.run_id
-    return _outlived(
+    return Logger(
         "MLflow",
         lambda record: module.log_metrics(measures(record), step=record.step, run_id=run_id),
         module.end_run,
@@ -98,22 +138,3 @@ def _opened(logger: str, start: Callable[[], Any]) -> Any:
             f"{logger} cannot be logged to: {type(error).__name__}: {error}. Mend its settings, "
             "or train without it; the log in JSON is always written."
         ) from error
-
-
-def _outlived(logger: str, log: OnEpoch, end: Callable[[], object]) -> OnEpoch:
-    """Logs every epoch, and ends with the last step; training outlives what goes wrong."""
-
-    def on_epoch(record: EpochRecord) -> None:
-        try:
-            log(record)
-            if record.step == record.num_steps:
-                end()
-        except Exception as error:  # noqa: BLE001 - a server that is away must not end hours of work
-            warnings.warn(
-                f"{logger} did not take epoch {record.epoch}: {type(error).__name__}: {error}. "
-                "Training goes on.",
-                LoggerWarning,
-                stacklevel=2,
-            )
-
-    return on_epoch

@@ -1,4 +1,4 @@
-"""Templates of this package's pages: everything that is put into one is escaped."""
+"""Templates of this package's pages: what is put into one is text, and is printable."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from importlib import resources
 from typing import Any
 
 from lipt.common.imports.extras import import_extra
+from lipt.common.text.printable import escaped
 from lipt.trainer.writing.formatting import format_bytes, format_percent
 
 
@@ -21,6 +22,7 @@ def open_templates(needed_for: str) -> Any:
     jinja2 = import_extra("jinja2", package="jinja2", extra="report", needed_for=needed_for)
     environment = jinja2.Environment(
         autoescape=True,
+        finalize=_finalize,
         undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(_source),
         trim_blocks=True,
@@ -29,6 +31,14 @@ def open_templates(needed_for: str) -> Any:
     environment.filters["percent"] = format_percent
     environment.filters["size"] = format_bytes
     return environment
+
+
+def _finalize(value: Any) -> Any:
+    """What a value is shown as, before it is escaped: a string without marks that act.
+
+    What a macro made (a string of another class) has been through this already.
+    """
+    return escaped(value, keep="\n\t") if type(value) is str else value
 
 
 def _source(name: str) -> str:

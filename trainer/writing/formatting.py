@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lipt.common.text.printable import printable
+
 
 def format_bytes(count: int) -> str:
     """A size with its decimal unit: 1234567 is "1.2 MB"."""
@@ -22,9 +24,10 @@ def format_percent(share: float) -> str:
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell, two spaces apart."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    """Columns as wide as their widest cell, two spaces apart; a cell cannot begin a row."""
+    lines = [tuple(map(printable, row)) for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(header))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (header, *rows)
+        for row in lines
     ]

@@ -26,6 +26,8 @@ from lipt.common.errors import DataError
 from lipt.common.imports.extras import import_extra
 
 IMAGE_COLUMNS = ("img", "image")
+_LARGEST = np.iinfo(np.int64).max
+
 LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
 
 
@@ -144,12 +146,19 @@ def _read_labels(file: ParquetFile, image_column: str, label_column: str) -> Ten
             raise DataError(
                 f"{file.name}, row {row}: the {label_column} is null. Label or remove the row."
             )
-        return torch.from_numpy(np.array(column.to_pylist(), dtype=np.int64))
-    except (OSError, ValueError, OverflowError) as error:
+        labels = column.to_pylist()
+    except (OSError, ValueError) as error:
         raise DataError(
             f"the column {label_column} of {file.name} cannot be read: {error}. "
             "Fetch the file again."
         ) from error
+    for row, label in enumerate(labels):
+        if label > _LARGEST:  # of uint64; a tensor's are signed
+            raise DataError(
+                f"{file.name}, row {row}: the {label_column} is {label}, which is no class's. "
+                "Labels must be class numbers counted from 0."
+            )
+    return torch.from_numpy(np.array(labels, dtype=np.int64))
 
 
 def _class_names(schema: Any, label_column: str) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ class DatasetInfo(_message.Message):
     def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("worker_id", "name", "device", "versions", "assignment", "seconds_since_heard")
+    __slots__ = ("worker_id", "name", "device", "versions", "assignment", "seconds_since_heard", "idle_reason")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -70,10 +70,12 @@ class WorkerInfo(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     SECONDS_SINCE_HEARD_FIELD_NUMBER: _ClassVar[int]
+    IDLE_REASON_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     name: str
     device: str
     versions: _containers.ScalarMap[str, str]
     assignment: str
     seconds_since_heard: float
-    def __init__(self, worker_id: _Optional[str] = ..., name: _Optional[str] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., assignment: _Optional[str] = ..., seconds_since_heard: _Optional[float] = ...) -> None: ...
+    idle_reason: str
+    def __init__(self, worker_id: _Optional[str] = ..., name: _Optional[str] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., assignment: _Optional[str] = ..., seconds_since_heard: _Optional[float] = ..., idle_reason: _Optional[str] = ...) -> None: ...

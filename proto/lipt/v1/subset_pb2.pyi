@@ -1,4 +1,5 @@
 from lipt.v1 import blob_pb2 as _blob_pb2
+from lipt.v1 import limits_pb2 as _limits_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

@@ -1,5 +1,6 @@
 from lipt.v1 import blob_pb2 as _blob_pb2
 from lipt.v1 import config_pb2 as _config_pb2
+from lipt.v1 import limits_pb2 as _limits_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -68,10 +69,12 @@ class AcquireAssignmentRequest(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class AcquireAssignmentResponse(_message.Message):
-    __slots__ = ("assignment",)
+    __slots__ = ("assignment", "idle_reason")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    IDLE_REASON_FIELD_NUMBER: _ClassVar[int]
     assignment: Assignment
-    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ...) -> None: ...
+    idle_reason: str
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., idle_reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("assignment_id", "run_id", "learner_index", "lease", "initial_weights", "shard", "task")

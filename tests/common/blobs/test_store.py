@@ -114,6 +114,25 @@ def test_a_directory_that_goes_while_it_is_used_is_named(store: BlobStore) -> No
         store.find(NAME.sha256)
 
 
+def test_uploads_that_were_tidied_away_are_made_again(store: BlobStore) -> None:
+    shutil.rmtree(store.root / "uploads")
+    assert store.read_bytes(store.put_bytes(DATA)) == DATA
+    other = BlobName.of(DATA[::-1])
+    shutil.rmtree(store.root / "uploads")
+    with store.open_upload(other, 0) as upload:
+        upload.write(DATA[::-1])
+        upload.finish()
+    assert store.has(other)
+
+
+def test_a_store_that_is_gone_is_not_begun_anew(store: BlobStore) -> None:
+    shutil.rmtree(store.root)
+    for write in (lambda: store.put_bytes(DATA), lambda: store.open_upload(NAME, 0)):
+        with pytest.raises(StateError, match=r"No such file.*It was removed .*put it back, or"):
+            write()
+    assert not store.root.exists()
+
+
 def test_content_and_name_are_synced_around_the_rename(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtraError
 from lipt.common.imports.extras import import_extra
-from lipt.common.imports.factory import is_factory_spec, load_factory
+from lipt.common.imports.factory import is_factory_spec, load_factory, require_importable
 
 Write = Callable[[str, str], None]
 
@@ -109,3 +109,13 @@ def test_an_extra_that_is_broken_is_not_called_missing(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="absent_dependency"):
         import_extra("broken_extra", package="broken", extra="hot", needed_for="tea")
+
+
+def test_modules_that_are_allowed_and_cannot_be_imported_are_named(write_module: Write) -> None:
+    write_module("whole", "")
+    write_module("broken_module", "raise OSError('no such device')\n")
+    require_importable(["whole"])
+    with pytest.raises(ConfigError, match=r"--allow-module absent_one: there is no module 'absent"):
+        require_importable(["whole", "absent_one"])
+    with pytest.raises(ConfigError, match=r"--allow-module broken_module: .*no such device"):
+        require_importable(["broken_module"])

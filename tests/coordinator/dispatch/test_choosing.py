@@ -6,7 +6,7 @@ import pytest
 
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.choosing import choose_learner
+from lipt.coordinator.dispatch.choosing import choose_learner, why_idle, why_waiting
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import after_failure
 from lipt.coordinator.state.records import RunRecord
@@ -67,3 +67,43 @@ def test_factory_models_need_a_worker_that_allows_their_module(
 ) -> None:
     run = make_run(model=model)
     assert (choose_learner(worker("w", *allowed), [run], alive=[]) is not None) is may
+
+
+def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train(make_run: MakeRun) -> None:
+    mine, other = make_run("mine", model="mine.nets:build"), make_run("other", model="other:build")
+    expected = (
+        "cannot train run name-mine, for it does not allow `mine.nets` (--allow-module mine.nets)"
+    )
+    assert why_idle(worker(), [mine, other]) == expected
+    assert why_idle(worker("w", "mine"), [mine]) == ""
+    # It has something to do, or there is nothing for anybody.
+    assert why_idle(worker("w", "other"), [mine, other]) == ""
+    assert why_idle(worker(), [having(mine, *[LearnerState.LEASED] * 3)]) == ""
+    assert why_idle(worker(), [mine.changed(state=RunState.PENDING)]) == ""
+    assert why_idle(worker(), []) == ""
+
+
+@pytest.mark.parametrize(
+    ("workers", "busy", "said"),
+    [
+        (["vm"], [], "worker vm is idle, but does not allow `mine` (--allow-module mine)"),
+        (["vm"], ["vm"], "worker vm does not allow `mine` (--allow-module mine)"),
+        # An idle one is named before those that are not.
+        (
+            ["a", "b", "c"],
+            ["a"],
+            "workers b and 2 more are idle, but do not allow `mine` (--allow-module mine)",
+        ),
+        ([], [], ""),
+    ],
+)
+def test_run_that_waits_in_vain_says_what_its_workers_lack(
+    make_run: MakeRun, workers: list[str], busy: list[str], said: str
+) -> None:
+    run = make_run(model="mine:build")
+    alive = [worker(name) for name in workers]
+    assert why_waiting(run, alive=alive, busy=busy) == said
+    # One that may is enough, and a run of which all is out or in waits for nobody.
+    assert why_waiting(run, alive=[*alive, worker("good", "mine")], busy=["good"]) == ""
+    out = having(run, LearnerState.DONE, LearnerState.LEASED, LearnerState.FAILED)
+    assert why_waiting(out, alive=alive) == ""

@@ -305,3 +305,35 @@ async def test_learner_of_a_run_that_is_held_at_the_last_moment_stays(
     bench.store.hold("r", "other data.")
     assert await asking is None
     assert bench.state() is LearnerState.QUEUED
+
+
+async def test_worker_that_waits_in_vain_is_told_once_at_once_and_the_log_too(
+    bench: Bench, make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    vm = bench.join("vm")
+    await bench.store.add(make_run(model="mine:build"))
+    assert await bench.dispatcher.acquire(vm, wait_seconds=3600.0) is None
+    log = "worker vm is idle: it cannot train run name-r, for it does not allow `mine`"
+    assert caplog.text.count(log) == 1
+    # From here on its polls last as long as they may, until there is work for it.
+    polling = asyncio.create_task(bench.dispatcher.acquire(vm, wait_seconds=3600.0))
+    await asyncio.sleep(0)
+    assert not polling.done()
+    await bench.store.add(make_run("builtin"))
+    granted = await polling
+    assert granted is not None
+    assert granted[0].run_id == "builtin"
+    assert caplog.text.count("is idle") == 1
+
+
+async def test_only_who_has_no_learner_is_idle(bench: Bench, make_run: MakeRun) -> None:
+    vm = bench.join("vm")
+    mine = make_run(model="mine:build")
+    await bench.store.add(mine)
+    dispatcher = bench.dispatcher
+    assert "does not allow `mine`" in dispatcher.why_idle(dispatcher.workers.heard(vm))
+    assert dispatcher.why_waiting(mine).startswith("worker vm is idle, but does not allow")
+    await bench.store.add(make_run("builtin", num_learners=1))
+    await bench.take(vm)
+    assert dispatcher.why_idle(dispatcher.workers.heard(vm)) == ""
+    assert dispatcher.why_waiting(mine).startswith("worker vm does not allow")

@@ -72,16 +72,3 @@ def test_of_too_many_workers_those_that_were_silent_for_longest_are_forgotten(
     registry.heard(workers[0].worker_id)
     join(registry, "d")
     assert [registry.knows(worker.worker_id) for worker in workers] == [True, False, True]
-
-
-def test_what_a_worker_says_of_itself_is_kept_short(registry: WorkerRegistry) -> None:
-    worker = registry.register(
-        "a",
-        name="n" * 10_000,
-        device="d" * 10_000,
-        versions={"v" * 10_000 + str(number): "1" * 10_000 for number in range(1000)},
-        allowed_modules=(),
-    )
-    texts = [worker.name, worker.device, *worker.versions, *worker.versions.values()]
-    assert max(map(len, texts)) == 80
-    assert len(texts) <= 2 + 2 * 20

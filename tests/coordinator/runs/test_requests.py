@@ -255,9 +255,18 @@ def test_run_under_way_says_how_far_it_is_and_how_to_follow_it(make_run: MakeRun
     assert "run name-r is pending. " in how_far(pending, Activity())
 
 
-@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
-def test_run_that_will_never_be_ready_says_why(make_run: MakeRun, state: RunState) -> None:
-    run = make_run(state=state).changed(message="its workers went home.")
-    assert how_far(run, Activity("merging", 1, 2)) == (
-        f"run name-r has {state}: its workers went home. Start another: lipt run start"
-    )
+@pytest.mark.parametrize(
+    ("state", "message", "said"),
+    [
+        (RunState.FAILED, "its workers went home.", "has failed: its workers went home."),
+        (RunState.FAILED, "no sentence", "has failed: no sentence."),
+        # As the driver's record has it.
+        (RunState.CANCELLED, "cancelled", "was cancelled."),
+    ],
+)
+def test_run_that_will_never_be_ready_says_why(
+    make_run: MakeRun, state: RunState, message: str, said: str
+) -> None:
+    run = make_run(state=state).changed(message=message)
+    expected = f"run name-r {said} Start another: lipt run start"
+    assert how_far(run, Activity("merging", 1, 2)) == expected

@@ -70,6 +70,23 @@ def test_directory_that_is_not_empty_is_refused(state: StateBench, tmp_path: Pat
     assert [path.name for path in (tmp_path / "backup").iterdir()] == ["notes"]
 
 
+def test_backup_into_the_state_itself_is_refused(state: StateBench, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(state.directory)
+    (tmp_path / "inside").symlink_to(state.directory / "blobs" / "new")
+    before = sorted(state.directory.rglob("*"))
+    for destination in (
+        state.directory,
+        state.directory / "backup",
+        state.directory / "a" / "b",
+        tmp_path / "alias" / "backup",
+        tmp_path / "inside",
+        state.directory / ".." / "state" / "backup",
+    ):
+        with pytest.raises(StateError, match=r"lies in the state directory .*elsewhere"):
+            back_up(state.directory, destination)
+    assert sorted(state.directory.rglob("*")) == before
+
+
 def test_damaged_or_missing_blob_leaves_no_backup(state: StateBench, tmp_path: Path) -> None:
     path = state.path("ready theta_p")
     path.write_text("other bytes")

@@ -94,6 +94,18 @@ def test_all_pages_of_runs_are_read(fake: Any, client: Client) -> None:
     assert len(fake.requests_of(run_pb2.ListRunsRequest)) == 3
 
 
+def test_a_run_that_was_cancelled_is_not_waited_for_and_named_once(
+    fake: Any, client: Client
+) -> None:
+    fake.runs = [
+        run_pb2.Run(
+            run_id="r-1", name="mine", state=run_pb2.RUN_STATE_CANCELLED, message="cancelled"
+        )
+    ]
+    with pytest.raises(RunFailedError, match=r"^run mine is cancelled\.$"):
+        client.wait("r-1")
+
+
 def test_cancelling_gives_the_cancelled_run(fake: Any, client: Client) -> None:
     fake.runs = [run_pb2.Run(run_id="r")]
     assert client.cancel("r").state is RunState.CANCELLED

@@ -30,6 +30,19 @@ def test_each_revision_comes_once_and_the_stream_ends_with_the_run(
     assert [run.revision for run in client.watch("r-1")] == [1, 2, 3]
 
 
+def test_what_a_run_waits_for_is_news_of_its_own(fake: Any, client: Client) -> None:
+    waits = run_at(1)
+    waits.waiting = "worker vm is idle"
+    ready = run_at(2, run_pb2.RUN_STATE_READY)
+    fake.watch_scripts = [[run_at(1), waits, waits, run_at(1), ready]]
+    assert [(run.revision, run.waiting) for run in client.watch("r-1")] == [
+        (1, ""),
+        (1, "worker vm is idle"),
+        (1, ""),
+        (2, ""),
+    ]
+
+
 def test_a_cut_stream_goes_on_after_the_last_revision(fake: Any, client: Client, cut: Any) -> None:
     fake.watch_scripts = [
         [run_at(1), run_at(2), cut],

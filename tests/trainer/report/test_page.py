@@ -127,6 +127,13 @@ def test_what_comes_from_peers_is_text(report: Report) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in render(report)
 
 
+def test_what_comes_from_peers_has_no_marks_that_act(report: Report) -> None:
+    worker = replace(RUN.learners[0], worker="w\x1b[2J\x9b\u202e\x00", message="two\nlines")
+    text = render(replace(report, run=replace(RUN, learners=(worker, *RUN.learners[1:]))))
+    assert r"<td>w\x1b[2J\x9b\u202e\x00</td>" in text
+    assert {mark for mark in text if not mark.isprintable()} == {"\n"}
+
+
 def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
     assert "At 10% craig beats random by 4.0 points" in text

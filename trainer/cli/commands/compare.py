@@ -149,7 +149,7 @@ def compare(
         "trials": trials,
     }
     lines = table.markdown(rows) if markdown else table.plain(rows)
-    print_result(found, [*lines, "", verdict(rows)], as_json=json)
+    print_result(found, [*lines, "", *verdict(rows).splitlines()], as_json=json)
 
 
 def _fractions(text: str) -> tuple[float, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.options import Json
 from lipt.trainer.cli.display.output import print_result
 
@@ -35,6 +37,6 @@ def demonstrate(
         directory,
         num_workers=workers,
         make_display=lambda: make_display(as_json=json),
-        say=lambda line: typer.echo(line, err=json),
+        say=partial(say, err=json),
     )
     print_result(result, report_lines(result), as_json=json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, ImageSize, Json
 from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
@@ -172,4 +173,4 @@ def _print(diagnosis: Diagnosis, page: Path | None, table: Path | None, *, pictu
     if table is not None:
         lines.append(f"issues: {table}, a row for each of {len(diagnosis):,} examples")
     for line in (*lines, *next_lines(diagnosis, pictures=pictures, exported=table is not None)):
-        typer.echo(line)
+        say(line)

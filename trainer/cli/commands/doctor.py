@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json
 from lipt.trainer.cli.display.output import print_json
@@ -26,7 +27,7 @@ def examine(*, json: Json = False, coordinator: Coordinator) -> None:
         for check in step:
             checks.append(check)
             if not json:
-                typer.echo(check_line(check))
+                say(check_line(check))
     healthy = all(check.ok is not False for check in checks)
     if json:
         print_json(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, RunArgument
 from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
@@ -65,6 +66,8 @@ def report(
 
         gathered = run_talking(work)
     write_atomically(out, render(gathered).encode())
-    typer.echo(f"{out}: run {gathered.run.label}, {', '.join(names)}")
-    if gathered.verdict:
-        typer.echo(gathered.verdict)
+    for line in (
+        f"{out}: run {gathered.run.label}, {', '.join(names)}",
+        *gathered.verdict.splitlines(),
+    ):
+        say(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ import typer
 
 from lipt.trainer.cli.arguments.choice import Choice
 from lipt.trainer.cli.arguments.groups import grouped
+from lipt.trainer.cli.arguments.loggers import Loggers
 from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Run
 from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
 from lipt.trainer.cli.display.output import print_result
@@ -22,31 +22,8 @@ if TYPE_CHECKING:
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
-    from lipt.trainer.main_training.records import OnEpoch
 
 _INITS = ("scratch", "initial", "pretrained")
-
-
-@dataclass(frozen=True)
-class Loggers:
-    """Where else training's measures go."""
-
-    tensorboard: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Log to TensorBoard, too.")
-    ] = None
-    wandb: Annotated[
-        str | None, typer.Option(metavar="PROJECT", help="Log to Weights & Biases, too.")
-    ] = None
-    mlflow: Annotated[
-        str | None, typer.Option(metavar="EXPERIMENT", help="Log to MLflow, too.")
-    ] = None
-
-    def made(self) -> list[OnEpoch]:
-        """Those that were asked for; a missing package is named now rather than after hours."""
-        from lipt.trainer.main_training import callbacks
-
-        asked = {name: value for name, value in vars(self).items() if value is not None}
-        return [getattr(callbacks, name)(value) for name, value in asked.items()]
 
 
 @grouped
@@ -101,6 +78,7 @@ def train(
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
     if init not in _INITS:
         raise typer.BadParameter(f"{init!r} is none of {', '.join(_INITS)}.", param_hint="--init")
+    loggers.require()
     from lipt.common.process.threads import wait_passively
 
     wait_passively()
@@ -129,7 +107,6 @@ def train(
     chosen = None if subset is None else Subset.load(subset)
     modules = allow_module or []
     with ExitStack() as stack:
-        on_epoch = loggers.made()
         progress = TrainingProgress()
         initial, reselecting = None, None
         if init != "scratch" or choice.strategy is not None:
@@ -141,6 +118,7 @@ def train(
                 initial = _weights(client, run, init)
         opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
         train_data, test_data = opened(data), None if test is None else opened(test)
+        on_epoch = loggers.started(stack)
         lines = stack.enter_context(closing(JsonLines(log)))
         stack.enter_context(progress)
         stack.enter_context(progress.saying(ReselectionWarning, LoggerWarning))

@@ -67,7 +67,7 @@ def run_demo(
                 changes = client.watch(run.run_id)
                 final = follow(changes, make_display(), check=children.check) or run
                 if final.state is not RunState.READY:
-                    raise RunFailedError(f"the run is {final.state}: {final.message}")
+                    raise RunFailedError(f"the run is {final.outcome}.")
                 return final
 
             try:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from lipt.trainer.cli.display.screen import Screen, styled
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.wording import Fact, facts, fit_text, proxy_text
 from lipt.trainer.writing.formatting import table_lines
@@ -15,19 +14,18 @@ from lipt.trainer.writing.formatting import table_lines
 _WORST = 10
 
 
-def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
+def print_diagnosis(diagnosis: Diagnosis, console: Screen | None = None) -> None:
     """Print what was found as a table."""
-    screen = console or Console()
-    screen.print(Text(title(diagnosis)))
+    screen = console or Screen()
+    screen.print(title(diagnosis))
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
     for fact in facts(diagnosis.findings):
-        # Text: a name of a class is no markup.
-        table.add_row(Text(fact.name, style="bold"), Text(fact.text, style=_style(fact)))
+        table.add_row(styled(fact.name, "bold"), styled(fact.text, _style(fact)))
     screen.print(table)
     for line in worst_lines(diagnosis):
-        screen.print(Text(line))
+        screen.print(line)
 
 
 def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-import typer
-
+from lipt.common.text.terminal import say
 from lipt.trainer.cli.display.displays import Display, JsonDisplay, LineDisplay
 from lipt.trainer.cli.display.waiting import in_background
 from lipt.trainer.client.watching import while_going_on
@@ -23,7 +22,7 @@ def make_display(*, as_json: bool) -> Display:
         from lipt.trainer.cli.display.live import LiveDisplay
 
         return LiveDisplay()
-    return LineDisplay(typer.echo, time.monotonic())
+    return LineDisplay(say, time.monotonic())
 
 
 def follow(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from lipt.trainer.cli.display.displays import Display
 from lipt.trainer.cli.display.progress import LEARNER_COLUMNS, learner_cells, state_line
+from lipt.trainer.cli.display.screen import Screen, styled
 from lipt.trainer.views import LearnerView, RunView
 
 _NUMBERS = ("learner", "step", "loss", "validation", "density")
@@ -20,9 +20,9 @@ _SPARE_LINES = 6
 class LiveDisplay(Display):
     """A live table of a run's learners below a line with its state."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console()
-        self._live = Live(Text("waiting for the coordinator"), console=self._console)
+    def __init__(self, console: Screen | None = None) -> None:
+        self._console = console or Screen()
+        self._live = Live(styled("waiting for the coordinator"), console=self._console)
         self._live.start()
 
     def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - as the others
@@ -52,12 +52,11 @@ def render(run: RunView, learners: tuple[LearnerView, ...]) -> Group:
         table.add_column(column, justify="right" if column in _NUMBERS else "left")
     for learner in learners:
         cells = learner_cells(learner, run.config.learners.num_steps)
-        # Text: a worker called "[red]" is a name, not a colour.
-        table.add_row(*(Text(cell) for cell in cells), style=_style(learner))
+        table.add_row(*map(styled, cells), style=_style(learner))
     hidden = len(run.learners) - len(learners)
-    lines = [Text(state_line(run), style="bold")]
+    lines = [styled(state_line(run), "bold")]
     if hidden:
-        lines.append(Text(f"and {hidden} more learners", style="dim"))
+        lines.append(styled(f"and {hidden} more learners", "dim"))
     return Group(lines[0], table, *lines[1:]) if run.learners else Group(*lines)
 
 

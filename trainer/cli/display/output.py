@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import typer
-
+from lipt.common.text.terminal import say, say_json
 from lipt.trainer.writing.jsonable import to_jsonable
 
 
 def print_json(value: Any) -> None:
     """One JSON document on one line, keys in the order of the value's fields."""
-    typer.echo(json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False))
+    say_json(json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False))
 
 
 def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
@@ -22,4 +21,4 @@ def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
         print_json(value)
         return
     for line in lines:
-        typer.echo(line)
+        say(line)

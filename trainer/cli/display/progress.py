@@ -43,11 +43,12 @@ def state_line(run: RunView) -> str:
     if run.state is RunState.TRAINING:
         done = sum(learner.state is LearnerState.DONE for learner in run.learners)
         line += f", {done} of {len(run.learners)} learners done"
+        line += f"; {run.waiting}" if run.waiting else ""
     elif run.progress is not None and run.progress.activity and not run.ended:
         line += f", {run.progress}"
     if run.state is RunState.READY and run.soup is not None:
         line += f"; {soup_line(run)}"
-    elif run.message:
+    elif run.message not in {"", run.state}:
         line += f": {run.message}"
     return line
 
@@ -99,7 +100,11 @@ def change_lines(previous: RunView | None, current: RunView) -> list[str]:
         ),
     )
     lines = [learner_line(item) for item in learners if _moved_on(before.get(item.index), item)]
-    if previous is None or previous.state is not current.state:
+    told = previous is not None and (previous.state, previous.waiting) == (
+        current.state,
+        current.waiting or previous.waiting,  # what is mended is seen by what follows
+    )
+    if not told:
         lines.append(state_line(current))
     return lines
 
@@ -125,7 +130,7 @@ def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
         return f"waiting for the coordinator's first answer for {unchanged_seconds:.0f} s"
     parts = [state_line(run)]
     training = [item for item in run.learners if item.state is LearnerState.LEASED]
-    if run.state is RunState.TRAINING and not training:
+    if run.state is RunState.TRAINING and not training and not run.waiting:
         parts.append("no worker has an assignment: is a lipt-worker running?")
     elif training:
         steps = [

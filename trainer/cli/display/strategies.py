@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
+from lipt.trainer.cli.display.screen import Screen, stacked, styled
 from lipt.trainer.views import StrategyView
 
 _LEGEND = (
@@ -22,11 +22,11 @@ _LEGEND = (
 _WITHOUT_LABELS = "works with --labels none"
 
 
-def print_strategies(strategies: Sequence[StrategyView], console: Console | None = None) -> None:
+def print_strategies(strategies: Sequence[StrategyView], console: Screen | None = None) -> None:
     """Print the table and its legend."""
-    screen = console or Console()
+    screen = console or Screen()
     screen.print(render(strategies))
-    screen.print(Text(_LEGEND, style="dim"))
+    screen.print(styled(_LEGEND, "dim"))
 
 
 def render(strategies: Sequence[StrategyView]) -> Table:
@@ -39,29 +39,28 @@ def render(strategies: Sequence[StrategyView]) -> Table:
     table.add_column("per class")
     table.add_column("cost", max_width=16)
     for strategy in strategies:
-        # Text: a "[k]" of a formula is no markup.
         table.add_row(
-            Text(strategy.name, style="bold"),
+            styled(strategy.name, "bold"),
             _description(strategy),
-            Text(", ".join(strategy.needs)),
-            Text("yes" if strategy.returns_weights else "no"),
-            Text("yes" if strategy.balanced_by_default else "no"),
-            Text(strategy.cost),
+            styled(", ".join(strategy.needs)),
+            "yes" if strategy.returns_weights else "no",
+            "yes" if strategy.balanced_by_default else "no",
+            styled(strategy.cost),
         )
     return table
 
 
-def _description(strategy: StrategyView) -> Text:
-    lines = [Text(strategy.summary)]
+def _description(strategy: StrategyView) -> RenderableType:
+    lines = [styled(strategy.summary)]
     if strategy.paper:
-        lines.append(Text(strategy.paper, style="dim"))
+        lines.append(styled(strategy.paper, "dim"))
     if strategy.works_without_labels:
-        lines.append(Text(_WITHOUT_LABELS, style="dim"))
-    lines += [Text(text, style="cyan") for text in _option_texts(strategy)]
+        lines.append(styled(_WITHOUT_LABELS, "dim"))
+    lines += [styled(text, "cyan") for text in _option_texts(strategy)]
     lines += [
-        Text(f"preset {preset.name}: {preset.summary}", style="cyan") for preset in strategy.presets
+        styled(f"preset {preset.name}: {preset.summary}", "cyan") for preset in strategy.presets
     ]
-    return Text("\n").join(lines)
+    return stacked(lines)
 
 
 def strategy_lines(strategy: StrategyView) -> list[str]:

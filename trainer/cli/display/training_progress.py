@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Self
 
-import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from lipt.common.text.terminal import say as say_line
+from lipt.trainer.cli.display.screen import Screen
 from lipt.trainer.cli.display.waiting import SILENCE_SECONDS
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.writing.formatting import format_percent
@@ -43,8 +43,8 @@ class TrainingProgress:
                 TextColumn("step"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[measures]}"),
-                console=Console(stderr=True),
+                TextColumn("{task.fields[measures]}", markup=False),
+                console=Screen(stderr=True),
             )
             self._task = self._progress.add_task("training", measures="")
         self._print = say or self._print_line
@@ -75,9 +75,9 @@ class TrainingProgress:
 
     def _print_line(self, line: str) -> None:
         if self._progress is None:
-            typer.echo(line, err=True)
+            say_line(line, err=True)
         else:
-            self._progress.console.print(line, markup=False, highlight=False)
+            self._progress.console.print(line)
 
     def say(self, line: str) -> None:
         """Print a line between those of the training."""

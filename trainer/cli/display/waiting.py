@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-import typer
-
+from lipt.common.text.terminal import say as say_line
 from lipt.trainer.writing.formatting import format_bytes
 
 SILENCE_SECONDS = 9.0
 TICK_SECONDS = 0.5
+# The name of the threads that do the work.
+BACKGROUND = "lipt-background"
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -46,7 +47,7 @@ def in_background(
         arrived.put(end)
 
     # A daemon: Ctrl-C must not wait for a call that hangs.
-    threading.Thread(target=pump, name="lipt-background", daemon=True).start()
+    threading.Thread(target=pump, name=BACKGROUND, daemon=True).start()
     while True:
         try:
             item = arrived.get(timeout=tick_seconds)
@@ -62,7 +63,7 @@ def in_background(
 
 def run_talking(
     work: Callable[[Say], ResultT],
-    say: Say = partial(typer.echo, err=True),
+    say: Say = partial(say_line, err=True),
     *,
     silence_seconds: float = SILENCE_SECONDS,
 ) -> ResultT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lipt.common.data.empty_classes import empty_classes
 from lipt.trainer.views import DatasetView, InfoView, WorkerView
 
 # Workers are heard every few seconds; this long without a word means trouble.
@@ -66,12 +67,14 @@ def dataset_check(dataset: DatasetView | None) -> Check:
             "data", False, "the coordinator has none", "Start lipt-coordinator with --data."
         )
     shape = "x".join(str(size) for size in dataset.image_shape)
-    return Check(
-        "data",
-        True,
+    detail = (
         f"{dataset.source}, {dataset.num_examples} examples of {len(dataset.class_names)} "
-        f"classes, images {shape}, fingerprint {dataset.fingerprint}",
+        f"classes, images {shape}, fingerprint {dataset.fingerprint}"
     )
+    empty = empty_classes(dataset.class_names, dataset.class_counts)
+    if empty:
+        return Check("data", None, f"{detail}; {empty}", "Models get an output for each of these.")
+    return Check("data", True, detail)
 
 
 def worker_checks(workers: Sequence[WorkerView]) -> list[Check]:
@@ -93,6 +96,13 @@ def _worker_check(worker: WorkerView) -> Check:
     detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"
     if worker.seconds_since_heard > _STALE_WORKER_SECONDS:
         return Check(f"worker {worker.name}", None, detail, "See its log; it may be gone.")
+    if worker.idle_reason:
+        return Check(
+            f"worker {worker.name}",
+            None,
+            f"{detail}; it {worker.idle_reason}",
+            "Start it with that flag where its machine may run that code.",
+        )
     return Check(f"worker {worker.name}", True, detail)
 
 

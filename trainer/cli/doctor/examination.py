@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 from collections.abc import Iterator, Mapping
 
-from lipt.common.errors import LiptError
+from lipt.common.errors import LiptError, UnreachableError
 from lipt.common.network.address import split_address
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -78,9 +78,17 @@ def remote_checks(
         with Client(coordinator, tls=tls) as client:
             info = client.info()
     except LiptError as error:
-        hidden = tls is None and speaks_tls(host, port)
-        remedy = "The server there speaks TLS: give --tls-ca." if hidden else ""
-        yield Check("coordinator", False, str(error).rstrip("."), remedy)
+        yield _refusal(error, hidden_tls=tls is None and speaks_tls(host, port))
         return
     ours = PROTOCOL_MAJOR, PROTOCOL_MINOR
     yield from coordinator_checks(info, protocol=ours, versions=versions)
+
+
+def _refusal(error: LiptError, *, hidden_tls: bool) -> Check:
+    if not isinstance(error, UnreachableError):
+        return Check("coordinator", False, str(error).rstrip("."))
+    # Its remedy is to come here.
+    remedy = "See the log of what listens there: is it lipt-coordinator?"
+    if hidden_tls:
+        remedy = "The server there speaks TLS: give --tls-ca."
+    return Check("coordinator", False, error.problem, remedy)

@@ -10,11 +10,13 @@ import socket
 import ssl
 import time
 
+from lipt.common.network.certificates import SOON_DAYS
 from lipt.common.network.tls import TlsFiles
 from lipt.trainer.cli.doctor.checks import Check
 
 _CONNECT_SECONDS = 5.0
-_SOON_DAYS = 14.0
+# How every HTTP/2 connection begins: a fixed text, and a frame with no settings.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 
 
 def probe(host: str, port: int, tls: TlsFiles | None) -> list[Check]:
@@ -65,6 +67,8 @@ def _handshake(connection: socket.socket, host: str, tls: TlsFiles) -> Check:
         context = _context(tls)
         with context.wrap_socket(connection, server_hostname=host) as secure:
             certificate = secure.getpeercert() or {}
+            if _closes(secure):
+                return _not_let_in(tls)
     except ssl.SSLCertVerificationError as error:
         return Check(
             "tls",
@@ -84,9 +88,40 @@ def _handshake(connection: socket.socket, host: str, tls: TlsFiles) -> Check:
     # One that was verified says when it ends.
     days = (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / 86_400
     detail = f"the coordinator's certificate is trusted, for another {days:.0f} days"
-    if days < _SOON_DAYS:
+    if days < SOON_DAYS:
         return Check("tls", None, detail, "Renew it soon.")
     return Check("tls", True, detail)
+
+
+def _closes(secure: ssl.SSLSocket) -> bool:
+    """Whether the server ends a connection that it was shown no certificate on, or a wrong one.
+
+    A coordinator does so without a word, once the handshake is over on this side.
+    """
+    try:
+        secure.sendall(_PREFACE)
+        return not secure.recv(1)
+    except TimeoutError:  # it says nothing, and lets us stay
+        return False
+    except OSError:
+        return True
+
+
+def _not_let_in(tls: TlsFiles) -> Check:
+    trusted = "the coordinator's certificate is trusted, but it"
+    if tls.cert is None:
+        return Check(
+            "tls",
+            False,
+            f"{trusted} asks for a client certificate, and there is none here",
+            "Give --tls-cert and --tls-key, of the authority that its own --tls-ca names.",
+        )
+    return Check(
+        "tls",
+        False,
+        f"{trusted} does not accept {tls.cert}",
+        "Give --tls-cert and --tls-key of the authority that the coordinator's own --tls-ca names.",
+    )
 
 
 def _context(tls: TlsFiles) -> ssl.SSLContext:

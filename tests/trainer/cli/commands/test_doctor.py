@@ -5,11 +5,14 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+import trustme
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.network.tls import TlsFiles
@@ -25,6 +28,8 @@ from lipt.trainer.cli.doctor.probe import probe, speaks_tls
 from lipt.trainer.views import DatasetView, InfoView, WorkerView
 
 WORKER = WorkerView("w", "worker-1", "cpu", {"torch": "2.15.0"}, "demo/3", 1.0)
+# What every HTTP/2 server says first: a frame with its settings, none of them here.
+SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
 DATASET = DatasetView("digits", 1797, ("0", "1"), (900, 897), "abc", (1, 8, 8))
 INFO = InfoView((1, 0), {"torch": "2.15.0"}, "cpu", DATASET, RunConfig(), (WORKER,))
 
@@ -67,6 +72,26 @@ def test_missing_data_fails_and_missing_workers_are_noted() -> None:
     assert "lipt-worker --coordinator" in note.remedy
     (stale,) = worker_checks((replace(WORKER, seconds_since_heard=61.0),))
     assert stale.ok is None
+
+
+def test_a_worker_that_may_not_do_what_waits_is_noted() -> None:
+    reason = "cannot train run r, for it does not allow `mine` (--allow-module mine)"
+    (note,) = worker_checks((replace(WORKER, assignment="", idle_reason=reason),))
+    assert note.ok is None
+    assert note.detail == f"cpu, idle, heard 1 s ago; it {reason}"
+    assert "that flag" in note.remedy
+
+
+def test_classes_without_examples_are_noted() -> None:
+    named = dataset_check(replace(DATASET, class_names=("ant", "bee"), class_counts=(0, 9)))
+    assert named.ok is None
+    assert "1 of its 2 classes have no example: ant" in named.detail
+    numbered = dataset_check(
+        replace(DATASET, class_names=("0", "1", "2"), class_counts=(0, 900, 897))
+    )
+    assert "its labels begin at 1, and classes are counted from 0" in numbered.detail
+    # An older coordinator does not count.
+    assert dataset_check(replace(DATASET, class_counts=())).ok
 
 
 def test_a_check_is_a_line() -> None:
@@ -141,7 +166,8 @@ def tls_port(certificate: TlsFiles) -> Iterator[int]:
             except OSError:
                 return
             try:
-                context.wrap_socket(plain, server_side=True).close()
+                with context.wrap_socket(plain, server_side=True) as secure:
+                    secure.sendall(SETTINGS)
             except OSError:
                 plain.close()
 
@@ -170,6 +196,48 @@ def test_a_certificate_for_another_name_is_named(certificate: TlsFiles, tls_port
     _, check = probe("localhost", tls_port, TlsFiles(ca=certificate.ca))
     assert check.ok is False
     assert "localhost" in check.detail
+
+
+@pytest.fixture
+def mtls_port(certificate: TlsFiles) -> Iterator[int]:
+    """A gRPC server that lets only peers with a certificate of its authority in."""
+    server = grpc.server(ThreadPoolExecutor(max_workers=1))
+    port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
+    server.start()
+    yield port
+    server.stop(None).wait()
+
+
+def test_a_missing_client_certificate_is_named(
+    lipt: Any, certificate: TlsFiles, mtls_port: int
+) -> None:
+    _, check = probe("127.0.0.1", mtls_port, TlsFiles(ca=certificate.ca))
+    assert check.ok is False
+    assert "asks for a client certificate" in check.detail
+    assert check.remedy.startswith("Give --tls-cert and --tls-key")
+    result = lipt("doctor", "--coordinator", f"127.0.0.1:{mtls_port}", "--tls-ca", certificate.ca)
+    assert result.exit_code == 1
+    assert "asks for a client certificate" in result.stdout
+    assert "'lipt doctor'" not in result.stdout
+    result = lipt(
+        "run", "list", "--coordinator", f"127.0.0.1:{mtls_port}", "--tls-ca", certificate.ca
+    )
+    assert "asks for a client certificate" in result.stderr
+    assert "--tls-cert and --tls-key" in result.stderr
+
+
+def test_a_certificate_of_another_authority_is_named(
+    certificate: TlsFiles, mtls_port: int, tmp_path: Path
+) -> None:
+    stranger = trustme.CA().issue_cert("stranger")
+    stranger.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
+    stranger.private_key_pem.write_to_path(str(tmp_path / "key"))
+    files = TlsFiles(tmp_path / "cert", tmp_path / "key", certificate.ca)
+    _, check = probe("127.0.0.1", mtls_port, files)
+    assert check.ok is False
+    assert f"does not accept {tmp_path / 'cert'}" in check.detail
+    _, check = probe("127.0.0.1", mtls_port, certificate)
+    assert check.ok
 
 
 def test_tls_to_a_server_without_it_fails(fake: Any, certificate: TlsFiles) -> None:

@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import pytest
-from rich.console import Console
 from rich.text import Text
 
+from lipt.trainer.cli.display.screen import Screen
 from lipt.trainer.cli.display.strategies import print_strategies
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import StrategyView
@@ -81,7 +81,7 @@ def test_strategies_of_an_older_coordinator_are_listed_without_needs(fake: Any, 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_strategies_fit_a_terminal(width: int) -> None:
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
+    console = Screen(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
     print_strategies([view_of(StrategyView, crest_strategy())] * 26, console)
     assert isinstance(console.file, io.StringIO)
     text = Text.from_ansi(console.file.getvalue()).plain

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -201,3 +203,33 @@ def test_a_missing_logger_is_named_before_anything_is_trained(
     assert result.exit_code == 1
     assert "pip install 'lipt[loggers]'" in result.stderr
     assert not (tmp_path / "log").exists()
+
+
+def test_a_missing_logger_is_named_before_torch_is_loaded() -> None:
+    # A process that has no threads yet ends as it should.
+    script = (
+        "import sys; sys.modules['tensorboard'] = None\n"
+        "from lipt.trainer.cli import main\n"
+        "try: main(['train', '--data', 'digits', '--model', 'resnet8', '--tensorboard', 'x'])\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 False\n"
+
+
+def test_a_logger_ends_though_training_does_not_come_to_its_end(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    writer = SimpleNamespace(
+        add_scalar=lambda *_: None, flush=lambda: None, close=lambda: closed.append("closed")
+    )
+    module = SimpleNamespace(SummaryWriter=lambda log_dir: writer)
+    monkeypatch.setitem(sys.modules, "tensorboard", ModuleType("tensorboard"))
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    # At this rate the loss is no number at the end of the first of three epochs.
+    result = train("--epochs", "3", "--set", "learning_rate=1e30", "--tensorboard", "x")
+    assert result.exit_code == 1
+    assert "the loss is nan" in result.stderr
+    assert closed == ["closed"]

@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import io
 
-from rich.console import Console
-
 from lipt.trainer.cli.display.diagnosis import next_lines, print_diagnosis
+from lipt.trainer.cli.display.screen import Screen
 from tests.trainer.made_up_diagnosis import made_up_diagnosis, made_up_findings
 
 
 def test_a_terminal_shows_a_table_as_wide_as_it_is() -> None:
     screen = io.StringIO()
-    print_diagnosis(made_up_diagnosis(), Console(file=screen, width=60, color_system=None))
+    print_diagnosis(made_up_diagnosis(), Screen(file=screen, width=60, color_system=None))
     lines = screen.getvalue().splitlines()
     assert max(map(len, lines)) <= 60
     assert any(line.startswith("duplicates        3 surplus: 1 picture") for line in lines)
@@ -20,7 +19,7 @@ def test_a_terminal_shows_a_table_as_wide_as_it_is() -> None:
 def test_names_of_classes_are_no_markup() -> None:
     findings = made_up_findings() | {"class_names": ["[red]cat[/red]", "dog"]}
     screen = io.StringIO()
-    print_diagnosis(made_up_diagnosis(findings), Console(file=screen, width=200))
+    print_diagnosis(made_up_diagnosis(findings), Screen(file=screen, width=200))
     assert "[red]cat[/red] that look like dog" in screen.getvalue()
 
 

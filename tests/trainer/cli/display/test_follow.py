@@ -5,12 +5,12 @@ import threading
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.displays import Display, LineDisplay
 from lipt.trainer.cli.display.follow import follow
 from lipt.trainer.cli.display.live import LiveDisplay, render, shown_learners
+from lipt.trainer.cli.display.screen import Screen
 from lipt.trainer.cli.display.waiting import in_background, run_talking
 from tests.trainer.made_up import KEPT, made_up_learner, made_up_run
 
@@ -132,7 +132,7 @@ def test_the_table_has_a_row_per_learner() -> None:
         made_up_learner(0, state=LearnerState.DONE, worker="[red]", ingredient=KEPT),
         made_up_learner(1, state=LearnerState.LEASED, worker="w-2", step=3, loss=0.5),
     )
-    console = Console(file=io.StringIO(), width=120, force_terminal=False)
+    console = Screen(file=io.StringIO(), width=120, force_terminal=False)
     console.print(render(made_up_run(learners=learners), learners))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "run demo: training, 1 of 2 learners done" in text
@@ -151,7 +151,7 @@ def test_a_table_taller_than_the_terminal_shows_those_in_training() -> None:
 
 
 def test_a_live_table_ends_with_its_last_state() -> None:
-    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    console = Screen(file=io.StringIO(), width=80, force_terminal=True)
     display = LiveDisplay(console)
     display.show(made_up_run(state=RunState.PENDING), 0.0)
     display.tick(1.0)

@@ -114,3 +114,15 @@ def test_a_heartbeat_says_what_is_wrong() -> None:
         "run demo: training, 0 of 1 learners done; no worker has an assignment: is a lipt-worker "
         "running?; no news for 25 s"
     )
+
+
+def test_what_a_run_waits_for_is_a_line_and_answers_where_the_workers_are() -> None:
+    run = made_up_run(learners=(made_up_learner(0),))
+    assert "is a lipt-worker running?" in heartbeat_line(run, 0.0)
+    waits = replace(run, waiting="worker vm is idle, but does not allow `mine`")
+    line = "run demo: training, 0 of 1 learners done; worker vm is idle, but does not allow `mine`"
+    assert change_lines(run, waits) == [line]
+    assert change_lines(waits, waits) == []
+    # That it is mended is seen by what the workers do then.
+    assert change_lines(waits, run) == []
+    assert heartbeat_line(waits, 0.0) == line

@@ -1,0 +1,56 @@
+r"""Printable text: characters that stand for nothing but themselves.
+
+A peer's name, or the text of its error, may hold anything: a line end that begins a line of its
+own, escape sequences that clear a screen or set a window's title, marks that turn the direction of
+what follows, half a surrogate pair, four million characters. What Python calls not printable stands
+here as Python's escape for it (`\x1b`, `\n`, `\u202e`), so that it is seen and does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+
+# Longer than any sentence of this package; a table of names is cut far earlier by the contract.
+MAX_CHARACTERS = 4000
+INDENT = "    "
+
+
+def printable(text: str) -> str:
+    """`text` on one line, and no longer than `MAX_CHARACTERS`.
+
+    The middle of a longer one is left out: the remedy stands at a sentence's end.
+    """
+    return _without_middle(escaped(_without_middle(text)))
+
+
+def printable_lines(text: str) -> str:
+    """`text` line by line, each as `printable`; all but the first are indented.
+
+    So none of them can pass for a line of its own.
+    """
+    return f"\n{INDENT}".join(map(printable, text.split("\n")))
+
+
+def escaped(text: str, *, keep: str = "") -> str:
+    """`text` of any length with escapes for what is not printable, except the marks in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        mark if mark.isprintable() or mark in keep else mark.encode("unicode_escape").decode()
+        for mark in text
+    )
+
+
+def escaped_json(document: str) -> str:
+    """A JSON document with JSON's escapes for what is not printable: it says the same."""
+    if document.isprintable():
+        return document
+    return "".join(mark if mark.isprintable() else json.dumps(mark)[1:-1] for mark in document)
+
+
+def _without_middle(text: str) -> str:
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    gap = f" ...({len(text)} characters)... "
+    half = (MAX_CHARACTERS - len(gap)) // 2
+    return text[:half] + gap + text[-half:]

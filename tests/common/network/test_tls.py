@@ -1,0 +1,154 @@
+"""TLS files that cannot work are refused before anything listens, by file and reason."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+
+from lipt.common.errors import ConfigError
+from lipt.common.network.certificates import read_validity
+from lipt.common.network.tls import TlsFiles
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+END = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+IN_TIME = datetime(2026, 2, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Files:
+    """A certificate that is valid from BEGIN to END, and what belongs and does not belong to it."""
+
+    cert: Path
+    key: Path
+    ca: Path
+    other_key: Path
+    garbage: Path
+
+    def checked(
+        self,
+        now: datetime = IN_TIME,
+        *,
+        cert: Path | None = None,
+        key: Path | None = None,
+        ca: Path | None = None,
+    ) -> TlsFiles:
+        files = TlsFiles.from_options(
+            cert or self.cert, key or self.key, ca or self.ca, now=lambda: now
+        )
+        assert files is not None
+        return files
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", not_before=BEGIN, not_after=END)
+    made = Files(*(folder / name for name in ("cert", "key", "ca", "other", "garbage")))
+    authority.cert_pem.write_to_path(str(made.ca))
+    issued.cert_chain_pems[0].write_to_path(str(made.cert))
+    issued.private_key_pem.write_to_path(str(made.key))
+    authority.issue_cert("other").private_key_pem.write_to_path(str(made.other_key))
+    text = made.key.read_text()
+    half = len(text) // 2
+    made.garbage.write_text(text[:half] + "?" * 8 + text[half + 8 :])
+    return made
+
+
+def test_files_that_belong_together_are_taken(files: Files) -> None:
+    assert files.checked() == TlsFiles(files.cert, files.key, files.ca)
+
+
+def test_the_validity_is_read_from_the_certificate(files: Files) -> None:
+    validity = read_validity(files.cert)
+    assert (validity.not_before, validity.not_after) == (BEGIN, END)
+    # trustme's authorities end in a year that takes DER's longer form.
+    assert read_validity(files.ca).not_after == datetime(3000, 1, 1, tzinfo=UTC)
+
+
+def test_a_key_of_another_certificate_is_named(files: Files) -> None:
+    words = f"--tls-key {files.other_key} does not belong to --tls-cert {files.cert}"
+    with pytest.raises(ConfigError, match=words):
+        files.checked(key=files.other_key)
+
+
+def test_garbage_is_named_by_its_flag_and_file(files: Files) -> None:
+    with pytest.raises(ConfigError, match=f"--tls-key {files.garbage} holds no private key"):
+        files.checked(key=files.garbage)
+    with pytest.raises(ConfigError, match=f"--tls-cert {files.garbage} holds no certificate"):
+        files.checked(cert=files.garbage)
+    with pytest.raises(ConfigError, match=f"--tls-ca {files.garbage} holds no certificate"):
+        files.checked(ca=files.garbage)
+
+
+def test_a_damaged_certificate_is_named(files: Files, tmp_path: Path) -> None:
+    lines = files.cert.read_text().splitlines()
+    damaged = tmp_path / "damaged.pem"
+    damaged.write_text("\n".join([lines[0], lines[2], lines[1], *lines[3:]]))
+    with pytest.raises(ConfigError, match=f"--tls-cert {damaged} holds no certificate"):
+        files.checked(cert=damaged)
+
+
+def test_an_encrypted_key_is_refused_without_asking_for_its_password(
+    files: Files, tmp_path: Path
+) -> None:
+    encrypted = tmp_path / "encrypted.pem"
+    subprocess.run(
+        ["openssl", "pkey", "-in", files.key, "-aes128", "-passout", "pass:x", "-out", encrypted],
+        check=True,
+        capture_output=True,
+    )
+    with pytest.raises(ConfigError, match=f"--tls-key {encrypted} is encrypted.*openssl pkey"):
+        files.checked(key=encrypted)
+
+
+def test_a_file_that_cannot_be_read_is_named(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "key").symlink_to(tmp_path / "key.pem")
+    (tmp_path / "key.pem").mkdir()
+    with pytest.raises(ConfigError, match=r"--tls-key .*key is not a file"):
+        files.checked(key=tmp_path / "key")
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (END + DAY, "has expired: it is valid from 2026-01-01 00:00 to 2026-03-01 12:30 UTC"),
+        (END + DAY, "now it is 2026-03-02 12:30"),
+        (BEGIN - DAY, "is not valid yet: it is valid from 2026-01-01 00:00"),
+    ],
+)
+def test_a_certificate_out_of_its_time_is_refused_with_the_dates(
+    files: Files, now: datetime, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        files.checked(now)
+
+
+@pytest.mark.parametrize(
+    ("days_left", "said"),
+    [(15.0, ""), (13.9, "expires in 13 days, on 2026-03-01 12:30 UTC"), (0.5, "expires in 0 days")],
+)
+def test_a_certificate_that_expires_soon_is_said(files: Files, days_left: float, said: str) -> None:
+    now = END - days_left * DAY
+    note = files.checked(now).expires_soon(now)
+    assert said in note
+    assert bool(note) == bool(said)
+    assert TlsFiles(ca=files.ca).expires_soon(now) == ""
+
+
+def test_an_authority_all_of_whose_certificates_have_expired_is_refused(
+    files: Files, tmp_path: Path
+) -> None:
+    old = tmp_path / "old.pem"
+    old.write_text(files.cert.read_text())  # any certificate will do
+    now = END + DAY
+    with pytest.raises(ConfigError, match=f"--tls-ca {old} has expired"):
+        TlsFiles.from_options(None, None, old, now=lambda: now)
+    old.write_text(files.cert.read_text() + files.ca.read_text())
+    assert TlsFiles.from_options(None, None, old, now=lambda: now) == TlsFiles(ca=old)

@@ -1,0 +1,36 @@
+"""Screen: rich's console for texts that are data, and never rich's markup or the terminal's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from lipt.common.text.printable import printable
+
+
+class Screen(Console):
+    """A console on which a worker called "[red]" is a name, and no name steers the terminal.
+
+    Args:
+        options: rich's own, such as `stderr` and `width`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """What is printed, or stands in a table, as a plain string."""
+        return super().render_str(printable(text), **options)
+
+
+def styled(text: str, style: str = "") -> Text:
+    """One line of text in a style."""
+    return Text(printable(text), style=style)
+
+
+def stacked(lines: Iterable[Text]) -> Text:
+    """Lines in one cell of a table."""
+    return Text("\n").join(lines)
