@@ -27,55 +27,55 @@ from lipt.v1 import blob_pb2 as lipt_dot_v1_dot_blob__pb2
 from lipt.v1 import config_pb2 as lipt_dot_v1_dot_config__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11lipt/v1/run.proto\x12\x07lipt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x12lipt/v1/blob.proto\x1a\x14lipt/v1/config.proto\"\xe3\x03\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12 \n\x05state\x18\x03 \x01(\x0e\x32\x11.lipt.v1.RunState\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\"\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x12.lipt.v1.RunConfig\x12\"\n\x08learners\x18\x06 \x03(\x0b\x32\x10.lipt.v1.Learner\x12\x0f\n\x07message\x18\x07 \x01(\t\x12#\n\x08progress\x18\x08 \x01(\x0b\x32\x11.lipt.v1.Progress\x12.\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x66ingerprint\x18\x0b \x01(\t\x12!\n\x04soup\x18\x0c \x01(\x0b\x32\x13.lipt.v1.SoupReport\x12\x1d\n\x05\x63osts\x18\r \x01(\x0b\x32\x0e.lipt.v1.Costs\x12)\n\x0finitial_weights\x18\x0e \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12,\n\x12pretrained_weights\x18\x0f \x01(\x0b\x32\x10.lipt.v1.BlobRef\"9\n\x08Progress\x12\x10\n\x08\x61\x63tivity\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\"\x9b\x02\n\x07Learner\x12\r\n\x05index\x18\x01 \x01(\x05\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.lipt.v1.LearnerState\x12\x0f\n\x07\x64\x65nsity\x18\x03 \x01(\x01\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\x12\x13\n\x0bworker_name\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x0c\n\x04step\x18\x07 \x01(\x05\x12\x0c\n\x04loss\x18\x08 \x01(\x01\x12 \n\x06result\x18\t \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x15\n\rtrain_seconds\x18\n \x01(\x01\x12\x0f\n\x07message\x18\x0b \x01(\t\x12-\n\ningredient\x18\x0c \x01(\x0b\x32\x19.lipt.v1.IngredientReport\"j\n\x10IngredientReport\x12\x10\n\x08position\x18\x01 \x01(\x05\x12\x10\n\x08\x61\x63\x63uracy\x18\x02 \x01(\x01\x12\x15\n\rsoup_accuracy\x18\x03 \x01(\x01\x12\r\n\x05\x61lpha\x18\x04 \x01(\x01\x12\x0c\n\x04kept\x18\x05 \x01(\x08\"\xae\x01\n\nSoupReport\x12\x18\n\x10initial_accuracy\x18\x01 \x01(\x01\x12\x1d\n\x15mean_learner_accuracy\x18\x02 \x01(\x01\x12\x1d\n\x15\x62\x65st_learner_accuracy\x18\x03 \x01(\x01\x12\x15\n\rsoup_accuracy\x18\x04 \x01(\x01\x12\x10\n\x08num_kept\x18\x05 \x01(\x05\x12\x1f\n\x17num_validation_examples\x18\x06 \x01(\x05\"\xaa\x01\n\x05\x43osts\x12\x1e\n\x16initialization_seconds\x18\x01 \x01(\x01\x12\x18\n\x10sharding_seconds\x18\x02 \x01(\x01\x12\x18\n\x10training_seconds\x18\x03 \x01(\x01\x12\x17\n\x0fmerging_seconds\x18\x04 \x01(\x01\x12\x18\n\x10\x62ytes_to_workers\x18\x05 \x01(\x03\x12\x1a\n\x12\x62ytes_from_workers\x18\x06 \x01(\x03\"X\n\x10\x43reateRunRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\"\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x12.lipt.v1.RunConfig\".\n\x11\x43reateRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"+\n\x0eGetRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"8\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"G\n\x10ListRunsResponse\x12\x1a\n\x04runs\x18\x01 \x03(\x0b\x32\x0c.lipt.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\".\n\x11\x43\x61ncelRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"9\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\"-\n\x10WatchRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"G\n\x11GetWeightsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\"\n\x04kind\x18\x02 \x01(\x0e\x32\x14.lipt.v1.WeightsKind\"7\n\x12GetWeightsResponse\x12!\n\x07weights\x18\x01 \x01(\x0b\x32\x10.lipt.v1.BlobRef*\xe3\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_PENDING\x10\x01\x12\x1a\n\x16RUN_STATE_INITIALIZING\x10\x02\x12\x16\n\x12RUN_STATE_SHARDING\x10\x03\x12\x16\n\x12RUN_STATE_TRAINING\x10\x04\x12\x15\n\x11RUN_STATE_MERGING\x10\x05\x12\x13\n\x0fRUN_STATE_READY\x10\x06\x12\x14\n\x10RUN_STATE_FAILED\x10\x07\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x08*\xae\x01\n\x0cLearnerState\x12\x1d\n\x19LEARNER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14LEARNER_STATE_QUEUED\x10\x01\x12\x18\n\x14LEARNER_STATE_LEASED\x10\x02\x12\x16\n\x12LEARNER_STATE_DONE\x10\x03\x12\x18\n\x14LEARNER_STATE_FAILED\x10\x04\x12\x19\n\x15LEARNER_STATE_DROPPED\x10\x05*b\n\x0bWeightsKind\x12\x1c\n\x18WEIGHTS_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14WEIGHTS_KIND_INITIAL\x10\x01\x12\x1b\n\x17WEIGHTS_KIND_PRETRAINED\x10\x02\x32\x9a\x03\n\nRunService\x12\x42\n\tCreateRun\x12\x19.lipt.v1.CreateRunRequest\x1a\x1a.lipt.v1.CreateRunResponse\x12\x39\n\x06GetRun\x12\x16.lipt.v1.GetRunRequest\x1a\x17.lipt.v1.GetRunResponse\x12?\n\x08ListRuns\x12\x18.lipt.v1.ListRunsRequest\x1a\x19.lipt.v1.ListRunsResponse\x12\x42\n\tCancelRun\x12\x19.lipt.v1.CancelRunRequest\x1a\x1a.lipt.v1.CancelRunResponse\x12\x41\n\x08WatchRun\x12\x18.lipt.v1.WatchRunRequest\x1a\x19.lipt.v1.WatchRunResponse0\x01\x12\x45\n\nGetWeights\x12\x1a.lipt.v1.GetWeightsRequest\x1a\x1b.lipt.v1.GetWeightsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11lipt/v1/run.proto\x12\x07lipt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x12lipt/v1/blob.proto\x1a\x14lipt/v1/config.proto\"\xe3\x03\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12 \n\x05state\x18\x03 \x01(\x0e\x32\x11.lipt.v1.RunState\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\"\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x12.lipt.v1.RunConfig\x12\"\n\x08learners\x18\x06 \x03(\x0b\x32\x10.lipt.v1.Learner\x12\x0f\n\x07message\x18\x07 \x01(\t\x12#\n\x08progress\x18\x08 \x01(\x0b\x32\x11.lipt.v1.Progress\x12.\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x66ingerprint\x18\x0b \x01(\t\x12!\n\x04soup\x18\x0c \x01(\x0b\x32\x13.lipt.v1.SoupReport\x12\x1d\n\x05\x63osts\x18\r \x01(\x0b\x32\x0e.lipt.v1.Costs\x12)\n\x0finitial_weights\x18\x0e \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12,\n\x12pretrained_weights\x18\x0f \x01(\x0b\x32\x10.lipt.v1.BlobRef\"H\n\x08Progress\x12\x10\n\x08\x61\x63tivity\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\r\n\x05\x61head\x18\x04 \x01(\x03\"\x9b\x02\n\x07Learner\x12\r\n\x05index\x18\x01 \x01(\x05\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.lipt.v1.LearnerState\x12\x0f\n\x07\x64\x65nsity\x18\x03 \x01(\x01\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\x12\x13\n\x0bworker_name\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x0c\n\x04step\x18\x07 \x01(\x05\x12\x0c\n\x04loss\x18\x08 \x01(\x01\x12 \n\x06result\x18\t \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x15\n\rtrain_seconds\x18\n \x01(\x01\x12\x0f\n\x07message\x18\x0b \x01(\t\x12-\n\ningredient\x18\x0c \x01(\x0b\x32\x19.lipt.v1.IngredientReport\"j\n\x10IngredientReport\x12\x10\n\x08position\x18\x01 \x01(\x05\x12\x10\n\x08\x61\x63\x63uracy\x18\x02 \x01(\x01\x12\x15\n\rsoup_accuracy\x18\x03 \x01(\x01\x12\r\n\x05\x61lpha\x18\x04 \x01(\x01\x12\x0c\n\x04kept\x18\x05 \x01(\x08\"\xae\x01\n\nSoupReport\x12\x18\n\x10initial_accuracy\x18\x01 \x01(\x01\x12\x1d\n\x15mean_learner_accuracy\x18\x02 \x01(\x01\x12\x1d\n\x15\x62\x65st_learner_accuracy\x18\x03 \x01(\x01\x12\x15\n\rsoup_accuracy\x18\x04 \x01(\x01\x12\x10\n\x08num_kept\x18\x05 \x01(\x05\x12\x1f\n\x17num_validation_examples\x18\x06 \x01(\x05\"\xaa\x01\n\x05\x43osts\x12\x1e\n\x16initialization_seconds\x18\x01 \x01(\x01\x12\x18\n\x10sharding_seconds\x18\x02 \x01(\x01\x12\x18\n\x10training_seconds\x18\x03 \x01(\x01\x12\x17\n\x0fmerging_seconds\x18\x04 \x01(\x01\x12\x18\n\x10\x62ytes_to_workers\x18\x05 \x01(\x03\x12\x1a\n\x12\x62ytes_from_workers\x18\x06 \x01(\x03\"X\n\x10\x43reateRunRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\"\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x12.lipt.v1.RunConfig\".\n\x11\x43reateRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"+\n\x0eGetRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"8\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"G\n\x10ListRunsResponse\x12\x1a\n\x04runs\x18\x01 \x03(\x0b\x32\x0c.lipt.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\".\n\x11\x43\x61ncelRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"9\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\"-\n\x10WatchRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"G\n\x11GetWeightsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\"\n\x04kind\x18\x02 \x01(\x0e\x32\x14.lipt.v1.WeightsKind\"7\n\x12GetWeightsResponse\x12!\n\x07weights\x18\x01 \x01(\x0b\x32\x10.lipt.v1.BlobRef*\xe3\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_PENDING\x10\x01\x12\x1a\n\x16RUN_STATE_INITIALIZING\x10\x02\x12\x16\n\x12RUN_STATE_SHARDING\x10\x03\x12\x16\n\x12RUN_STATE_TRAINING\x10\x04\x12\x15\n\x11RUN_STATE_MERGING\x10\x05\x12\x13\n\x0fRUN_STATE_READY\x10\x06\x12\x14\n\x10RUN_STATE_FAILED\x10\x07\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x08*\xae\x01\n\x0cLearnerState\x12\x1d\n\x19LEARNER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14LEARNER_STATE_QUEUED\x10\x01\x12\x18\n\x14LEARNER_STATE_LEASED\x10\x02\x12\x16\n\x12LEARNER_STATE_DONE\x10\x03\x12\x18\n\x14LEARNER_STATE_FAILED\x10\x04\x12\x19\n\x15LEARNER_STATE_DROPPED\x10\x05*b\n\x0bWeightsKind\x12\x1c\n\x18WEIGHTS_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14WEIGHTS_KIND_INITIAL\x10\x01\x12\x1b\n\x17WEIGHTS_KIND_PRETRAINED\x10\x02\x32\x9a\x03\n\nRunService\x12\x42\n\tCreateRun\x12\x19.lipt.v1.CreateRunRequest\x1a\x1a.lipt.v1.CreateRunResponse\x12\x39\n\x06GetRun\x12\x16.lipt.v1.GetRunRequest\x1a\x17.lipt.v1.GetRunResponse\x12?\n\x08ListRuns\x12\x18.lipt.v1.ListRunsRequest\x1a\x19.lipt.v1.ListRunsResponse\x12\x42\n\tCancelRun\x12\x19.lipt.v1.CancelRunRequest\x1a\x1a.lipt.v1.CancelRunResponse\x12\x41\n\x08WatchRun\x12\x18.lipt.v1.WatchRunRequest\x1a\x19.lipt.v1.WatchRunResponse0\x01\x12\x45\n\nGetWeights\x12\x1a.lipt.v1.GetWeightsRequest\x1a\x1b.lipt.v1.GetWeightsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lipt.v1.run_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RUNSTATE']._serialized_start=2062
-  _globals['_RUNSTATE']._serialized_end=2289
-  _globals['_LEARNERSTATE']._serialized_start=2292
-  _globals['_LEARNERSTATE']._serialized_end=2466
-  _globals['_WEIGHTSKIND']._serialized_start=2468
-  _globals['_WEIGHTSKIND']._serialized_end=2566
+  _globals['_RUNSTATE']._serialized_start=2077
+  _globals['_RUNSTATE']._serialized_end=2304
+  _globals['_LEARNERSTATE']._serialized_start=2307
+  _globals['_LEARNERSTATE']._serialized_end=2481
+  _globals['_WEIGHTSKIND']._serialized_start=2483
+  _globals['_WEIGHTSKIND']._serialized_end=2581
   _globals['_RUN']._serialized_start=106
   _globals['_RUN']._serialized_end=589
   _globals['_PROGRESS']._serialized_start=591
-  _globals['_PROGRESS']._serialized_end=648
-  _globals['_LEARNER']._serialized_start=651
-  _globals['_LEARNER']._serialized_end=934
-  _globals['_INGREDIENTREPORT']._serialized_start=936
-  _globals['_INGREDIENTREPORT']._serialized_end=1042
-  _globals['_SOUPREPORT']._serialized_start=1045
-  _globals['_SOUPREPORT']._serialized_end=1219
-  _globals['_COSTS']._serialized_start=1222
-  _globals['_COSTS']._serialized_end=1392
-  _globals['_CREATERUNREQUEST']._serialized_start=1394
-  _globals['_CREATERUNREQUEST']._serialized_end=1482
-  _globals['_CREATERUNRESPONSE']._serialized_start=1484
-  _globals['_CREATERUNRESPONSE']._serialized_end=1530
-  _globals['_GETRUNREQUEST']._serialized_start=1532
-  _globals['_GETRUNREQUEST']._serialized_end=1563
-  _globals['_GETRUNRESPONSE']._serialized_start=1565
-  _globals['_GETRUNRESPONSE']._serialized_end=1608
-  _globals['_LISTRUNSREQUEST']._serialized_start=1610
-  _globals['_LISTRUNSREQUEST']._serialized_end=1666
-  _globals['_LISTRUNSRESPONSE']._serialized_start=1668
-  _globals['_LISTRUNSRESPONSE']._serialized_end=1739
-  _globals['_CANCELRUNREQUEST']._serialized_start=1741
-  _globals['_CANCELRUNREQUEST']._serialized_end=1775
-  _globals['_CANCELRUNRESPONSE']._serialized_start=1777
-  _globals['_CANCELRUNRESPONSE']._serialized_end=1823
-  _globals['_WATCHRUNREQUEST']._serialized_start=1825
-  _globals['_WATCHRUNREQUEST']._serialized_end=1882
-  _globals['_WATCHRUNRESPONSE']._serialized_start=1884
-  _globals['_WATCHRUNRESPONSE']._serialized_end=1929
-  _globals['_GETWEIGHTSREQUEST']._serialized_start=1931
-  _globals['_GETWEIGHTSREQUEST']._serialized_end=2002
-  _globals['_GETWEIGHTSRESPONSE']._serialized_start=2004
-  _globals['_GETWEIGHTSRESPONSE']._serialized_end=2059
-  _globals['_RUNSERVICE']._serialized_start=2569
-  _globals['_RUNSERVICE']._serialized_end=2979
+  _globals['_PROGRESS']._serialized_end=663
+  _globals['_LEARNER']._serialized_start=666
+  _globals['_LEARNER']._serialized_end=949
+  _globals['_INGREDIENTREPORT']._serialized_start=951
+  _globals['_INGREDIENTREPORT']._serialized_end=1057
+  _globals['_SOUPREPORT']._serialized_start=1060
+  _globals['_SOUPREPORT']._serialized_end=1234
+  _globals['_COSTS']._serialized_start=1237
+  _globals['_COSTS']._serialized_end=1407
+  _globals['_CREATERUNREQUEST']._serialized_start=1409
+  _globals['_CREATERUNREQUEST']._serialized_end=1497
+  _globals['_CREATERUNRESPONSE']._serialized_start=1499
+  _globals['_CREATERUNRESPONSE']._serialized_end=1545
+  _globals['_GETRUNREQUEST']._serialized_start=1547
+  _globals['_GETRUNREQUEST']._serialized_end=1578
+  _globals['_GETRUNRESPONSE']._serialized_start=1580
+  _globals['_GETRUNRESPONSE']._serialized_end=1623
+  _globals['_LISTRUNSREQUEST']._serialized_start=1625
+  _globals['_LISTRUNSREQUEST']._serialized_end=1681
+  _globals['_LISTRUNSRESPONSE']._serialized_start=1683
+  _globals['_LISTRUNSRESPONSE']._serialized_end=1754
+  _globals['_CANCELRUNREQUEST']._serialized_start=1756
+  _globals['_CANCELRUNREQUEST']._serialized_end=1790
+  _globals['_CANCELRUNRESPONSE']._serialized_start=1792
+  _globals['_CANCELRUNRESPONSE']._serialized_end=1838
+  _globals['_WATCHRUNREQUEST']._serialized_start=1840
+  _globals['_WATCHRUNREQUEST']._serialized_end=1897
+  _globals['_WATCHRUNRESPONSE']._serialized_start=1899
+  _globals['_WATCHRUNRESPONSE']._serialized_end=1944
+  _globals['_GETWEIGHTSREQUEST']._serialized_start=1946
+  _globals['_GETWEIGHTSREQUEST']._serialized_end=2017
+  _globals['_GETWEIGHTSRESPONSE']._serialized_start=2019
+  _globals['_GETWEIGHTSRESPONSE']._serialized_end=2074
+  _globals['_RUNSERVICE']._serialized_start=2584
+  _globals['_RUNSERVICE']._serialized_end=2994
 # @@protoc_insertion_point(module_scope)
