@@ -22,6 +22,7 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
+from lipt.coordinator.compute.cache import SaveableT, cached
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import Split, split_validation
 from lipt.coordinator.proxies.backbone import Backbone, load_backbone
@@ -70,6 +71,17 @@ class Context:
     def signals_dir(self) -> Path:
         """Per-example signals, a cache."""
         return self.settings.state_dir / "signals"
+
+    def cached(
+        self,
+        kind: str,
+        depends_on: tuple[object, ...],
+        *,
+        load: Callable[[Path], SaveableT],
+        compute: Callable[[], SaveableT],
+    ) -> SaveableT:
+        """What was kept of that kind, or what `compute` makes: see `cache.cached`."""
+        return cached(self.signals_dir, kind, depends_on, load=load, compute=compute)
 
     def progress(self, activity: str) -> Callable[[int, int], None]:
         """A callback for (done, total) that reports under one name."""

@@ -22,8 +22,8 @@ from lipt.coordinator.compute.jobs.pretraining import (
     InitializeWeights,
     MakeSoup,
 )
-from lipt.coordinator.compute.messages import Job
-from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.compute.messages import Asked, Job, OnProgress
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.disk_retry import DiskRetry
 from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.runs.transitions import (
@@ -48,7 +48,7 @@ class RunDriver:
     def __init__(
         self,
         store: RunStore,
-        compute: ComputeProcess,
+        compute: ComputeQueue,
         *,
         restore: Restore,
         wall_clock: Callable[[], float],
@@ -94,15 +94,15 @@ class RunDriver:
                 self._look_after(run)
 
     async def cancel(self, run_id: str) -> RunRecord:
-        """End a run now; one that has ended stays as it is."""
+        """End a run now, with what is computed for it; one that has ended stays as it is."""
 
         def change(run: RunRecord) -> RunRecord:
             return run if run.state.ended else self._ended(run, RunState.CANCELLED, "cancelled")
 
         run = await self._store.update(run_id, change)
-        task = self._tasks.get(run_id)
-        if task is not None:
-            task.cancel()
+        for tasks in (self._tasks, self._restoring):
+            if run_id in tasks:
+                tasks[run_id].cancel()
         return run
 
     async def stop(self) -> None:
@@ -147,15 +147,17 @@ class RunDriver:
 
     async def _computed(self, run_id: str, job: Job[ResultT]) -> ResultT:
         return await self._retrying(
-            run_id, lambda: self._compute.run(job, self._report(run_id)), stage="stage"
+            run_id,
+            lambda: self._compute.run(job, self._report(run_id), Asked(run_id)),
+            stage="stage",
         )
 
     def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
         return run.changed(state=state, message=message, ended_at=self._wall_clock())
 
-    def _report(self, run_id: str) -> Callable[[str, int, int], None]:
-        return lambda text, done, total: self._store.set_activity(
-            run_id, Activity(text, done, total)
+    def _report(self, run_id: str) -> OnProgress:
+        return lambda now: self._store.set_activity(
+            run_id, Activity(now.activity, now.done, now.total, now.ahead)
         )
 
     async def _begin(self, run: RunRecord) -> None:

@@ -17,14 +17,15 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.compute.messages import Asked, OnProgress
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
 
 async def restore_inputs(
-    run: RunRecord, blobs: BlobStore, compute: ComputeProcess, report: OnProgress
+    run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress
 ) -> None:
     """See to it that a run's theta*, and the shards of learners that are not in, are whole.
 
@@ -37,11 +38,12 @@ async def restore_inputs(
     damaged = await _damaged(blobs, {run.initial_weights, *shards})
     if not damaged:
         return
+    asked = Asked(run.run_id)
     logger.warning("%d inputs of run %s are not whole: they are made again", len(damaged), run.name)
     if run.initial_weights in damaged:
-        await compute.run(InitializeWeights(run.config), report)
+        await compute.run(InitializeWeights(run.config), report, asked)
     if damaged & shards:
-        await compute.run(CutShards(run.config), report)
+        await compute.run(CutShards(run.config), report, asked)
     lost = await _damaged(blobs, damaged)
     if lost:
         raise CorruptBlobError(
@@ -59,7 +61,7 @@ async def _damaged(blobs: BlobStore, names: set[BlobName]) -> set[BlobName]:
 
 
 async def restore_pretrained_weights(
-    run: RunRecord, blobs: BlobStore, compute: ComputeProcess, report: OnProgress
+    run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress, asked: Asked
 ) -> None:
     """See to it that a finished run's theta_p is whole; the same learners give the same bytes.
 
@@ -73,7 +75,7 @@ async def restore_pretrained_weights(
         return
     logger.warning("theta_p of run %s, %s, is not whole: it is made again", run.name, name)
     made = await compute.run(
-        MakeSoup(run.config, run.image, run.initial_weights, run.results), report
+        MakeSoup(run.config, run.image, run.initial_weights, run.results), report, asked
     )
     if not isinstance(made, SoupResult):
         why = f"so were the learners {', '.join(map(str, made.indices))}"

@@ -22,6 +22,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.messages import Asked, Cost
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.service import SubsetQuery
 from lipt.v1 import config_pb2
@@ -84,6 +85,35 @@ async def test_run_goes_from_its_request_to_its_soup(tmp_path: Path) -> None:
     assert compute.kinds == kinds
 
 
+async def test_what_cheap_subsets_need_is_there_before_a_run_is_ready(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        assert compute.known == DATA.known
+        assert not compute.warmed
+        run = await app.requests.create("q", "mine", NOTHING)
+        await until(app, run.run_id, is_training)
+        assert compute.warmed
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute):
+        assert compute.warmed
+
+
+async def test_jobs_of_a_run_are_asked_for_by_it_and_those_of_a_trainer_by_its_callers(
+    tmp_path: Path,
+) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        await complete(app)
+        run_id = app.store.find("mine").run_id
+        assert compute.asked[1:] == [Asked(run_id)] * 3
+        await app.subsets.get(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
+        asked = compute.asked[-1]
+    assert (asked.run, asked.cost) == (run_id, Cost.LABELS)
+    assert asked.callers is not None
+
+
 async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     async with opened(settings) as app:
@@ -137,7 +167,7 @@ QUERY = SubsetQuery(
 
 async def ask(app: App) -> str:
     """The digest of the run's subset."""
-    return (await app.subsets.get(QUERY, lambda *_: None)).subset.digest
+    return (await app.subsets.get(QUERY, lambda _: None, "caller")).subset.digest
 
 
 async def test_subset_that_is_being_computed_is_given_up_when_the_app_is_left(

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism.kernels import pinned_kernels
-from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.diagnosis.duplicates import find_duplicates, likeness_of_pictures
 from lipt.coordinator.diagnosis.pictures import look_at
@@ -60,6 +59,4 @@ def near_copies(context: Context, cpu_threads: int) -> Tensor:
 
     depends_on = (dataset.fingerprint, dataset.image_shape, cpu_threads)
     with pinned_kernels(cpu_threads):
-        return cached(
-            context.signals_dir, "copies", depends_on, load=Copies.load, compute=compute
-        ).pictures_N
+        return context.cached("copies", depends_on, load=Copies.load, compute=compute).pictures_N

@@ -7,8 +7,9 @@ MakeSoup                              committed learners -> theta_p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from lipt.common.blobs.name import BlobName
@@ -21,6 +22,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import specs_of
+from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.pretraining.evaluation import Evaluator
 from lipt.coordinator.pretraining.initialization import initialize
@@ -38,6 +40,15 @@ class DataDescription:
     class_counts: tuple[int, ...]
     image_shape: tuple[int, int, int]
     fingerprint: str
+    # Little-endian int32: for the lane that opens no data set.
+    labels: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def known(self) -> KnownData:
+        """What cheap jobs are given of it."""
+        return KnownData(
+            self.source, self.class_names, self.image_shape, self.fingerprint, self.labels
+        )
 
     @property
     def num_examples(self) -> int:
@@ -53,12 +64,14 @@ class DescribeData:
         """Open and describe it."""
         dataset = context.dataset
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
+        labels_N: np.ndarray = dataset.labels_N.numpy()
         return DataDescription(
             source=dataset.source,
             class_names=dataset.class_names,
             class_counts=tuple(counts_C.tolist()),
             image_shape=dataset.image_shape,
             fingerprint=dataset.fingerprint,
+            labels=labels_N.astype("<i4").tobytes(),
         )
 
 

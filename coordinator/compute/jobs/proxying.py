@@ -20,7 +20,6 @@ from torch import Tensor
 
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator
-from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.proxy_features import FeatureMaker, ProxyQuestion
 from lipt.coordinator.proxies.calibration import fit_sharpness
@@ -99,8 +98,7 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
         maker.backbone_digest if proxy.may_use(Kind.BACKBONE) else None,
     )
     with pinned_kernels(config.evaluation_threads):
-        kept = cached(
-            context.signals_dir,
+        kept = context.cached(
             "proxied",
             depends_on,
             load=Proxied.load,

@@ -17,7 +17,6 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.coordinator.compute.cache import cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.own_shards import own_learners
 from lipt.coordinator.pretraining.pruned import is_pruned_from
@@ -93,7 +92,7 @@ def dynamics_of(
                 batch_norm_images_MCHW=context.batch_norm_images(config),
             )
 
-    return cached(context.signals_dir, "dynamics", depends_on, load=Dynamics.load, compute=compute)
+    return context.cached("dynamics", depends_on, load=Dynamics.load, compute=compute)
 
 
 def states_of(

@@ -36,7 +36,7 @@ class World:
     run: RunRecord
 
     async def ask(self, **query: Any) -> DiagnosisRecord:
-        return await self.diagnoses.get(DiagnosisQuery(**query), lambda *_: None)
+        return await self.diagnoses.get(DiagnosisQuery(**query), lambda _: None, "caller")
 
     @property
     def questions(self) -> list[Any]:
@@ -60,10 +60,11 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
         store,
         database,
         blobs,
-        compute.process,
+        compute.queue,
         DATA,
         defaults=RunConfig(model="resnet8"),
         wall_clock=lambda: 1.0,
+        linger_seconds=60.0,
     )
     yield World(diagnoses, compute, database, blobs, store, run)
     await diagnoses.stop()

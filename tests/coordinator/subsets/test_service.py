@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -15,17 +16,26 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import ProxyError, SignalsError, UnknownNameError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets.difference import Examples
+from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.state.records import RunRecord, SoupRecord, SubsetRecord
 from lipt.coordinator.subsets.service import Answer, SubsetQuery, Subsets
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
 THETA_P = b"theta_p"
+SOUP = SoupRecord(
+    initial_accuracy=0.1,
+    mean_learner_accuracy=0.5,
+    best_learner_accuracy=0.5,
+    soup_accuracy=0.5,
+    num_kept=1,
+    num_validation_examples=10,
+)
 HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
 
 
@@ -56,7 +66,7 @@ class World:
             options={},
             weights=None,
         )
-        return await self.subsets.get(replace(wanted, **query), lambda *_: None)
+        return await self.subsets.get(replace(wanted, **query), lambda _: None, "caller")
 
     def upload(self, content: bytes) -> BlobName:
         return self.blobs.put_bytes(content)
@@ -76,7 +86,15 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
     store = RunStore(database)
     await store.add(run)
     compute = FakeCompute({RecheckSubset: HOLDS})
-    subsets = Subsets(store, database, blobs, compute.process, DATA, wall_clock=lambda: 1.0)
+    subsets = Subsets(
+        store,
+        database,
+        blobs,
+        compute.queue,
+        DATA,
+        wall_clock=lambda: 1.0,
+        linger_seconds=60.0,
+    )
     world = World(subsets, compute, database, blobs)
     compute.answers[SelectSubset] = world.select
     yield world
@@ -107,6 +125,29 @@ async def test_a_subset_of_nothing_at_all_can_be_read(world: World) -> None:
     subset = (await world.ask(budget=1)).subset
     assert subset.num_examples == 0
     assert list((await world.subsets.sending(subset, "")).parts()) == []
+
+
+async def test_labels_do_not_wait_for_theta_p_to_be_made_again(world: World) -> None:
+    world.blobs.path(BlobName.of(THETA_P)).unlink()
+    await world.ask(strategy="uniform")
+    assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_theta_p_is_made_again_once_for_all_who_ask(world: World) -> None:
+    world.blobs.path(BlobName.of(THETA_P)).unlink()
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    async def merge(job: MakeSoup) -> SoupResult:
+        begun.set()
+        await let_go.wait()
+        return SoupResult(world.blobs.put_bytes(THETA_P), SOUP, {})
+
+    world.compute.answers[MakeSoup] = merge
+    asking = [asyncio.create_task(world.ask(budget=budget)) for budget in (10, 11)]
+    await begun.wait()
+    let_go.set()
+    await asyncio.gather(*asking)
+    assert sorted(world.compute.kinds) == ["MakeSoup", "SelectSubset", "SelectSubset"]
 
 
 async def test_features_are_part_of_what_is_asked(world: World) -> None:
