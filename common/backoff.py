@@ -75,7 +75,8 @@ def retry(
     """Call `attempt` until it succeeds.
 
     What gets any further is never given up: only failures in a row without progress are counted
-    (tenacity counts attempts, whatever they achieved).
+    (tenacity counts attempts, whatever they achieved). A pause is never shorter than the error
+    asks for.
 
     Args:
         attempt: goes on from where it is.
@@ -100,4 +101,4 @@ def retry(
             if num_failures >= policy.max_failures:
                 raise
             policy.on_retry(error)
-            policy.sleep(policy.pause_seconds(num_failures))
+            policy.sleep(max(policy.pause_seconds(num_failures), error.retry_after_seconds or 0.0))

@@ -30,6 +30,8 @@ class LiptError(Exception):
     reason: ClassVar[str] = "INTERNAL"
     # An incident, a proxy's status, a newer peer's reason: nothing says that it would come again.
     retryable: ClassVar[bool] = True
+    # When the same call is worth making again, where whoever refused it knows.
+    retry_after_seconds: float | None = None
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -42,13 +44,16 @@ class LiptError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A class may build its sentence from other arguments: between processes the sentence goes.
-        return revive, (type(self), self.message)
+        return revive, (type(self), self.message, self.retry_after_seconds)
 
 
-def revive(cls: type[LiptError], message: str) -> LiptError:
+def revive(
+    cls: type[LiptError], message: str, retry_after_seconds: float | None = None
+) -> LiptError:
     """An error of another process: its class with its finished sentence."""
     error = cls.__new__(cls)
     LiptError.__init__(error, message)
+    error.retry_after_seconds = retry_after_seconds
     return error
 
 
@@ -343,6 +348,30 @@ class ComputeError(UnavailableError):
     """The compute process ended without an answer."""
 
     reason = "COMPUTE_FAILED"
+
+
+class QueueFullError(UnavailableError):
+    """Too much waits to be computed already; it says when to ask again."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "QUEUE_FULL"
+
+    def __init__(
+        self,
+        *,
+        num_waiting: int,
+        num_own: int,
+        max_waiting: int,
+        max_own: int,
+        retry_after_seconds: float,
+    ) -> None:
+        full = (
+            f"{num_own} requests of this caller wait to be computed, {max_own} may"
+            if num_own >= max_own
+            else f"{num_waiting} requests wait to be computed, {max_waiting} may"
+        )
+        super().__init__(f"{full}. Ask again in {retry_after_seconds:.0f} s.")
+        self.retry_after_seconds = retry_after_seconds
 
 
 def error_classes(cls: type[LiptError] = LiptError) -> list[type[LiptError]]:

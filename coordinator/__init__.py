@@ -7,7 +7,7 @@ Each folder is one thing that it has; imports go down this list only, which `mak
     subsets/             subsets on demand: computed once, stored, sent
     dispatch/            learners to workers: leases, queue, intake of results
     runs/                a run's life: store, driver, state transitions, repair
-    compute/             the spawned compute process and its jobs
+    compute/             the compute queue, its processes and their jobs
     selection/           strategies and their solvers
     diagnosis/           what is the matter with a data set, one file per finding
     proxies/             better features and a better head than theta_p's, to make signals of

@@ -12,8 +12,10 @@ from time import monotonic, time
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import StateError
 from lipt.common.observability.events import Events
+from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
-from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.dispatch.leases import steady_clock
@@ -26,7 +28,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.lock import StateLock
-from lipt.coordinator.state.records import DataRecord
+from lipt.coordinator.state.records import DataRecord, RunRecord
 from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.service import Subsets
 from lipt.coordinator.subsets.weights import RunWeights
@@ -46,6 +48,7 @@ class App:
     lock: StateLock
     blobs: BlobStore
     store: RunStore
+    compute: ComputeQueue
     dispatcher: Dispatcher
     intake: LearnerIntake
     requests: RunRequests
@@ -58,7 +61,7 @@ class App:
 async def open_app(
     settings: CoordinatorSettings,
     *,
-    make_compute: Callable[[CoordinatorSettings, Events], ComputeProcess] = ComputeProcess,
+    make_compute: Callable[[CoordinatorSettings, Events], ComputeQueue] = ComputeQueue,
 ) -> AsyncIterator[App]:
     """Open the state and the data, and go on with what an earlier process left.
 
@@ -82,15 +85,17 @@ async def open_app(
         stack.push_async_callback(database.close)
         blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
         compute = make_compute(settings, events)
-        stack.callback(compute.stop)
+        stack.push_async_callback(compute.stop)
         backbone = settings.backbone and await asyncio.to_thread(
             backbone_identity, settings.backbone
         )
         data = await compute.run(DescribeData(), _log_progress())
+        compute.open_cheap_lane(data.known)
         store = RunStore(database)
         await store.load()
         await hold_runs_of_other_data(store, data, database, events)
         await _note_served(data, database)
+        _warm_for_subsets(store, compute)
         dispatcher = Dispatcher(
             store,
             lease_seconds=settings.lease.duration_seconds,
@@ -121,7 +126,16 @@ async def open_app(
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
         stack.push_async_callback(_end, expiry)
-        subsets = Subsets(store, database, blobs, compute, data, wall_clock=time, backbone=backbone)
+        subsets = Subsets(
+            store,
+            database,
+            blobs,
+            compute,
+            data,
+            wall_clock=time,
+            linger_seconds=settings.compute.linger_seconds,
+            backbone=backbone,
+        )
         stack.push_async_callback(subsets.stop)
         diagnoses = Diagnoses(
             store,
@@ -131,10 +145,11 @@ async def open_app(
             data,
             defaults=settings.run,
             wall_clock=time,
+            linger_seconds=settings.compute.linger_seconds,
             backbone=backbone,
         )
         stack.push_async_callback(diagnoses.stop)
-        weights = RunWeights(store, blobs, compute)
+        weights = RunWeights(store, blobs, compute, linger_seconds=settings.compute.linger_seconds)
         stack.push_async_callback(weights.stop)
         yield App(
             settings=settings,
@@ -143,6 +158,7 @@ async def open_app(
             lock=lock,
             blobs=blobs,
             store=store,
+            compute=compute,
             dispatcher=dispatcher,
             intake=LearnerIntake(dispatcher, blobs),
             requests=requests,
@@ -176,13 +192,25 @@ async def _end(task: asyncio.Task[None]) -> None:
         await task
 
 
+def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:
+    """Have the cheap lane there before subsets of a run can be asked for."""
+
+    def warm(run: RunRecord) -> None:
+        if run.state in {RunState.TRAINING, RunState.MERGING, RunState.READY}:
+            compute.warm()
+
+    store.listen(warm)
+    for run in store.runs():
+        warm(run)
+
+
 def _log_progress() -> OnProgress:
     reported = monotonic()
 
-    def report(activity: str, done: int, total: int) -> None:
+    def report(now: Progressed) -> None:
         nonlocal reported
         if monotonic() - reported >= _REPORT_EVERY_SECONDS:
             reported = monotonic()
-            logger.info("%s: %d of %d", activity, done, total)
+            logger.info("%s: %d of %d", now.activity, now.done, now.total)
 
     return report

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from lipt.common.observability.metrics import Gauge
 from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.runs.store import RunStore
 
@@ -27,8 +28,8 @@ def from_other_threads(
     return lambda: asyncio.run_coroutine_threadsafe(compute(), loop).result(_PATIENCE_SECONDS)
 
 
-def gauges(store: RunStore, dispatcher: Dispatcher) -> tuple[Gauge, ...]:
-    """Runs, learners, workers and leases."""
+def gauges(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue) -> tuple[Gauge, ...]:
+    """Runs, learners, workers, leases, and what waits to be computed."""
     runs = store.runs()
     by_state = Counter(store.shown_state(run) for run in runs)
     learners: Counter[LearnerState] = Counter()
@@ -54,4 +55,5 @@ def gauges(store: RunStore, dispatcher: Dispatcher) -> tuple[Gauge, ...]:
         ),
         Gauge("lipt_workers", "Workers that are there.", "", {"": len(dispatcher.alive())}),
         Gauge("lipt_leases", "Learners that a worker has now.", "", {"": len(dispatcher.leases)}),
+        Gauge("lipt_queue", "Jobs that wait to be computed.", "lane", dict(compute.waiting())),
     )

@@ -131,7 +131,7 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
     if listen is None:
         yield
         return
-    figures = from_other_threads(lambda: gauges(app.store, app.dispatcher))
+    figures = from_other_threads(lambda: gauges(app.store, app.dispatcher, app.compute))
     with serving_metrics(listen, tls, app.events, figures) as address:
         logger.info("metrics on %s/metrics", address)
         yield

@@ -47,6 +47,18 @@ class LimitSettings(Section):
     """Calls under way at once, those of workers that wait for work included; more are refused."""
 
 
+class ComputeSettings(Section):
+    """What is computed for trainers: cheap requests have one queue, dear ones another."""
+
+    max_waiting: int = Field(default=256, ge=1)
+    """Requests that may wait in each queue; more are refused, and told when to come again."""
+    max_waiting_per_caller: int = Field(default=32, ge=1)
+    """Of these one caller's: those of one certificate's name, or else of one connection."""
+    linger_seconds: float = Field(default=10.0, ge=0.0, le=3600.0)
+    """What nobody waits for any more is computed for so long in case somebody comes back for it,
+    after a cut, say; then it is dropped. What has not begun is dropped at once."""
+
+
 class CoordinatorSettings(LayeredSettings):
     """Everything `lipt-coordinator` can be told."""
 
@@ -85,6 +97,7 @@ class CoordinatorSettings(LayeredSettings):
     dataset: DatasetSettings
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
+    compute: ComputeSettings = ComputeSettings()
     run: RunConfig = RunConfig()
     """What a run takes where its request says nothing. The figures are the paper's (Ro et al. 2023)
     where it gives any."""

@@ -37,13 +37,19 @@ class BlobView:
 
 @dataclass(frozen=True)
 class ProgressView:
-    """What is being done, and how much of it: `total` is 0 where that is not known."""
+    """What is being done, and how much of it: `total` is 0 where that is not known.
+
+    ahead: how many computations come first, where it waits for its turn.
+    """
 
     activity: str
     done: int
     total: int
+    ahead: int = 0
 
     def __str__(self) -> str:
+        if self.ahead:
+            return f"{self.activity}, {self.ahead} ahead"
         return self.activity + (f" {self.done}/{self.total}" if self.total else "")
 
 

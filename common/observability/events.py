@@ -32,6 +32,8 @@ class EventKind(StrEnum):
     LEARNER_DAMAGED = "learner_damaged"
     # A worker gave its learner back undone.
     LEARNER_RETURNED = "learner_returned"
+    # Nobody waits any more for what was to be computed; detail: whether it had begun.
+    JOB_DROPPED = "job_dropped"
     # This process was stopped for a while: all leases begin anew.
     PAUSED = "paused"
     # Something is tried again; detail: what.

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 import grpc
 import grpc.aio
 from google.protobuf import any_pb2
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -45,11 +45,20 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 def to_status(error: LiptError) -> status_pb2.Status:
     """The status that carries an error's code, sentence and reason."""
-    detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
+    details = [_packed(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))]
+    if error.retry_after_seconds is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(1000 * error.retry_after_seconds))
+        details.append(_packed(retry))
     return status_pb2.Status(
-        code=code_pb2.Code.Value(error.code.name), message=_shortened(str(error)), details=[detail]
+        code=code_pb2.Code.Value(error.code.name), message=_shortened(str(error)), details=details
     )
+
+
+def _packed(message: Message) -> any_pb2.Any:
+    detail = any_pb2.Any()
+    detail.Pack(message)
+    return detail
 
 
 def _shortened(sentence: str) -> str:
@@ -71,10 +80,13 @@ def from_rpc_error(error: grpc.RpcError) -> LiptError:
     # Whoever shows an error shows what its peer wrote.
     code, details = call.code(), printable(call.details() or "")
     status = _rich_status(call)
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for packed in status.details if status else ():
-        info = error_details_pb2.ErrorInfo()
-        if packed.Unpack(info) and info.domain == DOMAIN:
-            return revive(error_class(info.reason), details)
+        # Whichever of the two it is.
+        _ = packed.Unpack(info) or packed.Unpack(retry)
+    if info.domain == DOMAIN:
+        after = retry.retry_delay.ToMilliseconds() / 1000
+        return revive(error_class(info.reason), details, after or None)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return UnreachableError(f"the coordinator does not answer ({details}).")
     return LiptError(f"{code.name if code else 'UNKNOWN'}: {details}")

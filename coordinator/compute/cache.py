@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -55,13 +56,11 @@ def cached(
         compute: makes the value.
         worth_keeping: whether what was just computed depends on nothing else, indeed.
     """
-    name = f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
-    kept = _whole(folder, name)
+    kept = find_cached(folder, kind, depends_on)
     if kept is not None:
-        os.utime(kept)
         return load(kept)
     value = compute()
-    path = _keep(value, folder, name) if worth_keeping() else None
+    path = _keep(value, folder, _name(kind, depends_on)) if worth_keeping() else None
     if path is None:
         return value
     _forget_oldest(folder)
@@ -69,14 +68,31 @@ def cached(
     return load(path)
 
 
-def _whole(folder: Path, name: str) -> Path | None:
-    """The file that is kept under a name; one that is damaged is removed."""
+def find_cached(
+    folder: Path, kind: str, depends_on: tuple[object, ...], *, max_bytes: float = math.inf
+) -> Path | None:
+    """The file of what was kept of that kind, which counts as used; one that is damaged is removed.
+
+    Args:
+        folder: may be missing.
+        kind: as in `cached`.
+        depends_on: as in `cached`.
+        max_bytes: a larger file is left unread.
+    """
+    name = _name(kind, depends_on)
     for path in folder.glob(f"{name}.*.safetensors"):
+        if path.stat().st_size > max_bytes:
+            return None
         if path.name == _file_name(name, path):
+            os.utime(path)
             return path
         logger.warning("%s is damaged: it is computed again", path)
         path.unlink()
     return None
+
+
+def _name(kind: str, depends_on: tuple[object, ...]) -> str:
+    return f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
 
 
 def _keep(value: Saveable, folder: Path, name: str) -> Path | None:

@@ -6,39 +6,63 @@ import os
 import signal
 import threading
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 
 from lipt.common.errors import ComputeError, LiptError
-from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import Failed, Finished, Progressed, name_of
-from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.compute.context import Context, Report
+from lipt.coordinator.compute.messages import (
+    DroppedError,
+    Failed,
+    Finished,
+    Progressed,
+    Stop,
+    TooDearError,
+    Unfinished,
+    name_of,
+)
+
+# Makes what jobs are given; travels to the child by pickle, before the first job.
+OpenContext = Callable[[Report], Context]
 
 # Ctrl-C and a service manager's SIGTERM reach the whole process group: the parent decides.
 IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
-def serve(pipe: Connection, settings: CoordinatorSettings) -> None:
-    """Run jobs until the parent closes the pipe or is gone."""
+def serve(pipe: Connection) -> None:
+    """Run jobs until the parent closes the pipe or is gone; what opens a context comes first."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     # The parent had them blocked meanwhile, which a child of this process must not inherit.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    context = Context(
-        settings, report=lambda text, done, total: pipe.send(Progressed(text, done, total))
-    )
-    while True:
-        try:
-            job = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(_run(job, context))
+    with suppress(EOFError):
+        open_context: OpenContext = pipe.recv()
+        context = open_context(_reporting(pipe))
+        while True:
+            message = pipe.recv()
+            # One that came too late for its job is of no meaning any more.
+            if not isinstance(message, Stop):
+                pipe.send(_run(message, context))
 
 
-def _run(job: object, context: Context) -> Finished | Failed:
+def _reporting(pipe: Connection) -> Report:
+    def report(activity: str, done: int, total: int) -> None:
+        if pipe.poll():  # nothing else is sent while a job is under way
+            pipe.recv()
+            raise DroppedError
+        pipe.send(Progressed(activity, done, total))
+
+    return report
+
+
+def _run(job: object, context: Context) -> Finished | Failed | Unfinished:
     try:
         return Finished(job.run(context))  # type: ignore[attr-defined]
+    except (DroppedError, TooDearError) as ended:
+        return Unfinished(type(ended)())
     except LiptError as error:
         return Failed(error)
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job

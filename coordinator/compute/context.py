@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.coordinator.compute.cache import Saveable, cached
+from lipt.coordinator.compute.cache import SaveableT, cached
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import Split, split_validation
 from lipt.coordinator.proxies.backbone import Backbone, load_backbone
@@ -34,7 +33,6 @@ from lipt.coordinator.signals.batches import Batches
 
 logger = logging.getLogger(__name__)
 
-SaveableT = TypeVar("SaveableT", bound=Saveable)
 Report = Callable[[str, int, int], None]
 
 
@@ -96,17 +94,20 @@ class Context:
         Not kept where the data has changed meanwhile: of which it was made nobody knows.
         """
         dataset = self.dataset
-        if self.settings.dataset.fingerprint is FingerprintKind.FULL:
-            # Callers know of the sampled one, which may be that of other data as well.
-            depends_on = (*depends_on, dataset.full_fingerprint)
         return cached(
             self.signals_dir,
             kind,
-            depends_on,
+            self._on_data(depends_on),
             load=load,
             compute=compute,
             worth_keeping=lambda: not dataset.has_changed(),
         )
+
+    def _on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
+        if self.settings.dataset.fingerprint is not FingerprintKind.FULL:
+            return depends_on
+        # Callers know of the sampled one, which may be that of other data as well.
+        return (*depends_on, self.dataset.full_fingerprint)
 
     @cached_property
     def device(self) -> torch.device:

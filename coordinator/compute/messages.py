@@ -1,8 +1,10 @@
-"""Pipe messages between the service and its compute process."""
+"""Compute messages: what a job is and for whom, and what passes between it and those who wait."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum, auto
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lipt.common.errors import LiptError
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
+# The largest file that a cheap job reads; what is larger is not read in a moment.
+MAX_CHEAP_BYTES = 256 * 1024**2
+
 
 class Job(Protocol[ResultT_co]):
     """A frozen value that computes another one."""
@@ -20,6 +25,30 @@ class Job(Protocol[ResultT_co]):
     def run(self, context: Context) -> ResultT_co:
         """Compute it; progress goes through `context.report`."""
         ...
+
+
+class Cost(IntEnum):
+    """What a job needs; ascending."""
+
+    # Labels, and nothing else.
+    LABELS = auto()
+    # One look at every example's signals, which are kept, or the job is dear after all.
+    SIGNALS = auto()
+    # Images, a model, or more than a look at every example.
+    DEAR = auto()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """For whom a job is, and what it costs: its place in the queue depends on nothing else.
+
+    run: the id of the run that it is of; empty for the data alone.
+    callers: who waits for it, as they come and go; None where nobody but the run does.
+    """
+
+    run: str = ""
+    callers: Callable[[], frozenset[str]] | None = None
+    cost: Cost = Cost.DEAR
 
 
 @dataclass(frozen=True)
@@ -53,11 +82,18 @@ def name_of(job: object) -> str:
 
 @dataclass(frozen=True)
 class Progressed:
-    """How far the present job is."""
+    """How far a job is.
+
+    ahead: how many jobs are to be done before it; 0 from when it is computed.
+    """
 
     activity: str
     done: int
     total: int
+    ahead: int = 0
+
+
+OnProgress = Callable[[Progressed], None]
 
 
 @dataclass(frozen=True)
@@ -73,3 +109,23 @@ class Failed:
 
     error: LiptError
     traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Asks for the present job to be given up; of no meaning where there is none."""
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """There is no result, for a reason that is nobody's fault."""
+
+    why: DroppedError | TooDearError
+
+
+class DroppedError(BaseException):
+    """The job was given up; no job is to take it for a failure of its own."""
+
+
+class TooDearError(BaseException):
+    """The job needs more than a cheap one may have."""

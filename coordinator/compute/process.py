@@ -1,10 +1,10 @@
-"""Compute process, as the event loop sees it.
+"""Compute process, as the event loop sees it: one child, one job at a time.
 
-One child, spawned (a fork of a process with threads and an event loop is a
-trap), one job at a time in the order of asking. A cancelled job kills the
-child; the next one starts another. A child that somebody else kills (the machine
-is out of memory, say) has its job done again by a new one: jobs only read what
-is stored, and give the same however often they run.
+The child is spawned (a fork of a process with threads and an event loop is a trap). One that
+somebody else kills (the machine is out of memory, say) has its job done again by a new one: jobs
+only read what is stored, and give the same however often they run. A job that is dropped is told
+so when it says how far it is; where it goes on for too long all the same, its child is killed, and
+the next job has another.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -22,80 +23,153 @@ from typing import TypeVar
 
 from lipt.common.errors import ComputeError
 from lipt.common.observability.events import EventKind, Events
-from lipt.coordinator.compute.child import IGNORED_SIGNALS, serve
-from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed, name_of
-from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.compute.child import IGNORED_SIGNALS, OpenContext, serve
+from lipt.coordinator.compute.messages import (
+    DroppedError,
+    Failed,
+    Finished,
+    Job,
+    OnProgress,
+    Progressed,
+    Stop,
+    Unfinished,
+    name_of,
+)
 
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 MessageT = TypeVar("MessageT")
-Message = Progressed | Finished | Failed
-OnProgress = Callable[[str, int, int], None]
+Message = Progressed | Finished | Failed | Unfinished
 
 # So often a job may end its child before it is given up.
 _MAX_DEATHS = 3
+# So long a dropped job may go on: the child that takes its child's place opens the data again.
+_PATIENCE_SECONDS = 5.0
 
 
 class ComputeProcess:
-    """Runs jobs in the child; safe to use from one event loop."""
+    """Runs one job after another in the child; safe to use from one event loop."""
 
-    def __init__(self, settings: CoordinatorSettings, events: Events | None = None) -> None:
+    def __init__(
+        self,
+        open_context: OpenContext,
+        events: Events | None = None,
+        *,
+        name: str = "lipt-compute",
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
         """Begin without a child; the first job starts one.
 
         Args:
-            settings: what the child needs to know.
+            open_context: makes what the child's jobs are given.
             events: where a job that is done again is counted.
+            name: of the child.
+            patience_seconds: how long a dropped job may go on.
         """
-        self._settings = settings
+        self._open_context = open_context
         self._events = events or Events()
-        self._stopped = False
-        self._turn = asyncio.Lock()
+        self._name = name
+        self._patience_seconds = patience_seconds
+        self._stopped = self._dropped = False
+        self._deaf: asyncio.TimerHandle | None = None
         self._child: SpawnProcess | None = None
         self._pipe: Connection | None = None
+        self._opening: Future[None] | None = None
+        # Its own, so that whoever hashes or writes holds nobody up here.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    async def run(self, job: Job[ResultT], on_progress: OnProgress = lambda *_: None) -> ResultT:
-        """The job's result.
+    async def run(self, job: Job[ResultT], on_progress: OnProgress = lambda _: None) -> ResultT:
+        """The job's result; one job at a time.
 
         Args:
             job: a frozen value with a `run` method; it travels by pickle between
                 this process and its own child, never over the network.
-            on_progress: called in the event loop with (activity, done, total).
+            on_progress: called in the event loop.
 
         Raises:
             LiptError: what the job raised.
             ComputeError: a child ended without an answer (out of memory, say), each time.
+            DroppedError: it was dropped, and has ended.
+            TooDearError: it needs more than this child has.
         """
-        async with self._turn:
-            num_deaths = 0
-            while True:
-                pipe = self._started()
-                try:
-                    return await self._ask(pipe, job, on_progress)
-                except (EOFError, OSError):
-                    how = self._death()
-                num_deaths += 1
-                if num_deaths == _MAX_DEATHS or self._stopped:
-                    raise ComputeError(
-                        f"the compute process ended {how} during {name_of(job)}, at "
-                        f"attempt {num_deaths} of {_MAX_DEATHS}; see the log. The next job starts "
-                        "a new one."
-                    )
-                self._events.record(
-                    EventKind.RETRIED,
-                    detail="compute",
-                    level=logging.WARNING,
-                    job=name_of(job),
-                    reason=f"its process ended {how}",
+        self._dropped = False
+        try:
+            return await self._run(job, on_progress)
+        finally:
+            if self._deaf is not None:
+                self._deaf.cancel()
+
+    async def _run(self, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
+        num_deaths = 0
+        while True:
+            pipe = self.start()
+            try:
+                return await self._ask(pipe, job, on_progress)
+            except (EOFError, OSError):
+                how = self._death()
+            num_deaths += 1
+            if self._dropped:
+                raise DroppedError
+            if num_deaths == _MAX_DEATHS or self._stopped:
+                raise ComputeError(
+                    f"the compute process ended {how} during {name_of(job)}, at attempt "
+                    f"{num_deaths} of {_MAX_DEATHS}; see the log. The next job starts a new one."
                 )
+            self._events.record(
+                EventKind.RETRIED,
+                detail="compute",
+                level=logging.WARNING,
+                job=name_of(job),
+                reason=f"its process ended {how}",
+            )
+
+    def drop(self) -> None:
+        """Have the job under way given up: its `run` raises `DroppedError` before long."""
+        child, self._dropped = self._child, True
+        if child is not None:
+            later = asyncio.get_running_loop().call_later
+            self._deaf = later(self._patience_seconds, child.kill)
+
+    def start(self) -> Connection:
+        """Start a child where there is none; how to talk to it.
+
+        Raises:
+            ComputeError: it was stopped.
+        """
+        if self._stopped:
+            raise ComputeError("nothing is computed any more: the coordinator is stopping.")
+        if self._pipe is None or self._child is None or not self._child.is_alive():
+            self._end_child()
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._child = context.Process(
+                target=serve, args=(theirs,), name=self._name, daemon=True
+            )
+            with _signals_blocked():
+                self._child.start()
+            theirs.close()
+            # It may be more than a pipe holds, and the child reads nothing while it is importing.
+            self._opening = self._thread.submit(self._pipe.send, self._open_context)
+        return self._pipe
+
+    def stop(self) -> None:
+        """End the child now, for good; whatever it was doing is lost."""
+        self._stopped = True
+        self._end_child()
 
     async def _ask(self, pipe: Connection, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
         await self._in_thread(lambda: pipe.send(job))
+        told = False
         while True:
             message: Message = await self._in_thread(pipe.recv)
             if not isinstance(message, Progressed):
                 return _outcome(message, job)
-            on_progress(message.activity, message.done, message.total)
+            if self._dropped and not told:
+                # Who reports has read all that was sent: this never waits.
+                pipe.send(Stop())
+                told = True
+            on_progress(message)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
         """Do something with the pipe; when that is cancelled, end the child first.
@@ -103,7 +177,7 @@ class ComputeProcess:
         The thread sees the end of the pipe then, and is waited for: were the pipe closed
         under it, it could read from whatever gets the pipe's number next.
         """
-        acting = asyncio.get_running_loop().run_in_executor(None, action)
+        acting = asyncio.get_running_loop().run_in_executor(self._thread, action)
         try:
             return await asyncio.shield(acting)
         except asyncio.CancelledError:
@@ -115,31 +189,15 @@ class ComputeProcess:
             self._end_child()
             raise
 
-    def stop(self) -> None:
-        """End the child now, for good; whatever it was doing is lost."""
-        self._stopped = True
-        self._end_child()
-
     def _end_child(self) -> None:
         if self._child is not None:
             self._child.kill()
             self._child.join()
+        if self._opening is not None:
+            wait([self._opening])  # its thread has seen the end of the child
         if self._pipe is not None:
             self._pipe.close()
-        self._child = self._pipe = None
-
-    def _started(self) -> Connection:
-        if self._pipe is None or self._child is None or not self._child.is_alive():
-            self._end_child()
-            context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._child = context.Process(
-                target=serve, args=(theirs, self._settings), name="lipt-compute", daemon=True
-            )
-            with _signals_blocked():
-                self._child.start()
-            theirs.close()
-        return self._pipe
+        self._child = self._pipe = self._opening = None
 
     def _death(self) -> str:
         child = self._child
@@ -170,10 +228,12 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _outcome(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
+def _outcome(message: Finished | Failed | Unfinished, job: Job[ResultT]) -> ResultT:
     if isinstance(message, Finished):
         result: ResultT = message.result
         return result
+    if isinstance(message, Unfinished):
+        raise message.why
     if message.traceback:
         for line in message.traceback.splitlines():
             logger.error("%s: %s", name_of(job), line)

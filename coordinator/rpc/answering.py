@@ -7,11 +7,12 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Self, TypeVar
 
-from lipt.coordinator.compute.process import OnProgress
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 
 ResultT = TypeVar("ResultT")
 
-# A client that waits hears something at least this often.
+# A client that waits is told at most this often, and hears something at least that often.
+_MIN_INTERVAL_SECONDS = 0.2
 _SIGN_OF_LIFE_SECONDS = 5.0
 
 
@@ -19,12 +20,13 @@ class Answering(Generic[ResultT]):
     """One answer under way; leaving the block before there is one gives it up.
 
     Args:
-        answer: makes it, and is told where to report (activity, done, total).
+        answer: makes it, and is told where to report.
     """
 
     def __init__(self, answer: Callable[[OnProgress], Coroutine[Any, Any, ResultT]]) -> None:
         # What was reported last; what came before it is not sent any more.
-        self._latest = ("", 0, 0)
+        self._latest = Progressed("", 0, 0)
+        self._has_told = False
         self._news = asyncio.Event()
         self._task = asyncio.ensure_future(answer(self._report))
         self._task.add_done_callback(lambda _: self._news.set())
@@ -35,11 +37,14 @@ class Answering(Generic[ResultT]):
     def __exit__(self, *_: object) -> None:
         self._task.cancel()
 
-    async def next_report(self) -> tuple[str, int, int] | None:
+    async def next_report(self) -> Progressed | None:
         """The latest report, at news or when a sign of life is due; None once there is an answer.
 
         An answer that failed is one, too: `result` raises it.
         """
+        if self._has_told:
+            await asyncio.wait({self._task}, timeout=_MIN_INTERVAL_SECONDS)
+        self._has_told = True
         if not self._task.done():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
@@ -51,6 +56,6 @@ class Answering(Generic[ResultT]):
         """The answer, which has to be there."""
         return self._task.result()
 
-    def _report(self, activity: str, done: int, total: int) -> None:
-        self._latest = (activity, done, total)
+    def _report(self, progressed: Progressed) -> None:
+        self._latest = progressed
         self._news.set()

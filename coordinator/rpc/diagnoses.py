@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any
 
 import grpc.aio
 
 from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
 from lipt.coordinator.rpc.answering import Answering
+from lipt.coordinator.rpc.callers import caller_of
 from lipt.coordinator.state.records import DiagnosisRecord
 from lipt.coordinator.subsets.diagnoses import Diagnoses, DiagnosisQuery
 from lipt.v1 import diagnosis_pb2 as pb
@@ -28,12 +30,10 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
         self, request: pb.DiagnoseRequest, context: Context
     ) -> AsyncIterator[pb.DiagnoseResponse]:
         """Compute or find a diagnosis, and say where its file is."""
-        query = _query(request)
-        with Answering(lambda report: self._diagnoses.get(query, report)) as answering:
+        query, caller = _query(request), caller_of(context)
+        with Answering(lambda report: self._diagnoses.get(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
-                activity, done, total = latest
-                progress = pb.DiagnosisProgress(activity=activity, done=done, total=total)
-                yield pb.DiagnoseResponse(progress=progress)
+                yield pb.DiagnoseResponse(progress=pb.DiagnosisProgress(**asdict(latest)))
             diagnosis = answering.result()
         yield pb.DiagnoseResponse(diagnosis=_description(diagnosis))
 

@@ -103,7 +103,9 @@ def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
 
 
 def _progress(activity: Activity) -> run_pb2.Progress:
-    return run_pb2.Progress(activity=activity.text, done=activity.done, total=activity.total)
+    return run_pb2.Progress(
+        activity=activity.text, done=activity.done, total=activity.total, ahead=activity.ahead
+    )
 
 
 def _blob(name: BlobName | None) -> blob_pb2.BlobRef | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any
 
 import grpc.aio
@@ -11,6 +12,7 @@ import grpc.aio
 from lipt.common.blobs.messages import blob_from_proto
 from lipt.common.subsets.difference import Difference, Examples
 from lipt.coordinator.rpc.answering import Answering
+from lipt.coordinator.rpc.callers import caller_of
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.without_labels import works_without_labels
 from lipt.coordinator.subsets.questions import SubsetQuery
@@ -32,12 +34,10 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
         self, request: pb.GetSubsetRequest, context: Context
     ) -> AsyncIterator[pb.GetSubsetResponse]:
         """Compute or read a subset, and stream it."""
-        query = _query(request)
-        with Answering(lambda report: self._subsets.get(query, report)) as answering:
+        query, caller = _query(request), caller_of(context)
+        with Answering(lambda report: self._subsets.get(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
-                activity, done, total = latest
-                progress = pb.SubsetProgress(activity=activity, done=done, total=total)
-                yield pb.GetSubsetResponse(progress=progress)
+                yield pb.GetSubsetResponse(progress=pb.SubsetProgress(**asdict(latest)))
             answer = answering.result()
         previous = request.previous if request.accept_difference else ""
         sending = await self._subsets.sending(answer.subset, previous)

@@ -23,8 +23,8 @@ from lipt.coordinator.compute.jobs.pretraining import (
     InitializeWeights,
     MakeSoup,
 )
-from lipt.coordinator.compute.messages import Job, OnData
-from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.messages import Asked, Job, OnData, OnProgress
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.disk_retry import DiskRetry
 from lipt.coordinator.runs.holding import Holding
 from lipt.coordinator.runs.store import Activity, RunStore
@@ -51,7 +51,7 @@ class RunDriver:
     def __init__(
         self,
         store: RunStore,
-        compute: ComputeProcess,
+        compute: ComputeQueue,
         *,
         restore: Restore,
         wall_clock: Callable[[], float],
@@ -101,15 +101,15 @@ class RunDriver:
                 self._upkeep.look_after(run, self._report(run.run_id))
 
     async def cancel(self, run_id: str) -> RunRecord:
-        """End a run now; one that has ended stays as it is."""
+        """End a run now, with what is computed for it; one that has ended stays as it is."""
 
         def change(run: RunRecord) -> RunRecord:
             return run if run.state.ended else self._ended(run, RunState.CANCELLED, "cancelled")
 
         run = await self._store.update(run_id, change)
-        task = self._tasks.get(run_id)
-        if task is not None:
-            task.cancel()
+        if run_id in self._tasks:
+            self._tasks[run_id].cancel()
+        self._upkeep.give_up(run_id)
         return run
 
     async def stop(self) -> None:
@@ -156,9 +156,9 @@ class RunDriver:
         await self._advance(run_id, lambda run: self._ended(run, RunState.FAILED, reason))
 
     async def _computed(self, run: RunRecord, job: Job[ResultT]) -> ResultT:
-        bound = OnData(run.fingerprint, job)
+        bound, asked = OnData(run.fingerprint, job), Asked(run.run_id)
         return await self._in_time(
-            run.run_id, lambda: self._compute.run(bound, self._report(run.run_id))
+            run.run_id, lambda: self._compute.run(bound, self._report(run.run_id), asked)
         )
 
     async def _in_time(self, run_id: str, action: Callable[[], Awaitable[ResultT]]) -> ResultT:
@@ -176,9 +176,9 @@ class RunDriver:
     def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
         return run.changed(state=state, message=message, ended_at=self._wall_clock())
 
-    def _report(self, run_id: str) -> Callable[[str, int, int], None]:
-        return lambda text, done, total: self._store.set_activity(
-            run_id, Activity(text, done, total)
+    def _report(self, run_id: str) -> OnProgress:
+        return lambda now: self._store.set_activity(
+            run_id, Activity(now.activity, now.done, now.total, now.ahead)
         )
 
     async def _begin(self, run: RunRecord) -> None:

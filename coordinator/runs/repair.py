@@ -17,15 +17,15 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.messages import OnData
-from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
 
 async def restore_inputs(
-    run: RunRecord, blobs: BlobStore, compute: ComputeProcess, report: OnProgress
+    run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress
 ) -> None:
     """See to it that a run's theta*, and the shards of learners that are not in, are whole.
 
@@ -36,11 +36,11 @@ async def restore_inputs(
     if run.initial_weights is None:
         return
     shards = {learner.shard for learner in run.learners if learner.state.open}
-    await _restore(run, {run.initial_weights, *shards}, blobs, compute, report)
+    await _restore(run, {run.initial_weights, *shards}, blobs, compute, report, Asked(run.run_id))
 
 
 async def restore_initial_weights(
-    run: RunRecord, blobs: BlobStore, compute: ComputeProcess, report: OnProgress
+    run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress, asked: Asked
 ) -> None:
     """See to it that a run's theta* is whole, whatever became of the run.
 
@@ -49,24 +49,25 @@ async def restore_initial_weights(
     """
     if run.initial_weights is None:
         raise ValueError(f"run {run.run_id} has no theta* yet")
-    await _restore(run, {run.initial_weights}, blobs, compute, report)
+    await _restore(run, {run.initial_weights}, blobs, compute, report, asked)
 
 
 async def _restore(
     run: RunRecord,
     inputs: set[BlobName],
     blobs: BlobStore,
-    compute: ComputeProcess,
+    compute: ComputeQueue,
     report: OnProgress,
+    asked: Asked,
 ) -> None:
     damaged = await _damaged(blobs, inputs)
     if not damaged:
         return
     logger.warning("%d inputs of run %s are not whole: they are made again", len(damaged), run.name)
     if run.initial_weights in damaged:
-        await compute.run(OnData(run.fingerprint, InitializeWeights(run.config)), report)
+        await compute.run(OnData(run.fingerprint, InitializeWeights(run.config)), report, asked)
     if damaged - {run.initial_weights}:
-        await compute.run(OnData(run.fingerprint, CutShards(run.config)), report)
+        await compute.run(OnData(run.fingerprint, CutShards(run.config)), report, asked)
     lost = await _damaged(blobs, damaged)
     if lost:
         raise CorruptBlobError(
@@ -84,7 +85,7 @@ async def _damaged(blobs: BlobStore, names: set[BlobName]) -> set[BlobName]:
 
 
 async def restore_pretrained_weights(
-    run: RunRecord, blobs: BlobStore, compute: ComputeProcess, report: OnProgress
+    run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress, asked: Asked
 ) -> None:
     """See to it that a finished run's theta_p is whole; the same learners give the same bytes.
 
@@ -98,9 +99,9 @@ async def restore_pretrained_weights(
     if not await _damaged(blobs, {name}):
         return
     logger.warning("theta_p of run %s, %s, is not whole: it is made again", run.name, name)
-    await restore_initial_weights(run, blobs, compute, report)
+    await restore_initial_weights(run, blobs, compute, report, asked)
     job = MakeSoup(run.config, run.image, run.initial_weights, run.results)
-    made = await compute.run(OnData(run.fingerprint, job), report)
+    made = await compute.run(OnData(run.fingerprint, job), report, asked)
     if not isinstance(made, SoupResult):
         why = f"so were the learners {', '.join(map(str, made.indices))}"
     elif made.weights != name:

@@ -160,7 +160,9 @@ def how_far(run: RunRecord, activity: Activity) -> str:
     parts = []
     if run.state is RunState.TRAINING:
         parts.append(f"{run.count()[LearnerState.DONE]} of {len(run.learners)} learners are in")
-    if activity.text:
+    if activity.ahead:
+        parts.append(f"{activity.text}, {activity.ahead} ahead")
+    elif activity.text:
         parts.append(f"{activity.text}, {activity.done} of {activity.total}")
     where = f" ({'; '.join(parts)})" if parts else ""
     return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"

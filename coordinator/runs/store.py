@@ -26,6 +26,8 @@ class Activity:
     text: str = ""
     done: int = 0
     total: int = 0
+    # How many computations come first, while it waits for its turn.
+    ahead: int = 0
 
 
 @dataclass(frozen=True)

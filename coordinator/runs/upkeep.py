@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from lipt.common.errors import LiptError
-from lipt.coordinator.compute.process import OnProgress
+from lipt.coordinator.compute.messages import OnProgress
 from lipt.coordinator.runs.holding import Holding
 from lipt.coordinator.state.records import RunRecord
 
@@ -32,6 +32,11 @@ class Upkeep:
         task = asyncio.create_task(self._look(run, report), name=f"restoring for run {run.run_id}")
         self._tasks[run.run_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(run.run_id, None))
+
+    def give_up(self, run_id: str) -> None:
+        """Leave what belongs to a run as it is."""
+        if run_id in self._tasks:
+            self._tasks[run_id].cancel()
 
     async def stop(self) -> None:
         """Leave everything as it is."""

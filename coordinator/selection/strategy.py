@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -88,6 +89,12 @@ class Strategy:
     presets: Mapping[str, Preset] = field(default_factory=dict)
     revision: int = 0
     proxy: str = "soup"
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it takes no more than a look at every example, by its `cost`."""
+        letters = set(re.findall("[A-Za-z]+", self.cost))
+        return letters <= {"N", "C", "d", "log"} and "^" not in self.cost
 
     @property
     def name(self) -> str:

@@ -21,15 +21,15 @@ from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
-from lipt.coordinator.compute.messages import OnData
-from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.proxies.proxy import Kind, Proxy
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
 from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
-from lipt.coordinator.subsets.single_flight import SingleFlight
+from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 
 _DEFAULT_PROXY = "auto"
 
@@ -56,11 +56,12 @@ class Diagnoses:
         store: RunStore,
         database: Database,
         blobs: BlobStore,
-        compute: ComputeProcess,
+        compute: ComputeQueue,
         data: DataDescription,
         *,
         defaults: RunConfig,
         wall_clock: Callable[[], float],
+        linger_seconds: float,
         backbone: str | None = None,
     ) -> None:
         self._store = store
@@ -71,22 +72,26 @@ class Diagnoses:
         self._defaults = defaults
         self._wall_clock = wall_clock
         self._backbone = backbone
-        self._flights = SingleFlight()
+        self._flights = SingleFlight(linger_seconds=linger_seconds)
 
-    async def get(self, query: DiagnosisQuery, on_progress: OnProgress) -> DiagnosisRecord:
+    async def get(
+        self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
+    ) -> DiagnosisRecord:
         """The diagnosis that answers a query: stored, or computed now.
 
-        Whoever asks for the same one meanwhile waits for the same computation, which goes on
-        when they leave.
+        Whoever asks for the same one meanwhile waits for the same computation. It is given up
+        when all have left.
 
         Args:
             query: what a trainer asks for.
-            on_progress: called with (activity, done, total) while it is computed.
+            on_progress: called while it waits for its turn and is computed.
+            caller: who asks; callers take turns.
 
         Raises:
             UnknownRunError, RunNotReadyError: there is no such run, or no theta_p yet.
             OtherDataError: the run was made on another data set, or what was served has changed.
             ProxyError: there is no such proxy, or it needs a run.
+            QueueFullError: too much waits to be computed already.
         """
         run = None
         if query.run:
@@ -98,7 +103,10 @@ class Diagnoses:
         if stored is not None and await asyncio.to_thread(self._blobs.is_whole, stored.blob):
             return stored
         return await self._flights.run(
-            key, lambda report: self._diagnose(key, run, job, report), on_progress
+            key,
+            lambda report, callers: self._diagnose(key, run, job, report, callers),
+            on_progress,
+            lambda: frozenset({caller}),
         )
 
     async def stop(self) -> None:
@@ -135,13 +143,19 @@ class Diagnoses:
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     async def _diagnose(
-        self, key: str, run: RunRecord | None, job: DiagnoseData, report: OnProgress
+        self,
+        key: str,
+        run: RunRecord | None,
+        job: DiagnoseData,
+        report: OnProgress,
+        callers: Callers,
     ) -> DiagnosisRecord:
         started = monotonic()
+        asked = Asked(run.run_id if run else "", callers)
         if run is not None:
-            await restore_pretrained_weights(run, self._blobs, self._compute, report)
+            await restore_pretrained_weights(run, self._blobs, self._compute, report, asked)
         fingerprint = run.fingerprint if run else self._data.fingerprint
-        diagnosed = await self._compute.run(OnData(fingerprint, job), report)
+        diagnosed = await self._compute.run(OnData(fingerprint, job), report, asked)
         features = job.question.features
         diagnosis = DiagnosisRecord(
             key=key,

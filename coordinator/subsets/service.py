@@ -22,8 +22,8 @@ from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import OnData
-from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.compute.messages import Asked, Cost, OnData, OnProgress
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.proxies.proxy import SOUP
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.runs.store import RunStore
@@ -34,7 +34,7 @@ from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.questions import SubsetQuery, job_of
 from lipt.coordinator.subsets.ready_runs import find_finished
 from lipt.coordinator.subsets.sending import Sending, SubsetContents
-from lipt.coordinator.subsets.single_flight import SingleFlight
+from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +55,11 @@ class Subsets:
         store: RunStore,
         database: Database,
         blobs: BlobStore,
-        compute: ComputeProcess,
+        compute: ComputeQueue,
         data: DataDescription,
         *,
         wall_clock: Callable[[], float],
+        linger_seconds: float,
         backbone: str | None = None,
     ) -> None:
         self._store = store
@@ -68,31 +69,39 @@ class Subsets:
         self._data = data
         self._wall_clock = wall_clock
         self._backbone = backbone
-        self._flights = SingleFlight()
+        self._flights = SingleFlight(linger_seconds=linger_seconds)
         self._contents = SubsetContents(database, blobs)
 
-    async def get(self, query: SubsetQuery, on_progress: OnProgress) -> Answer:
+    async def get(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
         """The subset that answers a query: stored, kept, or computed now.
 
-        Whoever asks for the same subset meanwhile waits for the same computation,
-        which goes on when they leave.
+        Whoever asks for the same subset meanwhile waits for the same computation. It is given
+        up when all have left.
 
         Args:
             query: what a trainer asks for.
-            on_progress: called with (activity, done, total) while the answer is computed.
+            on_progress: called while the answer waits for its turn and is computed.
+            caller: who asks; callers take turns.
 
         Raises:
             RunNotReadyError: there is no theta_p yet.
             OtherDataError: the run was made on another data set, and the subset is not stored.
             BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
                 SignalsError: what is asked for cannot be.
+            QueueFullError: too much waits to be computed already.
         """
+
+        def callers() -> frozenset[str]:
+            return frozenset({caller})
+
         run = find_finished(self._store, query.run)
         held = self._store.held(run.run_id)
         num_examples = await self._num_examples(run, held)
         job = job_of(run, query, num_examples, backbone=self._backbone)
         previous = None if held else await self._find_previous(run, query, job)
-        if previous is not None and await self._still_serves(run, job, *previous, on_progress):
+        if previous is not None and await self._still_serves(
+            run, job, *previous, on_progress, callers
+        ):
             return Answer(previous[0], kept=True)
         key = _key(run, job)
         stored = await self._database.find_subset(key)
@@ -101,7 +110,10 @@ class Subsets:
         if held:
             raise OtherDataError(held)
         subset = await self._flights.run(
-            key, lambda report: self._compute_subset(key, run, job, report), on_progress
+            key,
+            lambda report, waiting: self._compute_subset(key, run, job, report, waiting),
+            on_progress,
+            callers,
         )
         return Answer(subset)
 
@@ -137,14 +149,18 @@ class Subsets:
         previous: SubsetRecord,
         anchor: BlobName,
         on_progress: OnProgress,
+        callers: Callers,
     ) -> bool:
         """Whether the previous subset is still good on the job's weights."""
         recheck = RecheckSubset(job.config, job.image, anchor=anchor, weights=job.weights)
         key = f"recheck {previous.key} {job.weights.sha256}"
         checked = await self._flights.run(
             key,
-            lambda report: self._compute.run(OnData(run.fingerprint, recheck), report),
+            lambda report, waiting: self._compute.run(
+                OnData(run.fingerprint, recheck), report, Asked(run.run_id, waiting)
+            ),
             on_progress,
+            callers,
         )
         logger.info(
             "subset %s %s: its weights foretold a loss of %.4g, which is %.4g",
@@ -165,12 +181,14 @@ class Subsets:
         return known.num_examples
 
     async def _compute_subset(
-        self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress
+        self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers
     ) -> SubsetRecord:
         started = monotonic()
-        if job.weights == run.pretrained_weights:
-            await restore_pretrained_weights(run, self._blobs, self._compute, report)
-        selected = await self._compute.run(OnData(run.fingerprint, job), report)
+        asked = Asked(run.run_id, callers, job.cost)
+        # Labels are the same whatever becomes of theta_p.
+        if job.weights == run.pretrained_weights and job.cost is not Cost.LABELS:
+            await self._restore(run, report, callers)
+        selected = await self._compute.run(OnData(run.fingerprint, job), report, asked)
         subset = SubsetRecord(
             key=key,
             run_id=run.run_id,
@@ -187,6 +205,17 @@ class Subsets:
         )
         await self._database.save_subset(subset)
         return subset
+
+    async def _restore(self, run: RunRecord, report: OnProgress, callers: Callers) -> None:
+        """See to it that theta_p is whole, once for all who ask at the same time."""
+        await self._flights.run(
+            f"theta_p {run.run_id}",
+            lambda report, waiting: restore_pretrained_weights(
+                run, self._blobs, self._compute, report, Asked(run.run_id, waiting)
+            ),
+            report,
+            callers,
+        )
 
     def _manifest(
         self, run: RunRecord, job: SelectSubset, selected: Selected, *, seconds: float

@@ -1,69 +1,146 @@
-"""Single flight: one computation per key, whoever asks first begins it, all wait for it."""
+"""Single flight: one computation per key, whoever asks first begins it, all wait for it.
+
+What nobody waits for any more is given up: at once as long as it waits for its turn, for then
+nothing is lost, and else after a while, for a trainer whose connection was cut comes back soon.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from lipt.coordinator.compute.process import OnProgress
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 
 ResultT = TypeVar("ResultT")
+# Those who wait, as they come and go.
+Callers = Callable[[], frozenset[str]]
 
 
-@dataclass
+@dataclass(eq=False)
+class _Waiter:
+    on_progress: OnProgress
+    callers: Callers
+
+
+@dataclass(eq=False)
 class _Flight(Generic[ResultT]):
-    task: asyncio.Task[ResultT]
-    latest: tuple[str, int, int] | None = None
-    listeners: list[OnProgress] = field(default_factory=list)
+    latest: Progressed | None = None
+    waiters: list[_Waiter] = field(default_factory=list)
+    task: asyncio.Task[ResultT] = field(init=False)
+    lingering: asyncio.Task[None] | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything would be lost."""
+        return self.latest is not None and not self.latest.ahead
+
+    def callers(self) -> frozenset[str]:
+        return frozenset[str]().union(*(waiter.callers() for waiter in self.waiters))
 
 
 class SingleFlight:
-    """The computations under way; they go on when those who wait for them leave."""
+    """The computations under way."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        linger_seconds: float,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Begin without any.
+
+        Args:
+            linger_seconds: how long what has begun goes on when nobody waits for it.
+            sleep: waits so many seconds.
+        """
+        self._linger_seconds = linger_seconds
+        self._sleep = sleep
         self._flights: dict[str, _Flight[Any]] = {}
 
     async def run(
         self,
         key: str,
-        compute: Callable[[OnProgress], Coroutine[Any, Any, ResultT]],
+        compute: Callable[[OnProgress, Callers], Coroutine[Any, Any, ResultT]],
         on_progress: OnProgress,
+        callers: Callers,
     ) -> ResultT:
         """The result of the one computation of that key.
 
         Args:
             key: says what the result depends on.
-            compute: makes the result, and is told where to report; not called where the
-                computation is under way.
-            on_progress: called with (activity, done, total), first with the latest there is.
+            compute: makes the result, and is told where to report, and who waits; not called
+                where the computation is under way.
+            on_progress: called with what is reported, first with the latest there is.
+            callers: who waits here.
         """
         flight: _Flight[ResultT] = self._flights.get(key) or self._begin(key, compute)
+        if flight.lingering is not None:
+            flight.lingering.cancel()
+            flight.lingering = None
         if flight.latest is not None:
-            on_progress(*flight.latest)
-        flight.listeners.append(on_progress)
+            on_progress(flight.latest)
+        waiter = _Waiter(on_progress, callers)
+        flight.waiters.append(waiter)
         try:
             return await asyncio.shield(flight.task)
         finally:
-            flight.listeners.remove(on_progress)
+            flight.waiters.remove(waiter)
+            self._look_after(key, flight)
 
     async def stop(self) -> None:
         """Give up what is being computed; nobody can be waiting any more."""
-        tasks = [flight.task for flight in self._flights.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        flights = tuple(self._flights.items())
+        for key, flight in flights:
+            self._give_up(key, flight)
+        await asyncio.gather(*(flight.task for _, flight in flights), return_exceptions=True)
 
     def _begin(
-        self, key: str, compute: Callable[[OnProgress], Coroutine[Any, Any, ResultT]]
+        self,
+        key: str,
+        compute: Callable[[OnProgress, Callers], Coroutine[Any, Any, ResultT]],
     ) -> _Flight[ResultT]:
-        def report(activity: str, done: int, total: int) -> None:
-            flight.latest = (activity, done, total)
-            for listener in flight.listeners:
-                listener(activity, done, total)
+        flight = self._flights[key] = _Flight[ResultT]()
 
-        task = asyncio.create_task(compute(report), name=f"subset {key[:12]}")
-        flight = self._flights[key] = _Flight(task)
-        task.add_done_callback(lambda _: self._flights.pop(key))
+        def report(progressed: Progressed) -> None:
+            flight.latest = progressed
+            for waiter in flight.waiters:
+                waiter.on_progress(progressed)
+            # It may have to wait for another turn.
+            self._look_after(key, flight)
+
+        def end(task: asyncio.Task[ResultT]) -> None:
+            self._forget(key, flight)
+            if not task.cancelled():
+                task.exception()  # also where nobody is left to be told
+
+        flight.task = asyncio.create_task(
+            compute(report, flight.callers), name=f"flight {key[:12]}"
+        )
+        flight.task.add_done_callback(end)
         return flight
+
+    def _look_after(self, key: str, flight: _Flight[Any]) -> None:
+        """Give up what nobody waits for, now or in a while."""
+        if flight.waiters or flight.task.done():
+            return
+        if not flight.has_begun:
+            self._give_up(key, flight)
+        elif flight.lingering is None:
+            flight.lingering = asyncio.create_task(self._linger(key, flight))
+
+    async def _linger(self, key: str, flight: _Flight[Any]) -> None:
+        await self._sleep(self._linger_seconds)
+        self._give_up(key, flight)
+
+    def _give_up(self, key: str, flight: _Flight[Any]) -> None:
+        # Whoever asks from here on begins another.
+        self._forget(key, flight)
+        flight.task.cancel()
+
+    def _forget(self, key: str, flight: _Flight[Any]) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+        if flight.lingering is not None:
+            flight.lingering.cancel()

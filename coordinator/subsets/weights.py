@@ -1,6 +1,6 @@
 """Weights on demand: theta* and theta_p, compared with their digests before they are named.
 
-What the disk has changed or lost is made again, once for all who ask, also when they leave.
+What the disk has changed or lost is made again, once for all who ask, until all have left.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import OtherDataError, RunNotReadyError
-from lipt.coordinator.compute.process import ComputeProcess, OnProgress
+from lipt.coordinator.compute.messages import Asked, OnProgress
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.own_data import require_going_on
 from lipt.coordinator.runs.repair import restore_initial_weights, restore_pretrained_weights
 from lipt.coordinator.runs.requests import how_far
@@ -20,19 +21,23 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.single_flight import SingleFlight
 
-Restore = Callable[[RunRecord, BlobStore, ComputeProcess, OnProgress], Coroutine[Any, Any, None]]
+Restore = Callable[
+    [RunRecord, BlobStore, ComputeQueue, OnProgress, Asked], Coroutine[Any, Any, None]
+]
 
 
 class RunWeights:
     """The weights of one coordinator's runs."""
 
-    def __init__(self, store: RunStore, blobs: BlobStore, compute: ComputeProcess) -> None:
+    def __init__(
+        self, store: RunStore, blobs: BlobStore, compute: ComputeQueue, *, linger_seconds: float
+    ) -> None:
         self._store = store
         self._blobs = blobs
         self._compute = compute
-        self._flights = SingleFlight()
+        self._flights = SingleFlight(linger_seconds=linger_seconds)
 
-    async def initial(self, key: str) -> BlobName:
+    async def initial(self, key: str, caller: str) -> BlobName:
         """The blob of a run's theta*, whole.
 
         Raises:
@@ -41,19 +46,23 @@ class RunWeights:
             CorruptBlobError: it is not whole, and cannot be made again.
         """
         run = self._store.find(key)
-        return await self._whole(run, run.initial_weights, "theta*", restore_initial_weights)
+        return await self._whole(
+            run, run.initial_weights, "theta*", restore_initial_weights, caller
+        )
 
-    async def pretrained(self, key: str) -> BlobName:
+    async def pretrained(self, key: str, caller: str) -> BlobName:
         """The blob of a run's theta_p, whole; it raises as `initial` does."""
         run = self._store.find(key)
-        return await self._whole(run, run.pretrained_weights, "theta_p", restore_pretrained_weights)
+        return await self._whole(
+            run, run.pretrained_weights, "theta_p", restore_pretrained_weights, caller
+        )
 
     async def stop(self) -> None:
         """Give up what is being made again; nobody can be waiting any more."""
         await self._flights.stop()
 
     async def _whole(
-        self, run: RunRecord, name: BlobName | None, what: str, restore: Restore
+        self, run: RunRecord, name: BlobName | None, what: str, restore: Restore, caller: str
     ) -> BlobName:
         if name is None:
             require_going_on(self._store, run)
@@ -67,7 +76,10 @@ class RunWeights:
             )
         await self._flights.run(
             f"{run.run_id} {name.sha256}",
-            lambda report: restore(run, self._blobs, self._compute, report),
-            lambda *_: None,
+            lambda report, waiting: restore(
+                run, self._blobs, self._compute, report, Asked(run.run_id, waiting)
+            ),
+            lambda _: None,
+            lambda: frozenset({caller}),
         )
         return name

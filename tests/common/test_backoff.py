@@ -5,7 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from lipt.common.backoff import Backoff, RetryPolicy, retry
-from lipt.common.errors import CorruptBlobError, LiptError, UnknownBlobError, UnreachableError
+from lipt.common.errors import (
+    CorruptBlobError,
+    LiptError,
+    UnknownBlobError,
+    UnreachableError,
+    revive,
+)
 
 AGAIN = (UnreachableError, CorruptBlobError)
 
@@ -99,3 +105,18 @@ def test_what_is_left_out_of_a_family_is_raised_at_once() -> None:
     with pytest.raises(CorruptBlobError):
         retry(transfer.attempt, on=(LiptError,), unless=(CorruptBlobError,), policy=policy)
     assert retry(Transfer(0).attempt, on=(LiptError,), unless=(CorruptBlobError,), policy=policy)
+
+
+def test_a_pause_is_never_shorter_than_the_error_asks_for() -> None:
+    pauses, errors = list[float](), iter([5.0, 0.5, None])
+
+    def attempt() -> str:
+        for seconds in errors:
+            raise revive(UnreachableError, "busy.", seconds)
+        return "done"
+
+    policy = RetryPolicy(
+        first_seconds=1.0, max_seconds=4.0, jitter=lambda: 1.0, sleep=pauses.append
+    )
+    assert retry(attempt, on=AGAIN, policy=policy) == "done"
+    assert pauses == [5.0, 2.0, 4.0]

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import copy
+
 import grpc
 import pytest
 
 from lipt.common import errors
-from lipt.common.errors import LiptError, error_class, error_classes
+from lipt.common.errors import LiptError, QueueFullError, error_class, error_classes
 
 FAMILIES = [cls for cls in error_classes() if "reason" not in vars(cls)]
 
@@ -50,6 +52,7 @@ ForkedError               UnreachableError  FORKED                 UNAVAILABLE  
 NotACoordinatorError      UnavailableError  NOT_A_COORDINATOR      UNIMPLEMENTED        again
 StateError                UnavailableError  BAD_STATE              INTERNAL             again
 ComputeError              UnavailableError  COMPUTE_FAILED         INTERNAL             again
+QueueFullError            UnavailableError  QUEUE_FULL             RESOURCE_EXHAUSTED   again
 """
 ROWS = [row.split() for row in CONTRACT.strip().splitlines()]
 
@@ -81,6 +84,16 @@ def test_a_family_says_whether_its_errors_are_retried_and_has_no_reason_of_its_o
 def test_every_reason_is_used_once() -> None:
     reasons = [row[2] for row in ROWS]
     assert len(set(reasons)) == len(reasons)
+
+
+def test_error_keeps_its_sentence_and_when_to_ask_again_between_processes() -> None:
+    error = QueueFullError(
+        num_waiting=9, num_own=3, max_waiting=10, max_own=3, retry_after_seconds=2.5
+    )
+    again = copy.copy(error)
+    words = "3 requests of this caller wait to be computed, 3 may. Ask again in 2 s."
+    assert (type(again), str(again)) == (QueueFullError, words)
+    assert again.retry_after_seconds == 2.5
 
 
 def test_reason_of_a_newer_version_is_a_plain_error() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -29,14 +29,15 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import OnData
-from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress, Progressed
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, SoupRecord
 
 DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, (1, 8, 8), "f" * 64)
+BY_ITSELF = Asked()
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 # What `tests.tiny:linear` has.
 THETA: Weights = {"1.weight": torch.arange(640.0).reshape(10, 64) + 1, "1.bias": torch.ones(10)}
@@ -49,6 +50,9 @@ class FakeCompute:
         answers: by a job's class: its result, an error to raise, or a function of the job.
         jobs: what was asked for, in order.
         fingerprints: of the data that it was asked for, where a job is bound to some.
+        asked: for whom each of them was.
+        known: what the cheap lane was opened with.
+        warmed: whether the cheap lane was started.
         stopped: whether it was ended.
     """
 
@@ -56,24 +60,29 @@ class FakeCompute:
         self.answers: dict[type, object] = dict(answers or {})
         self.jobs: list[Any] = []
         self.fingerprints: list[str] = []
-        self.stopped = False
+        self.asked: list[Asked] = []
+        self.known: object = None
+        self.warmed = self.stopped = False
 
     @property
-    def process(self) -> ComputeProcess:
+    def queue(self) -> ComputeQueue:
         """Itself, as those see it who have jobs."""
-        return cast("ComputeProcess", cast("Any", self))
+        return cast("ComputeQueue", cast("Any", self))
 
     @property
     def kinds(self) -> list[str]:
         """The names of the jobs' classes."""
         return [type(job).__name__ for job in self.jobs]
 
-    async def run(self, job: Any, on_progress: Callable[..., object] = lambda *_: None) -> Any:
+    async def run(
+        self, job: Any, on_progress: OnProgress = lambda _: None, asked: Asked = BY_ITSELF
+    ) -> Any:
         if isinstance(job, OnData):
             self.fingerprints.append(job.fingerprint)
             job = job.job
         self.jobs.append(job)
-        on_progress("computing", 1, 2)
+        self.asked.append(asked)
+        on_progress(Progressed("computing", 1, 2))
         answer = self.answers[type(job)]
         if callable(answer):
             answer = answer(job)
@@ -81,7 +90,13 @@ class FakeCompute:
             raise answer
         return await answer if isawaitable(answer) else answer
 
-    def stop(self) -> None:
+    def open_cheap_lane(self, known: object) -> None:
+        self.known = known
+
+    def warm(self) -> None:
+        self.warmed = True
+
+    async def stop(self) -> None:
         self.stopped = True
 
 
@@ -165,7 +180,7 @@ async def opened(
 ) -> AsyncIterator[App]:
     """A coordinator's parts around a compute process that the test plays."""
     played = compute or pretraining(settings.state_dir)
-    async with open_app(settings, make_compute=lambda *_: played.process) as app:
+    async with open_app(settings, make_compute=lambda *_: played.queue) as app:
         yield app
 
 

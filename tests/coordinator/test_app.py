@@ -27,6 +27,7 @@ from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.messages import Asked, Cost
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
@@ -91,6 +92,35 @@ async def test_run_goes_from_its_request_to_its_soup(tmp_path: Path) -> None:
     assert compute.kinds == kinds
 
 
+async def test_what_cheap_subsets_need_is_there_before_a_run_is_ready(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        assert compute.known == DATA.known
+        assert not compute.warmed
+        run = await app.requests.create("q", "mine", NOTHING)
+        await until(app, run.run_id, is_training)
+        assert compute.warmed
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute):
+        assert compute.warmed
+
+
+async def test_jobs_of_a_run_are_asked_for_by_it_and_those_of_a_trainer_by_its_callers(
+    tmp_path: Path,
+) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    async with opened(settings, compute) as app:
+        await complete(app)
+        run_id = app.store.find("mine").run_id
+        assert compute.asked[1:] == [Asked(run_id)] * 3
+        await app.subsets.get(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
+        asked = compute.asked[-1]
+    assert (asked.run, asked.cost) == (run_id, Cost.LABELS)
+    assert asked.callers is not None
+
+
 async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     async with opened(settings) as app:
@@ -144,7 +174,7 @@ QUERY = SubsetQuery(
 
 async def ask(app: App) -> str:
     """The digest of the run's subset."""
-    return (await app.subsets.get(QUERY, lambda *_: None)).subset.digest
+    return (await app.subsets.get(QUERY, lambda _: None, "caller")).subset.digest
 
 
 async def test_subset_that_is_being_computed_is_given_up_when_the_app_is_left(
@@ -179,12 +209,12 @@ async def test_coordinator_of_other_data_gives_a_run_s_stored_subsets_and_comput
     compute.answers[DescribeData] = OTHER
     async with opened(settings, compute) as app:
         # A tenth of its own data, which has more examples.
-        stored = (await app.subsets.get(QUERY, lambda *_: None)).subset
+        stored = (await app.subsets.get(QUERY, lambda _: None, "caller")).subset
         assert (stored.digest, stored.fingerprint) == (before, DATA.fingerprint)
         with pytest.raises(OtherDataError) as refused:
-            await app.subsets.get(replace(QUERY, fraction=0.2), lambda *_: None)
+            await app.subsets.get(replace(QUERY, fraction=0.2), lambda _: None, "caller")
         with pytest.raises(OtherDataError, match=r"run's own data, or leave the run out\.$"):
-            await app.diagnoses.get(DiagnosisQuery(run="mine"), lambda *_: None)
+            await app.diagnoses.get(DiagnosisQuery(run="mine"), lambda _: None, "caller")
     assert f"fingerprint {DATA.fingerprint} (fake), this coordinator now serves other" in str(
         refused.value
     )
@@ -284,8 +314,8 @@ async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path
         async with opened(settings, compute) as app:
             if not app.store.runs():
                 await complete(app)
-            await app.diagnoses.get(DiagnosisQuery(), lambda *_: None)
-            await app.subsets.get(replace(QUERY, proxy="auto"), lambda *_: None)
+            await app.diagnoses.get(DiagnosisQuery(), lambda _: None, "caller")
+            await app.subsets.get(replace(QUERY, proxy="auto"), lambda _: None, "caller")
         kinds.append(compute.kinds[-2:])
     computed = ["DiagnoseData", "SelectSubset"]
     assert kinds == [computed, computed, ["DescribeData"]]

@@ -85,6 +85,8 @@ def test_refusals_and_reassignments_are_counted_and_logged(
         'lipt_runs{state="ready"} 1.0',
         "lipt_workers 1.0",
         "lipt_leases 0.0",
+        'lipt_queue{lane="cheap"} 0.0',
+        'lipt_queue{lane="dear"} 0.0',
     ):
         assert line in lines
     log = coordinator.text()

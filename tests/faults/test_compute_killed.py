@@ -25,7 +25,7 @@ def test_run_goes_on_when_its_stage_loses_its_process(cluster: Cluster, stage: s
     with cluster.client() as client:
         run = client.start_run(RUN)
         coordinator.wait_for(f": {stage}")
-        assert coordinator.kill_computing() == 1
+        assert coordinator.kill_computing() >= 1  # the cheap lane may be there as well
         final = client.wait(run.run_id)
         assert final.state is RunState.READY, final.message
         assert [learner.attempts for learner in final.learners] == [1, 1, 1]

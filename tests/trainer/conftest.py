@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import any_pb2
+from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -41,11 +41,15 @@ class Refusal:
     code: grpc.StatusCode
     reason: str
     message: str
+    retry_after_seconds: float = 0.0
 
     def abort(self, context: grpc.ServicerContext) -> None:
-        detail = any_pb2.Any()
-        detail.Pack(error_details_pb2.ErrorInfo(reason=self.reason, domain="lipt"))
-        status = status_pb2.Status(code=self.code.value[0], message=self.message, details=[detail])
+        info, retry = any_pb2.Any(), any_pb2.Any()
+        info.Pack(error_details_pb2.ErrorInfo(reason=self.reason, domain="lipt"))
+        delay = duration_pb2.Duration(nanos=round(1e9 * self.retry_after_seconds))
+        retry.Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+        status = status_pb2.Status(code=self.code.value[0], message=self.message)
+        status.details.extend([info, retry] if self.retry_after_seconds else [info])
         context.abort_with_status(rpc_status.to_status(status))
 
 

@@ -52,7 +52,7 @@ class Client(AbstractContextManager["Client"]):
     Args:
         address: `host:port` of the coordinator.
         tls: certificates, or None for a connection in the clear.
-        reconnect_seconds: how long a stream that broke is tried again.
+        reconnect_seconds: how long a stream that broke, or was put off, is tried again.
 
     Raises:
         ConfigError: `address` is not host:port.
@@ -224,6 +224,8 @@ class Client(AbstractContextManager["Client"]):
             SubsetError: what arrived is not what was announced.
             WeightsError: `weights` is not safetensors, or another model's.
             FeaturesError: `features` is not safetensors, or does not fit the data set.
+            QueueFullError: the coordinator had too much to do for longer than
+                `reconnect_seconds`.
         """
         request = subset_request(
             run,
@@ -246,7 +248,7 @@ class Client(AbstractContextManager["Client"]):
             request,
             on_progress,
             previous=previous,
-            reconnection=Reconnection(self._reconnect_seconds),
+            reconnection=self._reconnection(on_progress),
         )
         if proxy is not None and "proxy" not in subset.manifest:
             raise ProxyError(
@@ -290,7 +292,7 @@ class Client(AbstractContextManager["Client"]):
             self._connection,
             request,
             on_progress,
-            reconnection=Reconnection(self._reconnect_seconds),
+            reconnection=self._reconnection(on_progress),
         )
 
     def strategies(self) -> list[StrategyView]:
@@ -365,6 +367,13 @@ class Client(AbstractContextManager["Client"]):
             )
             place(part, target)
         return BlobView(**asdict(name))
+
+    def _reconnection(self, on_progress: Callable[[ProgressView], None] | None) -> Reconnection:
+        def on_pause(why: str) -> None:
+            if on_progress:
+                on_progress(ProgressView(why, 0, 0))
+
+        return Reconnection(self._reconnect_seconds, on_pause=on_pause)
 
     def _find_weights(self, run: str, kind: str) -> BlobName:
         if kind not in set(WeightsKind):

@@ -9,10 +9,10 @@ from typing import Any
 
 from lipt.common.blobs.messages import blob_from_proto
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.errors import DiagnosisError, UnreachableError
+from lipt.common.errors import DiagnosisError
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
-from lipt.trainer.connection.reconnection import Reconnection
+from lipt.trainer.connection.reconnection import INTERRUPTIONS, Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.reading import max_file_bytes, read_diagnosis
 from lipt.trainer.views import ProgressView
@@ -41,6 +41,7 @@ def fetch_diagnosis(
 
     Raises:
         UnreachableError: the coordinator stayed away too long.
+        QueueFullError: it had too much to do for too long.
         DiagnosisError: there is no description, or the file is not what it says.
     """
     description = _describe(connection, request, on_progress, reconnection)
@@ -78,7 +79,7 @@ def _describe(
             # Closed here: the stream holds the channel until it has ended.
             with closing(responses):
                 return _receive(reconnection.heard(responses), on_progress)
-        except UnreachableError as error:
+        except INTERRUPTIONS as error:
             reconnection.pause(error)
 
 

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from lipt.common.errors import InvalidRequestError, SubsetError, UnreachableError
+from lipt.common.errors import InvalidRequestError, SubsetError
 from lipt.common.subsets.difference import Difference, Examples, apply_difference
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
-from lipt.trainer.connection.reconnection import Reconnection
+from lipt.trainer.connection.reconnection import INTERRUPTIONS, Reconnection
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import ProgressView
 from lipt.v1 import subset_pb2
@@ -82,6 +82,7 @@ def fetch_subset(
 
     Raises:
         UnreachableError: the coordinator stayed away too long.
+        QueueFullError: it had too much to do for too long.
         InvalidRequestError: the coordinator does not know presets, or choices without labels,
             and one was asked for.
         SubsetError: examples before their description, more or fewer than it
@@ -99,7 +100,7 @@ def fetch_subset(
                 _require_preset(subset, request.preset)
                 _require_labels(subset, request.labels)
                 return subset
-        except UnreachableError as error:
+        except INTERRUPTIONS as error:
             reconnection.pause(error)
 
 

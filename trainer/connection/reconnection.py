@@ -1,4 +1,4 @@
-"""Reconnection: how long a stream that broke is opened again, and after which pauses."""
+"""Reconnection: how long a stream that broke, or was put off, is opened again, and how soon."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from lipt.common.backoff import Backoff
-from lipt.common.errors import ForkedError, UnreachableError
+from lipt.common.errors import ForkedError, QueueFullError, UnreachableError
 
 MessageT = TypeVar("MessageT")
+
+# What is asked again, after a pause.
+INTERRUPTIONS = (UnreachableError, QueueFullError)
 
 _BACKOFF = Backoff(first_seconds=0.2, max_seconds=5.0)
 
@@ -18,17 +21,27 @@ class Reconnection:
     """Bounds the attempts at one stream, which begin anew with every message.
 
     A coordinator that never answered is not waited for: its address is more
-    likely to be wrong than its process to be restarting.
+    likely to be wrong than its process to be restarting. One that has too much to do
+    says when to ask again.
     """
 
     def __init__(
         self,
         limit_seconds: float,
         *,
+        on_pause: Callable[[str], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._limit_seconds = limit_seconds
+        """Allow for interruptions of so many seconds.
+
+        Args:
+            limit_seconds: the longest one.
+            on_pause: told in words why there is a pause, and how long it is.
+            clock: seconds.
+            sleep: waits so many seconds.
+        """
+        self._limit_seconds, self._on_pause = limit_seconds, on_pause
         self._clock, self._sleep = clock, sleep
         self._connected = False
         self._num_failures, self._since = 0, 0.0
@@ -40,17 +53,22 @@ class Reconnection:
             self._num_failures = 0
             yield message
 
-    def pause(self, error: UnreachableError) -> None:
+    def pause(self, error: UnreachableError | QueueFullError) -> None:
         """Wait before the next attempt; not at all where this process has cut the stream.
 
         Raises:
-            UnreachableError: `error` itself, when there is no point in another attempt.
+            UnreachableError, QueueFullError: `error` itself, when there is no point in another
+                attempt.
         """
         if isinstance(error, ForkedError):
             return
         if not self._num_failures:
             self._since = self._clock()
         self._num_failures += 1
-        if not self._connected or self._clock() - self._since >= self._limit_seconds:
+        answered = self._connected or isinstance(error, QueueFullError)
+        if not answered or self._clock() - self._since >= self._limit_seconds:
             raise error
-        self._sleep(_BACKOFF.pause_seconds(self._num_failures))
+        asked = error.retry_after_seconds or 0.0
+        seconds = max(_BACKOFF.pause_seconds(self._num_failures), asked)
+        self._on_pause(f"{error.problem}; asking again in {seconds:.1f} s")
+        self._sleep(seconds)

@@ -7,8 +7,9 @@ MakeSoup                              committed learners -> theta_p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from lipt.common.blobs.name import BlobName
@@ -22,6 +23,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import specs_of
+from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.pretraining.evaluation import Evaluator
 from lipt.coordinator.pretraining.initialization import initialize
@@ -42,6 +44,19 @@ class DataDescription:
     fingerprint: str
     # The sampled one as well, which older runs may be bound to; empty where that is the former.
     sampled_fingerprint: str = ""
+    # Little-endian int32: for the lane that opens no data set.
+    labels: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def known(self) -> KnownData:
+        """What cheap jobs are given of it."""
+        return KnownData(
+            self.source,
+            self.class_names,
+            self.image_shape,
+            self.fingerprints,
+            self.labels,
+        )
 
     @property
     def num_examples(self) -> int:
@@ -68,6 +83,7 @@ class DescribeData:
         dataset = context.dataset
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         full = context.settings.dataset.fingerprint is FingerprintKind.FULL
+        labels_N: np.ndarray = dataset.labels_N.numpy()
         return DataDescription(
             source=dataset.source,
             class_names=dataset.class_names,
@@ -75,6 +91,7 @@ class DescribeData:
             image_shape=dataset.image_shape,
             fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
             sampled_fingerprint=dataset.fingerprint if full else "",
+            labels=labels_N.astype("<i4").tobytes(),
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
@@ -20,6 +21,7 @@ from lipt.coordinator.compute.jobs.copies import copies_of
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import Facts, proxied_features, proxied_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
+from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
 from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
@@ -74,6 +76,16 @@ class SelectSubset:
     # `none` where no label may enter the choice.
     labels: Labels | None = None
 
+    @property
+    def cost(self) -> Cost:
+        """Whether it is done in a moment, where its signals are kept."""
+        strategy = find_strategy(self.strategy)
+        large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
+        if large or not strategy.is_linear:
+            return Cost.DEAR
+        needs = strategy.needs_for(strategy.parse_options(dict(self.options)))
+        return Cost.SIGNALS if needs or self.features is not None else Cost.LABELS
+
     def run(self, context: Context) -> Selected:
         """Compute, select and store."""
         strategy = find_strategy(self.strategy)
@@ -81,10 +93,12 @@ class SelectSubset:
         find_signals = self._signals if self.labels is None else self._unlabelled
         signals, facts = find_signals(context, set(strategy.needs_for(options)))
         context.report(f"selecting by {self.strategy}", 0, 1)
+        # What is drawn from labels alone is the same everywhere: no device has to be woken up.
+        device = torch.device("cpu") if self.cost is Cost.LABELS else context.device
         with pinned_kernels(self.config.evaluation_threads):
             chosen = select(
                 strategy,
-                place(signals, context.device),
+                place(signals, device),
                 self.budget,
                 balanced=self.balanced,
                 seed=derive_seed(self.config.seed, "selection"),
@@ -100,7 +114,7 @@ class SelectSubset:
         blob = context.blobs.put_bytes(indices_K.tobytes() + weights_K.tobytes())
         return Selected(
             blob,
-            device_name(context.device),
+            device_name(device),
             num_examples=len(indices_K),
             stopped_early=chosen.stopped_early,
             findings=chosen.findings,

@@ -25,14 +25,16 @@ class DiagnoseResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[DiagnosisProgress, _Mapping]] = ..., diagnosis: _Optional[_Union[DiagnosisDescription, _Mapping]] = ...) -> None: ...
 
 class DiagnosisProgress(_message.Message):
-    __slots__ = ("activity", "done", "total")
+    __slots__ = ("activity", "done", "total", "ahead")
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     activity: str
     done: int
     total: int
-    def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
+    ahead: int
+    def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class DiagnosisDescription(_message.Message):
     __slots__ = ("file", "fingerprint", "num_examples", "run_id", "proxy", "manifest_json")

@@ -97,14 +97,16 @@ class Run(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., revision: _Optional[int] = ..., config: _Optional[_Union[_config_pb2.RunConfig, _Mapping]] = ..., learners: _Optional[_Iterable[_Union[Learner, _Mapping]]] = ..., message: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fingerprint: _Optional[str] = ..., soup: _Optional[_Union[SoupReport, _Mapping]] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ..., initial_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., pretrained_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., waiting: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("activity", "done", "total")
+    __slots__ = ("activity", "done", "total", "ahead")
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     activity: str
     done: int
     total: int
-    def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
+    ahead: int
+    def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class Learner(_message.Message):
     __slots__ = ("index", "state", "density", "attempts", "worker_name", "device", "step", "loss", "result", "train_seconds", "message", "ingredient")

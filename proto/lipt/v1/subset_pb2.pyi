@@ -58,14 +58,16 @@ class GetSubsetResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[SubsetProgress, _Mapping]] = ..., subset: _Optional[_Union[Subset, _Mapping]] = ..., examples: _Optional[_Union[SubsetExamples, _Mapping]] = ..., difference: _Optional[_Union[SubsetDifference, _Mapping]] = ...) -> None: ...
 
 class SubsetProgress(_message.Message):
-    __slots__ = ("activity", "done", "total")
+    __slots__ = ("activity", "done", "total", "ahead")
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     activity: str
     done: int
     total: int
-    def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
+    ahead: int
+    def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class Subset(_message.Message):
     __slots__ = ("run_id", "strategy", "num_examples", "balanced", "fingerprint", "digest", "weights_sha256", "manifest_json", "kept", "difference_to")

@@ -7,10 +7,13 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 
 from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
+    QueueFullError,
     UnknownRunError,
     UnreachableError,
     error_class,
@@ -75,6 +78,24 @@ async def test_every_error_arrives_as_its_own_class(
     assert type(error) is cls
     assert str(error) == "weights of 3 tensors; give 4"
     assert caught.value.code() is cls.code  # type: ignore[attr-defined]
+
+
+async def test_error_arrives_with_the_time_after_which_to_ask_again(
+    servicer: tuple[Raising, str],
+) -> None:
+    servicer[0].error = revive(QueueFullError, "it is full.", 2.5)
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.to_thread(get_run, servicer[1])
+    assert from_rpc_error(caught.value).retry_after_seconds == 2.5
+    status = rpc_status.from_call(caught.value)  # type: ignore[arg-type]
+    assert status is not None
+    retry = error_details_pb2.RetryInfo()
+    assert any(detail.Unpack(retry) for detail in status.details)
+    assert retry.retry_delay.ToMilliseconds() == 2500
+    servicer[0].error = UnknownRunError("there is none.")
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.to_thread(get_run, servicer[1])
+    assert from_rpc_error(caught.value).retry_after_seconds is None
 
 
 async def test_unforeseen_error_gets_a_number_and_keeps_its_secret(

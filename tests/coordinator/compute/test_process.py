@@ -4,14 +4,18 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from lipt.common.errors import BudgetError, ComputeError
 from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.messages import DroppedError, Progressed
 from lipt.coordinator.compute.process import ComputeProcess
 from tests.digits import digits_settings
 
@@ -56,11 +60,20 @@ class Die:
 
 @dataclass(frozen=True)
 class HangAfterSaying:
-    path: Path
-
     def run(self, context: Context) -> None:
         context.report("hanging", 0, 1)
         signal.pause()
+
+
+@dataclass(frozen=True)
+class GoOnSaying:
+    """Is never done, and says so; no `except Exception` of a job keeps it from being given up."""
+
+    def run(self, context: Context) -> None:
+        while True:
+            with suppress(Exception):
+                context.report("working", 0, 0)
+            Event().wait(0.01)
 
 
 @pytest.fixture
@@ -70,17 +83,19 @@ def events() -> Events:
 
 @pytest.fixture
 async def compute(tmp_path: Path, events: Events) -> AsyncIterator[ComputeProcess]:
-    process = ComputeProcess(digits_settings(tmp_path), events)
+    process = ComputeProcess(partial(Context, digits_settings(tmp_path)), events)
     yield process
     process.stop()
+    with pytest.raises(ComputeError, match="the coordinator is stopping"):
+        await process.run(Square(1))
 
 
 async def test_job_runs_in_a_process_of_its_own_that_stays(compute: ComputeProcess) -> None:
-    said: list[tuple[str, int, int]] = []
-    first, pid = await compute.run(Square(3), lambda *progress: said.append(progress))
+    said: list[Progressed] = []
+    first, pid = await compute.run(Square(3), said.append)
     second, same = await compute.run(Square(4))
     assert (first, second) == (9, 16)
-    assert said == [("squaring", 1, 2)]
+    assert said == [Progressed("squaring", 1, 2)]
     assert pid == same != os.getpid()
 
 
@@ -119,10 +134,10 @@ async def test_job_that_kills_its_child_each_time_is_an_error_and_the_next_has_a
 
 
 async def test_no_child_is_started_once_it_is_stopped(
-    compute: ComputeProcess, events: Events, tmp_path: Path
+    compute: ComputeProcess, events: Events
 ) -> None:
     hanging = asyncio.Event()
-    job = asyncio.create_task(compute.run(HangAfterSaying(tmp_path), lambda *_: hanging.set()))
+    job = asyncio.create_task(compute.run(HangAfterSaying(), lambda _: hanging.set()))
     await hanging.wait()
     compute.stop()
     with pytest.raises(ComputeError, match="attempt 1 of 3"):
@@ -131,25 +146,58 @@ async def test_no_child_is_started_once_it_is_stopped(
     assert compute._child is None
 
 
-async def test_cancelled_job_gives_way_to_the_next(compute: ComputeProcess, tmp_path: Path) -> None:
-    for value in (6, 7, 8):
+async def test_cancelled_job_leaves_no_child_behind(compute: ComputeProcess) -> None:
+    for value in (6, 7):
         hanging = asyncio.Event()
-        said = hanging.set
-        task = asyncio.create_task(
-            compute.run(HangAfterSaying(tmp_path), lambda *_, said=said: said())
-        )
+        task = asyncio.create_task(compute.run(HangAfterSaying(), lambda _: hanging.set()))  # noqa: B023
         await hanging.wait()
-        waiting = asyncio.create_task(compute.run(Square(value)))
+        child = compute._child
         task.cancel()
-        assert (await waiting)[0] == value**2
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert child is not None
+        assert not child.is_alive()
+        assert (await compute.run(Square(value)))[0] == value**2
+
+
+async def test_dropped_job_that_says_how_far_it_is_ends_and_its_child_lives_on(
+    compute: ComputeProcess, events: Events
+) -> None:
+    _, pid = await compute.run(Square(1))
+    with pytest.raises(DroppedError):
+        await compute.run(GoOnSaying(), lambda _: compute.drop())
+    assert await compute.run(Square(3)) == (9, pid)
+    assert events.count(EventKind.RETRIED) == 0
+
+
+async def test_dropped_job_that_says_nothing_more_loses_its_child_and_is_not_done_again(
+    events: Events, tmp_path: Path
+) -> None:
+    open_context = partial(Context, digits_settings(tmp_path))
+    process = ComputeProcess(open_context, events, patience_seconds=0.05)
+    _, pid = await process.run(Square(1))
+    with pytest.raises(DroppedError):
+        await process.run(HangAfterSaying(), lambda _: process.drop())
+    square, other = await process.run(Square(3))
+    assert (square, other != pid) == (9, True)
+    assert events.count(EventKind.RETRIED) == 0
+    process.stop()
+
+
+async def test_word_that_comes_too_late_for_its_job_does_not_stop_the_next(
+    compute: ComputeProcess,
+) -> None:
+    for value in range(10):
+        # It reports once, and has most likely ended when it would hear of it.
+        with suppress(DroppedError):
+            await compute.run(Square(value), lambda _: compute.drop())
+        assert (await compute.run(Square(value)))[0] == value**2
 
 
 async def test_signals_to_the_process_group_do_not_end_a_child_that_is_still_importing(
     compute: ComputeProcess,
 ) -> None:
-    compute._started()
+    compute.start()
     child = compute._child
     assert child is not None
     assert child.pid is not None

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lipt.coordinator.compute.process import OnProgress
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc import answering as module
 from lipt.coordinator.rpc.answering import Answering
 
@@ -13,13 +13,13 @@ async def test_only_the_latest_report_is_told() -> None:
     let_go = asyncio.Event()
 
     async def answer(report: OnProgress) -> str:
-        report("first", 1, 3)
-        report("second", 2, 3)
+        report(Progressed("first", 1, 3))
+        report(Progressed("second", 2, 3))
         await let_go.wait()
         return "done"
 
     with Answering(answer) as answering:
-        assert await answering.next_report() == ("second", 2, 3)
+        assert await answering.next_report() == Progressed("second", 2, 3)
         let_go.set()
         assert await answering.next_report() is None
         assert answering.result() == "done"
@@ -29,11 +29,12 @@ async def test_silence_is_broken_by_what_was_told_last(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "_SIGN_OF_LIFE_SECONDS", 0.01)
 
     async def answer(report: OnProgress) -> None:
-        report("thinking", 0, 0)
+        report(Progressed("thinking", 0, 0))
         await asyncio.Event().wait()
 
     with Answering(answer) as answering:
-        assert [await answering.next_report() for _ in range(3)] == [("thinking", 0, 0)] * 3
+        told = [await answering.next_report() for _ in range(3)]
+    assert told == [Progressed("thinking", 0, 0)] * 3
 
 
 async def test_a_failure_is_raised_in_the_place_of_the_answer() -> None:

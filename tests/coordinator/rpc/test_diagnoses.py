@@ -10,7 +10,7 @@ import pytest
 
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
-from lipt.coordinator.compute.process import OnProgress
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.diagnoses import DiagnosisService
 from lipt.coordinator.state.records import DiagnosisRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
@@ -39,9 +39,11 @@ class FakeDiagnoses:
         self.let_go = asyncio.Event()
         self.left = asyncio.Event()
 
-    async def get(self, query: DiagnosisQuery, on_progress: OnProgress) -> DiagnosisRecord:
+    async def get(
+        self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
+    ) -> DiagnosisRecord:
         self.queries.append(query)
-        on_progress("computing", 1, 2)
+        on_progress(Progressed("computing", 1, 2, ahead=3))
         try:
             await self.let_go.wait()
         except asyncio.CancelledError:
@@ -73,7 +75,7 @@ async def test_progress_comes_first_and_then_where_the_file_is(
         run_id="latest", proxy="ridge:learners", features=blob_to_proto(features)
     )
     call = aiter(stub.Diagnose(request))
-    progress = pb.DiagnosisProgress(activity="computing", done=1, total=2)
+    progress = pb.DiagnosisProgress(activity="computing", done=1, total=2, ahead=3)
     assert await anext(call) == pb.DiagnoseResponse(progress=progress)
     diagnoses.let_go.set()
     (last,) = [response async for response in call]

@@ -11,7 +11,7 @@ import pytest
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.subsets.difference import Difference, Examples
-from lipt.coordinator.compute.process import OnProgress
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc import answering
 from lipt.coordinator.rpc.subsets import SubsetService
 from lipt.coordinator.selection.registry import STRATEGIES
@@ -43,12 +43,14 @@ class FakeSubsets:
 
     def __init__(self) -> None:
         self.queries: list[SubsetQuery] = []
+        self.callers: list[str] = []
         self.let_go = asyncio.Event()
         self.left = asyncio.Event()
 
-    async def get(self, query: SubsetQuery, on_progress: OnProgress) -> Answer:
+    async def get(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
         self.queries.append(query)
-        on_progress("computing", 1, 2)
+        self.callers.append(caller)
+        on_progress(Progressed("computing", 1, 2, ahead=3))
         try:
             await self.let_go.wait()
         except asyncio.CancelledError:
@@ -169,7 +171,7 @@ async def test_who_waits_hears_that_the_service_is_alive(
     monkeypatch.setattr(answering, "_SIGN_OF_LIFE_SECONDS", 0.01)
     call = aiter(stub.GetSubset(pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)))
     signs = [(await anext(call)).progress for _ in range(3)]
-    assert signs == [pb.SubsetProgress(activity="computing", done=1, total=2)] * 3
+    assert signs == [pb.SubsetProgress(activity="computing", done=1, total=2, ahead=3)] * 3
     subsets.let_go.set()
 
 
@@ -178,3 +180,11 @@ async def test_a_client_that_leaves_is_not_waited_for(stub: Any, subsets: FakeSu
     await anext(aiter(call))
     call.cancel()
     await subsets.left.wait()
+
+
+async def test_callers_are_told_apart_by_their_connections(stub: Any, subsets: FakeSubsets) -> None:
+    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)
+    await subsets.asked(stub, request)
+    await subsets.asked(stub, request)
+    first, second = subsets.callers
+    assert first == second != ""

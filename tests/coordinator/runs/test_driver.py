@@ -13,13 +13,13 @@ from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
-from lipt.coordinator.compute.messages import OnData
-from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress, Progressed
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import steady_clock
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import IngredientRecord, RunRecord, SoupRecord
@@ -45,14 +45,17 @@ SOUP = SoupResult(
 
 
 class ScriptedCompute:
-    """Answers every job with the next of the given answers."""
+    """Answers every job with the next of the given answers, after a wait for its turn."""
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
         self.jobs: list[object] = []
+        self.asked: list[Asked] = []
 
-    async def run(self, job: object, on_progress: object = None) -> object:
+    async def run(self, job: object, on_progress: OnProgress, asked: Asked) -> object:
         self.jobs.append(job)
+        self.asked.append(asked)
+        on_progress(Progressed("waiting for its turn", 0, 0, ahead=2))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -106,7 +109,7 @@ class Bench:
 
         return RunDriver(
             self.store,
-            cast("ComputeProcess", self.compute),
+            cast("ComputeQueue", self.compute),
             restore=self.restore,
             wall_clock=lambda: self.wall,
             deadline_clock=self.deadline_clock,
@@ -279,6 +282,43 @@ async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
     assert bench.restored == [RunState.TRAINING]
 
 
+async def test_cancelled_run_takes_along_what_is_made_again_for_it(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    given_up = asyncio.Event()
+
+    async def restore(run: RunRecord, report: object) -> None:
+        bench.looked_after.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    monkeypatch.setattr(bench, "restore", restore)
+    await bench.store.add(make_run())
+    driver = bench.driver()
+    driver.resume_all()
+    await bench.looked_after.wait()
+    await driver.cancel("r")
+    await given_up.wait()
+
+
+async def test_run_shows_how_many_are_computed_before_it(bench: Bench, make_run: MakeRun) -> None:
+    await bench.store.add(make_run(state=RunState.MERGING))
+    shown = []
+    touch = bench.store.set_activity
+
+    def note(run_id: str, activity: Activity) -> None:
+        shown.append(activity)
+        touch(run_id, activity)
+
+    bench.store.set_activity = note  # type: ignore[method-assign]
+    await bench.drive()
+    assert Activity("waiting for its turn", ahead=2) in shown
+    assert bench.compute.asked == [Asked("r")]
+
+
 async def test_what_a_run_waits_for_is_shown(bench: Bench, make_run: MakeRun) -> None:
     await bench.store.add(make_run(state=RunState.MERGING))
     bench.compute.answers = [FULL, ComputeError("gone")]
@@ -289,7 +329,7 @@ async def test_what_a_run_waits_for_is_shown(bench: Bench, make_run: MakeRun) ->
 
     driver = RunDriver(
         bench.store,
-        cast("ComputeProcess", bench.compute),
+        cast("ComputeQueue", bench.compute),
         restore=bench.restore,
         wall_clock=lambda: 0.0,
         sleep=note,
@@ -384,7 +424,7 @@ async def test_inputs_that_cannot_be_restored_on_other_data_hold_the_run_in_trai
 
     driver = RunDriver(
         bench.store,
-        cast("ComputeProcess", bench.compute),
+        cast("ComputeQueue", bench.compute),
         restore=restore,
         wall_clock=lambda: 0.0,
         sleep=pause,

@@ -16,6 +16,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
+from lipt.coordinator.compute.messages import Asked
 from lipt.coordinator.runs.repair import restore_inputs, restore_pretrained_weights
 from lipt.coordinator.state.records import RunRecord, SoupRecord
 from tests.coordinator.fakes import FakeCompute
@@ -54,7 +55,7 @@ def run(make_run: Callable[..., RunRecord], blobs: BlobStore) -> RunRecord:
 
 
 async def restore(run: RunRecord, blobs: BlobStore, compute: FakeCompute) -> None:
-    await restore_pretrained_weights(run, blobs, compute.process, lambda *_: None)
+    await restore_pretrained_weights(run, blobs, compute.queue, lambda _: None, Asked(run.run_id))
 
 
 async def test_whole_weights_are_left_alone(run: RunRecord, blobs: BlobStore) -> None:
@@ -101,7 +102,7 @@ async def made_again(run: RunRecord, blobs: BlobStore, theta: bytes = THETA) -> 
             CutShards: lambda _: [blobs.put_bytes(content) for content in SHARDS],
         }
     )
-    await restore_inputs(run, blobs, compute.process, lambda *_: None)
+    await restore_inputs(run, blobs, compute.queue, lambda _: None)
     return compute.kinds
 
 

@@ -251,6 +251,9 @@ def test_run_under_way_says_how_far_it_is_and_how_to_follow_it(make_run: MakeRun
     assert how_far(merging, Activity("merging learners", 2, 3)) == (
         "run name-r is merging (merging learners, 2 of 3). Follow it with: lipt run watch name-r"
     )
+    assert "(waiting for its turn, 3 ahead)" in how_far(
+        merging, Activity("waiting for its turn", ahead=3)
+    )
     pending = make_run(state=RunState.PENDING)
     assert "run name-r is pending. " in how_far(pending, Activity())
 

@@ -32,6 +32,14 @@ def test_entries_describe_their_functions(strategy: Strategy) -> None:
         )
 
 
+def test_strategies_of_one_look_at_every_example_are_known() -> None:
+    linear = {name for name, strategy in STRATEGIES.items() if strategy.is_linear}
+    assert linear == {
+        *("uniform", "uniform_per_class", "el2n", "grand", "entropy", "margin"),
+        *("least_confidence", "moderate", "ccs", "forgetting", "aum", "dual", "disagreement"),
+    }
+
+
 @pytest.mark.parametrize("strategy", ALL)
 def test_every_option_says_what_it_is(strategy: Strategy) -> None:
     for option in strategy.options:

@@ -43,15 +43,16 @@ class World:
             self.store,
             self.database,
             self.blobs,
-            self.compute.process,
+            self.compute.queue,
             DATA,
             defaults=RunConfig(model="resnet8"),
             wall_clock=lambda: 1.0,
+            linger_seconds=60.0,
             backbone=backbone,
         )
 
     async def ask(self, **query: Any) -> DiagnosisRecord:
-        return await self.diagnoses.get(DiagnosisQuery(**query), lambda *_: None)
+        return await self.diagnoses.get(DiagnosisQuery(**query), lambda _: None, "caller")
 
     @property
     def questions(self) -> list[Any]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -20,18 +21,27 @@ from lipt.common.errors import (
 )
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets.difference import Examples
+from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.state.records import RunRecord, SoupRecord, SubsetRecord
 from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.coordinator.subsets.service import Answer, Subsets
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
 THETA_P = b"theta_p"
+SOUP = SoupRecord(
+    initial_accuracy=0.1,
+    mean_learner_accuracy=0.5,
+    best_learner_accuracy=0.5,
+    soup_accuracy=0.5,
+    num_kept=1,
+    num_validation_examples=10,
+)
 HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
 
 
@@ -54,9 +64,10 @@ class World:
             self.store,
             self.database,
             self.blobs,
-            self.compute.process,
+            self.compute.queue,
             DATA,
             wall_clock=lambda: 1.0,
+            linger_seconds=60.0,
             backbone=backbone,
         )
 
@@ -77,7 +88,7 @@ class World:
             options={},
             weights=None,
         )
-        return await self.subsets.get(replace(wanted, **query), lambda *_: None)
+        return await self.subsets.get(replace(wanted, **query), lambda _: None, "caller")
 
     def upload(self, content: bytes) -> BlobName:
         return self.blobs.put_bytes(content)
@@ -127,6 +138,30 @@ async def test_a_subset_of_nothing_at_all_can_be_read(world: World) -> None:
     subset = (await world.ask(budget=1)).subset
     assert subset.num_examples == 0
     assert list((await world.subsets.sending(subset, "")).parts()) == []
+
+
+async def test_labels_do_not_wait_for_theta_p_to_be_made_again(world: World) -> None:
+    world.blobs.path(BlobName.of(THETA_P)).unlink()
+    await world.ask(strategy="uniform")
+    assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_theta_p_is_made_again_once_for_all_who_ask(world: World) -> None:
+    world.blobs.put_bytes(b"theta*")
+    world.blobs.path(BlobName.of(THETA_P)).unlink()
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    async def merge(job: MakeSoup) -> SoupResult:
+        begun.set()
+        await let_go.wait()
+        return SoupResult(world.blobs.put_bytes(THETA_P), SOUP, {})
+
+    world.compute.answers[MakeSoup] = merge
+    asking = [asyncio.create_task(world.ask(budget=budget)) for budget in (10, 11)]
+    await begun.wait()
+    let_go.set()
+    await asyncio.gather(*asking)
+    assert sorted(world.compute.kinds) == ["MakeSoup", "SelectSubset", "SelectSubset"]
 
 
 async def test_features_are_part_of_what_is_asked(world: World) -> None:

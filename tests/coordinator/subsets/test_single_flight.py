@@ -5,84 +5,224 @@ import asyncio
 import pytest
 
 from lipt.common.errors import BudgetError
-from lipt.coordinator.compute.process import OnProgress
-from lipt.coordinator.subsets.single_flight import SingleFlight
+from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 
-Reports = list[tuple[str, int, int]]
+LINGER_SECONDS = 10.0
+WAITING, HALF, DONE = (
+    Progressed("waiting", 0, 0, ahead=3),
+    Progressed("working", 1, 2),
+    Progressed("working", 2, 2),
+)
 
 
 class Work:
     """Reports once, waits to be let go, and answers with how often it was begun."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: Progressed = HALF) -> None:
         self.begun = 0
-        self.reported = asyncio.Event()
-        self.let_go = asyncio.Event()
+        self.reported, self.let_go, self.given_up = asyncio.Event(), asyncio.Event(), 0
+        self._first = first
 
-    async def __call__(self, report: OnProgress) -> int:
+    async def __call__(self, report: OnProgress, callers: Callers) -> int:
         self.begun += 1
-        report("working", 1, 2)
+        self.report, self.callers = report, callers
+        report(self._first)
         self.reported.set()
-        await self.let_go.wait()
-        report("working", 2, 2)
+        try:
+            await self.let_go.wait()
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        report(DONE)
         return self.begun
 
 
-def ask(flights: SingleFlight, key: str, work: Work) -> tuple[asyncio.Task[int], Reports]:
-    reports: Reports = []
-    run = flights.run(key, work, lambda *report: reports.append(report))
+class Naps:
+    """Pauses that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.over = asyncio.Event()
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        await self.over.wait()
+
+
+@pytest.fixture
+def naps() -> Naps:
+    return Naps()
+
+
+@pytest.fixture
+def flights(naps: Naps) -> SingleFlight:
+    return SingleFlight(linger_seconds=LINGER_SECONDS, sleep=naps)
+
+
+def ask(
+    flights: SingleFlight, work: Work, key: str = "a", caller: str = "me"
+) -> tuple[asyncio.Task[int], list[Progressed]]:
+    reports: list[Progressed] = []
+    run = flights.run(key, work, reports.append, lambda: frozenset({caller}))
     return asyncio.create_task(run), reports
 
 
-async def test_all_who_ask_for_one_key_wait_for_one_computation() -> None:
-    flights, work = SingleFlight(), Work()
-    asking = [ask(flights, key, work) for key in ("a", "a", "b")]
+async def leave(*asking: tuple[asyncio.Task[int], list[Progressed]]) -> None:
+    for task, _ in asking:
+        task.cancel()
+    await asyncio.wait({task for task, _ in asking})
+    await settled()
+
+
+async def settled() -> None:
+    """All that can go on has done so."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_all_who_ask_for_one_key_wait_for_one_computation(flights: SingleFlight) -> None:
+    work = Work()
+    asking = [ask(flights, work, key) for key in ("a", "a", "b")]
     await work.reported.wait()
-    late, heard = ask(flights, "a", work)
-    await asyncio.sleep(0)  # it joins
-    assert heard == [("working", 1, 2)]
+    late, heard = ask(flights, work, "a")
+    await settled()
+    assert heard == [HALF]
     work.let_go.set()
     assert await late == await asking[0][0] == await asking[1][0]
-    assert heard == asking[0][1] == [("working", 1, 2), ("working", 2, 2)]
+    assert heard == asking[0][1] == [HALF, DONE]
     await asking[2][0]
     assert work.begun == 2
 
 
-async def test_what_nobody_waits_for_goes_on_and_what_has_ended_begins_anew() -> None:
-    flights, work = SingleFlight(), Work()
-    leaving, reports = ask(flights, "a", work)
+async def test_it_is_known_who_waits_as_they_come_and_go(flights: SingleFlight) -> None:
+    work = Work()
+    first, _second = ask(flights, work, caller="one"), ask(flights, work, caller="two")
     await work.reported.wait()
-    leaving.cancel()
-    await asyncio.wait({leaving})
+    assert work.callers() == {"one", "two"}
+    await leave(first)
+    assert work.callers() == {"two"}
     work.let_go.set()
-    assert await ask(flights, "a", work)[0] == 1
-    assert reports == [("working", 1, 2)]
-    await asyncio.sleep(0)  # callbacks of the end are called
-    assert await ask(flights, "a", work)[0] == 2
 
 
-async def test_a_failure_reaches_everybody_and_is_not_kept() -> None:
-    flights, calls = SingleFlight(), []
+async def test_what_waits_for_its_turn_is_given_up_with_the_last_who_waits_for_it(
+    flights: SingleFlight, naps: Naps
+) -> None:
+    work = Work(WAITING)
+    first, second = ask(flights, work), ask(flights, work)
+    await work.reported.wait()
+    await leave(first)
+    assert work.given_up == 0
+    await leave(second)
+    assert work.given_up == 1
+    assert naps.seconds == []
+    # Whoever asks for it again begins anew.
+    work.let_go.set()
+    assert await ask(flights, work)[0] == 2
 
-    async def fail(report: OnProgress) -> int:
+
+async def test_who_asks_again_at_once_does_not_get_what_is_being_given_up(
+    flights: SingleFlight,
+) -> None:
+    work = Work(WAITING)
+    leaving = ask(flights, work)
+    await work.reported.wait()
+    leaving[0].cancel()
+    again = ask(flights, work)
+    work.let_go.set()
+    assert await again[0] == 2
+
+
+async def test_what_has_begun_goes_on_for_a_while_and_is_given_up_then(
+    flights: SingleFlight, naps: Naps
+) -> None:
+    work = Work()
+    leaving = ask(flights, work)
+    await work.reported.wait()
+    await leave(leaving)
+    assert (work.given_up, naps.seconds) == (0, [LINGER_SECONDS])
+    naps.over.set()
+    await settled()
+    assert work.given_up == 1
+
+
+async def test_who_comes_back_in_time_finds_what_is_computed(
+    flights: SingleFlight, naps: Naps
+) -> None:
+    work = Work()
+    leaving = ask(flights, work)
+    await work.reported.wait()
+    await leave(leaving)
+    back, heard = ask(flights, work)
+    await settled()
+    naps.over.set()
+    work.let_go.set()
+    assert await back == 1
+    assert heard == [HALF, DONE]
+    assert (work.begun, work.given_up) == (1, 0)
+
+
+async def test_the_while_begins_anew_with_each_who_leaves(
+    flights: SingleFlight, naps: Naps
+) -> None:
+    work = Work()
+    for _ in range(2):
+        leaving = ask(flights, work)
+        await work.reported.wait()
+        await settled()
+        await leave(leaving)
+    assert naps.seconds == [LINGER_SECONDS] * 2
+    naps.over.set()
+    await settled()
+    assert (work.begun, work.given_up) == (1, 1)
+
+
+async def test_what_has_begun_and_has_to_wait_again_is_given_up_at_once(
+    flights: SingleFlight,
+) -> None:
+    work = Work()
+    leaving = ask(flights, work)
+    await work.reported.wait()
+    await leave(leaving)
+    work.report(WAITING)
+    await settled()
+    assert work.given_up == 1
+
+
+async def test_what_ends_when_nobody_waits_any_more_begins_anew(flights: SingleFlight) -> None:
+    work = Work()
+    leaving = ask(flights, work)
+    await work.reported.wait()
+    await leave(leaving)
+    work.let_go.set()
+    await settled()
+    assert await ask(flights, work)[0] == 2
+
+
+async def test_a_failure_reaches_everybody_and_is_not_kept(flights: SingleFlight) -> None:
+    calls = []
+
+    async def fail(report: OnProgress, callers: Callers) -> int:
         calls.append(1)
         await asyncio.sleep(0)
         raise BudgetError("budget 0 is outside 1..10.")
 
-    async def ask() -> int:
-        return await flights.run("a", fail, lambda *_: None)
+    async def failing() -> int:
+        return await flights.run("a", fail, lambda _: None, lambda: frozenset({"me"}))
 
-    outcomes = await asyncio.gather(ask(), ask(), return_exceptions=True)
+    outcomes = await asyncio.gather(failing(), failing(), return_exceptions=True)
     assert all(isinstance(error, BudgetError) for error in outcomes)
     with pytest.raises(BudgetError):
-        await ask()
+        await failing()
     assert len(calls) == 2
 
 
-async def test_stopping_ends_what_is_computed() -> None:
-    flights, work = SingleFlight(), Work()
-    waiting, _ = ask(flights, "a", work)
+async def test_stopping_ends_what_is_computed_and_what_lingers(flights: SingleFlight) -> None:
+    work, other = Work(), Work()
+    waiting, leaving = ask(flights, work), ask(flights, other, "b")
     await work.reported.wait()
+    await leave(leaving)
     await flights.stop()
     with pytest.raises(asyncio.CancelledError):
-        await waiting
+        await waiting[0]
+    assert work.given_up == other.given_up == 1

@@ -270,3 +270,18 @@ def test_what_is_no_features_is_never_sent(
     with pytest.raises(FeaturesError, match=words):
         client.subset(fraction=0.1, features=features)
     assert fake.requests == []
+
+
+def test_a_full_queue_is_told_and_asked_again(fake: Any, client: Client, refusal: Any) -> None:
+    full = refusal(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", "9 requests wait. Ask again.", 0.25
+    )
+    waiting = subset_pb2.SubsetProgress(activity="waiting for its turn", ahead=3)
+    fake.subset_scripts = [[full], [subset_pb2.GetSubsetResponse(progress=waiting), *whole()]]
+    seen: list[ProgressView] = []
+    assert client.subset(budget=3, on_progress=seen.append).indices.tolist() == INDICES
+    assert [str(progress) for progress in seen[:2]] == [
+        "9 requests wait; asking again in 0.2 s",
+        "waiting for its turn, 3 ahead",
+    ]
+    assert len(fake.requests) == 2

@@ -93,6 +93,9 @@ def test_a_state_says_what_is_done_in_it() -> None:
     assert state_line(merging) == "run demo: merging, greedy soup 3/10"
     unknown = made_up_run(state=RunState.INITIALIZING, progress=ProgressView("training", 0, 0))
     assert state_line(unknown) == "run demo: initializing, training"
+    waiting = ProgressView("waiting for its turn", 0, 0, ahead=3)
+    line = state_line(made_up_run(state=RunState.INITIALIZING, progress=waiting))
+    assert line == "run demo: initializing, waiting for its turn, 3 ahead"
     failed = made_up_run(state=RunState.FAILED, message="no learner arrived.")
     assert state_line(failed) == "run demo: failed: no learner arrived."
     assert state_line(made_up_run(name="", state=RunState.PENDING)) == "run r-1: pending"

@@ -1,0 +1,121 @@
+"""Cheap context: labels and what is kept on disk, for jobs that are done in a moment.
+
+It opens no data set and builds no model, so that a process with nothing else stays small and is
+there at once. A job that turns out to need more says so, and is done where there is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from torch import nn
+
+from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.config.run_config import RunConfig
+from lipt.common.data import Dataset
+from lipt.common.data.sources.rows import Rows
+from lipt.common.errors import StateError
+from lipt.common.images.formats import Header
+from lipt.coordinator.compute.cache import SaveableT, find_cached
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
+from lipt.coordinator.proxies.backbone import Backbone
+
+
+@dataclass(frozen=True)
+class KnownData:
+    """What is known of the data set without its images.
+
+    fingerprints: all that it is known by.
+    labels: of all examples, as little-endian int32.
+    """
+
+    source: str
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    fingerprints: tuple[str, ...]
+    labels: bytes
+
+
+@dataclass(frozen=True)
+class CheapContext(Context):
+    """A context that has no more than labels, and signals that are kept."""
+
+    known: KnownData
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The data set without its images."""
+        known = self.known
+        labels_N = torch.from_numpy(np.frombuffer(known.labels, "<i4").astype(np.int64))
+        rows = _LabelRows(known.source, known.class_names, labels_N)
+        return Dataset(
+            rows,
+            self._fingerprint(FingerprintKind.SAMPLED),
+            known.image_shape,
+            read_all=lambda: self._fingerprint(FingerprintKind.FULL),
+        )
+
+    def require_data(self, fingerprint: str) -> None:
+        """See to it that a job is on the data that is known, whatever lies at its source by now.
+
+        Raises:
+            TooDearError: it is on other data, which is looked at where there are images.
+        """
+        if fingerprint not in self.known.fingerprints:
+            _too_dear()
+
+    @cached_property
+    def backbone(self) -> Backbone | None:
+        """None where the operator has named none."""
+        return None if self.settings.backbone is None else _too_dear()
+
+    def new_model(self, config: RunConfig) -> nn.Module:  # noqa: ARG002 - as everywhere
+        """A model is never built here."""
+        _too_dear()
+
+    def cached(
+        self,
+        kind: str,
+        depends_on: tuple[object, ...],
+        *,
+        load: Callable[[Path], SaveableT],
+        compute: Callable[[], SaveableT],  # noqa: ARG002 - nothing is computed here
+    ) -> SaveableT:
+        """What was kept of that kind, where that is little."""
+        try:
+            depends_on = self._on_data(depends_on)
+            kept = find_cached(self.signals_dir, kind, depends_on, max_bytes=MAX_CHEAP_BYTES)
+            return load(kept) if kept is not None else _too_dear()
+        except (OSError, StateError):  # forgotten by the other process a moment ago
+            _too_dear()
+
+    def _fingerprint(self, kind: FingerprintKind) -> str:
+        known = (own for own in self.known.fingerprints if FingerprintKind.of(own) is kind)
+        return next(known, None) or _too_dear()
+
+
+class _LabelRows(Rows):
+    """Labels without images."""
+
+    def raw(self, row: int) -> NoReturn:  # noqa: ARG002 - there is none
+        """Refuse."""
+        _too_dear()
+
+    def check(self, row: int) -> Header:  # noqa: ARG002 - there is none
+        """Refuse."""
+        _too_dear()
+
+    def read(self, row: int, channels: int, size: tuple[int, int]) -> NoReturn:  # noqa: ARG002
+        """Refuse."""
+        _too_dear()
+
+
+def _too_dear() -> NoReturn:
+    raise TooDearError

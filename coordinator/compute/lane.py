@@ -1,0 +1,206 @@
+"""Lane: one process, the jobs that wait for it, and the one that it computes.
+
+Whoever has a job waits here; who leaves takes it along, also from the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeVar
+
+from lipt.common.errors import QueueFullError
+from lipt.common.observability.events import EventKind, Events
+from lipt.coordinator.compute.messages import (
+    Asked,
+    DroppedError,
+    Job,
+    OnProgress,
+    Progressed,
+    name_of,
+)
+from lipt.coordinator.compute.order import PIPELINE, Shares, Waiting, in_order
+from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.settings import ComputeSettings
+
+ResultT = TypeVar("ResultT")
+
+# Who is refused is told to come again when a job is likely to have ended, within these bounds.
+_MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
+_WAITING, _BEGINNING = "waiting for its turn", "beginning"
+_OF_THE_PIPELINE = frozenset({PIPELINE})
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A job that waits or is computed; `ahead` is what was last said of its place."""
+
+    number: int
+    since: float
+    job: Job[Any]
+    asked: Asked
+    on_progress: OnProgress
+    outcome: asyncio.Future[Any]
+    ahead: int = 0
+
+    def tell(self, progressed: Progressed) -> None:
+        """Say how far it is, where that is still of interest."""
+        if not self.outcome.done():
+            self.on_progress(progressed)
+
+    def waiting(self) -> Waiting:
+        """As it is ordered, with those who wait now."""
+        callers = _OF_THE_PIPELINE if self.asked.callers is None else self.asked.callers()
+        return Waiting(self.number, self.since, self.asked.run, callers, self.asked.cost)
+
+
+class Lane:
+    """Jobs for one process."""
+
+    def __init__(
+        self,
+        process: ComputeProcess,
+        settings: ComputeSettings,
+        events: Events,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """Begin with nothing.
+
+        Args:
+            process: nobody else uses it.
+            settings: how many jobs may wait.
+            events: where dropped jobs are counted.
+            clock: seconds.
+        """
+        self.process = process
+        self._settings = settings
+        self._events = events
+        self._clock = clock
+        self._numbers = count()
+        self._waiting: dict[int, _Entry] = {}
+        self._present: _Entry | None = None
+        self._computing: asyncio.Task[None] | None = None
+        self._began = 0.0
+        self._turn = 0
+        self._shares = Shares()
+        # Of the last jobs, the latest most.
+        self._typical_seconds = 0.0
+        self._telling = self._stopped = False
+
+    @property
+    def num_waiting(self) -> int:
+        """How many jobs have not begun."""
+        return len(self._waiting)
+
+    async def run(self, job: Job[ResultT], on_progress: OnProgress, asked: Asked) -> ResultT:
+        """The job's result, once it had its turn; who stops waiting drops it.
+
+        Raises:
+            QueueFullError: too many wait already.
+            LiptError, TooDearError: what the process raises.
+        """
+        if asked.callers is not None:
+            self._require_room(asked.callers())
+        outcome = asyncio.get_running_loop().create_future()
+        entry = _Entry(next(self._numbers), self._clock(), job, asked, on_progress, outcome)
+        self._waiting[entry.number] = entry
+        self._proceed()
+        try:
+            result: ResultT = await outcome
+        except asyncio.CancelledError:
+            self._drop(entry)
+            raise
+        return result
+
+    async def stop(self) -> None:
+        """End the process, for good; nobody can be waiting any more."""
+        self._stopped = True
+        for entry in self._waiting.values():
+            entry.outcome.cancel()
+        if self._computing is not None:
+            self._computing.cancel()
+            await asyncio.wait({self._computing})
+        self.process.stop()
+
+    def _require_room(self, callers: frozenset[str]) -> None:
+        of_trainers = [entry for entry in self._waiting.values() if entry.asked.callers is not None]
+        own = sum(bool(callers & entry.waiting().callers) for entry in of_trainers)
+        limits = self._settings
+        if len(of_trainers) < limits.max_waiting and own < limits.max_waiting_per_caller:
+            return
+        elapsed = self._clock() - self._began if self._present is not None else 0.0
+        raise QueueFullError(
+            num_waiting=len(of_trainers),
+            num_own=own,
+            max_waiting=limits.max_waiting,
+            max_own=limits.max_waiting_per_caller,
+            # What has taken long so far goes on for as long again, most likely.
+            retry_after_seconds=min(
+                max(self._typical_seconds, elapsed, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS
+            ),
+        )
+
+    def _in_order(self) -> tuple[Waiting, ...]:
+        # What nobody waits for any more is about to be dropped.
+        waiting = [job for entry in self._waiting.values() if (job := entry.waiting()).callers]
+        return in_order(waiting, self._shares, self._turn, self._clock())
+
+    def _proceed(self) -> None:
+        """Begin the next job where none is computed, and tell the others their places."""
+        if not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self._tell)
+        order = () if self._present is not None or self._stopped else self._in_order()
+        if order:
+            self._turn += 1
+            self._present = self._waiting.pop(order[0].number)
+            self._began = self._clock()
+            self._present.tell(Progressed(_BEGINNING, 0, 0))
+            self._computing = asyncio.create_task(self._compute(self._present, order[0]))
+
+    def _tell(self) -> None:
+        self._telling = False
+        for place, job in enumerate(self._in_order()):
+            entry, ahead = self._waiting[job.number], place + (self._present is not None)
+            if entry.ahead != ahead:
+                entry.ahead = ahead
+                entry.tell(Progressed(_WAITING, 0, 0, ahead))
+
+    async def _compute(self, entry: _Entry, waited: Waiting) -> None:
+        outcome = entry.outcome
+        try:
+            result = await self.process.run(entry.job, entry.tell)
+            if not outcome.done():
+                outcome.set_result(result)
+        except asyncio.CancelledError:
+            outcome.cancel()
+            raise
+        except DroppedError:
+            outcome.cancel()
+        except BaseException as error:  # noqa: BLE001 - of whoever waits for it
+            if not outcome.done():
+                outcome.set_exception(error)
+        finally:
+            now = self._clock()
+            seconds = now - self._began
+            self._shares.charge(waited, seconds, now)
+            self._typical_seconds += 0.3 * (seconds - self._typical_seconds)
+            self._present = None
+            self._proceed()
+
+    def _drop(self, entry: _Entry) -> None:
+        begun = self._waiting.pop(entry.number, None) is None
+        if begun and entry is not self._present:
+            return  # it has ended
+        if begun:
+            self.process.drop()
+        self._events.record(
+            EventKind.JOB_DROPPED,
+            detail="computing" if begun else "waiting",
+            job=name_of(entry.job),
+            run=entry.asked.run,
+        )
+        self._proceed()

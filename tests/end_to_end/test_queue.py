@@ -1,0 +1,185 @@
+"""What is computed for whom, and what is not: by counts and order, whatever the machine's speed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from queue import SimpleQueue
+from typing import Any
+
+import grpc.aio
+
+from lipt.v1 import subset_pb2 as pb
+from lipt.v1 import subset_pb2_grpc
+from tests.cluster import Cluster
+
+NUM_OTHERS = 600
+PATIENCE_SECONDS = 120.0
+MANY = "[compute]\nmax_waiting = 1000\nmax_waiting_per_caller = 1000\nlinger_seconds = 0.0\n"
+FEW = "[compute]\nmax_waiting_per_caller = 2\nlinger_seconds = 0.0\n"
+
+
+@contextmanager
+def standing_still(pids: list[int]) -> Iterator[None]:
+    """Processes that do nothing during the block."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it was replaced meanwhile
+                os.kill(pid, signal.SIGCONT)
+
+
+class Asking:
+    """Requests of one connection for subsets of a run, each of them another."""
+
+    def __init__(self, channel: grpc.aio.Channel, run: str) -> None:
+        self._stub: Any = subset_pb2_grpc.SubsetServiceStub(channel)
+        self._run = run
+
+    def __call__(self, budget: int, strategy: str = "facility_location") -> Any:
+        """A call for a subset; nothing is waited for yet."""
+        request = pb.GetSubsetRequest(run_id=self._run, strategy=strategy, budget=budget)
+        return self._stub.GetSubset(request)
+
+
+@asynccontextmanager
+async def asking(cluster: Cluster, run: str) -> AsyncIterator[Asking]:
+    async with grpc.aio.insecure_channel(cluster.address) as channel:
+        yield Asking(channel, run)
+
+
+async def size(call: Any) -> int:
+    """Of the subset that a call ends with."""
+    (num_examples,) = [
+        answer.subset.num_examples async for answer in call if answer.HasField("subset")
+    ]
+    return int(num_examples)
+
+
+async def until(call: Any, *, waiting: bool) -> pb.SubsetProgress:
+    """A call's first progress while it waits for its turn, or has had it."""
+    async for answer in call:
+        if bool(answer.progress.ahead) is waiting:
+            return answer.progress
+    raise AssertionError("it ended before")
+
+
+def num_subsets(cluster: Cluster) -> int:
+    with sqlite3.connect(cluster.state / "lipt.db") as database:
+        return int(database.execute("SELECT count(*) FROM subsets").fetchone()[0])
+
+
+def start(cluster: Cluster, settings: str, small_run: dict[str, Any]) -> tuple[Any, list[int]]:
+    """A coordinator with a run "r" that is ready, and the process of its dear lane."""
+    coordinator = cluster.start_coordinator(*cluster.config(settings))
+    dear = coordinator.children()
+    worker = cluster.play_worker("w")
+    with cluster.client() as client:
+        learners = {**small_run["learners"], "num_learners": 1}
+        run = client.start_run({**small_run, "learners": learners}, name="r")
+        worker.submit(worker.take())
+        client.wait(run.run_id)
+        client.subset("r", "grand", budget=10)
+    return coordinator, dear
+
+
+def test_cheap_requests_are_answered_while_a_dear_one_runs_and_600_are_asked_and_cancelled(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    coordinator, dear_lane = start(cluster, MANY, small_run)
+
+    async def ask() -> None:
+        async with asking(cluster, "r") as honest, asking(cluster, "r") as flooding:
+            with standing_still(dear_lane):
+                dear = honest(20)
+                await until(dear, waiting=False)
+                others = [flooding(21 + number) for number in range(NUM_OTHERS)]
+                places = [(await until(call, waiting=True)).ahead for call in others]
+                assert all(1 <= place <= NUM_OTHERS for place in places)
+                # By labels alone, and by signals that are kept.
+                assert await size(honest(7, "uniform")) == 7
+                assert await size(honest(8, "grand")) == 8
+                for call in others:
+                    call.cancel()
+                assert await size(honest(9, "uniform")) == 9
+            assert await size(dear) == 20
+            # Whatever of the others was left would be computed before this one.
+            assert await size(flooding(19)) == 19
+
+    asyncio.run(ask())
+    dropped = coordinator.text().count("event=job_dropped detail=waiting")
+    assert dropped == NUM_OTHERS
+    # The first one, and those of `ask` that somebody waited for.
+    assert num_subsets(cluster) == 1 + 5
+
+
+def test_job_under_way_ends_when_nobody_waits_for_it_any_more(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    coordinator, dear_lane = start(cluster, MANY, small_run)
+
+    async def ask() -> None:
+        async with asking(cluster, "r") as honest:
+            with standing_still(dear_lane):
+                abandoned, wanted = honest(20), honest(21)
+                await until(abandoned, waiting=False)
+                await until(wanted, waiting=True)
+                abandoned.cancel()
+                # It does not hear that it is dropped: its process is replaced.
+                assert await size(wanted) == 21
+
+    asyncio.run(ask())
+    coordinator.wait_for("event=job_dropped detail=computing job=SelectSubset")
+    assert num_subsets(cluster) == 2
+
+
+def test_more_requests_than_may_wait_are_refused_and_the_client_asks_again(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    coordinator, dear_lane = start(cluster, FEW, small_run)
+    reached = ["beginning", ", 1 ahead", ", 2 ahead", "asking again"]
+    with cluster.client() as client, ThreadPoolExecutor(len(reached)) as threads:
+        subsets = []
+        with standing_still(dear_lane):
+            # One after another, each as far as it comes.
+            for number, words in enumerate(reached):
+                told = SimpleQueue[str]()
+                subsets.append(
+                    threads.submit(
+                        client.subset,
+                        "r",
+                        "facility_location",
+                        budget=20 + number,
+                        on_progress=lambda progress, told=told: told.put(str(progress)),  # type: ignore[misc]
+                    )
+                )
+                while words not in told.get(timeout=PATIENCE_SECONDS):
+                    pass
+        assert [len(subset.result()) for subset in subsets] == [20, 21, 22, 23]
+    refused = coordinator.wait_for("event=call_refused detail=QUEUE_FULL .*")[0]
+    assert "2 requests of this caller wait to be computed, 2 may. Ask again in" in refused
+
+
+def test_cancelled_run_takes_what_is_computed_for_it_along(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    coordinator, _ = start(cluster, FEW, small_run)
+    endless = {**small_run, "initialization": {"steps": 2**31 - 1}}
+    with cluster.client() as client:
+        run = client.start_run(endless, name="endless")
+        coordinator.wait_for("run endless: initializing")
+        for view in client.watch(run.run_id):
+            if view.progress is not None and view.progress.total:
+                break
+        client.cancel(run.run_id)
+        # The next dear one has its turn, in the process that has the data open.
+        assert len(client.subset("r", "facility_location", budget=20)) == 20
+    coordinator.wait_for("event=job_dropped detail=computing job=InitializeWeights")
