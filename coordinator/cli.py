@@ -33,6 +33,7 @@ def coordinator(
     state_dir: Annotated[Path | None, _knob("state_dir")] = None,
     metrics_listen: Annotated[str | None, _knob("metrics_listen")] = None,
     device: Annotated[str | None, _knob("device")] = None,
+    compute_memory: Annotated[str | None, _knob("limits.compute_memory")] = None,
     backbone: Annotated[str | None, _knob("backbone")] = None,
     allow_module: Annotated[list[str] | None, _knob("allow_modules", note="Repeatable.")] = None,
     tls_cert: Annotated[Path | None, _knob("tls_cert")] = None,
@@ -51,6 +52,7 @@ def coordinator(
             {
                 "dataset": {"source": data, "image_size": image_size},
                 "run": {"model": model},
+                "limits": {"compute_memory": compute_memory},
                 "listen": listen,
                 "state_dir": state_dir,
                 "metrics_listen": metrics_listen,

@@ -9,10 +9,12 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.settings import CoordinatorSettings
 
 
-def digits_settings(state_dir: Path, source: str = "digits") -> CoordinatorSettings:
+def digits_settings(
+    state_dir: Path, source: str = "digits", **flags: object
+) -> CoordinatorSettings:
     """What a compute process is started with."""
     given = {"state_dir": state_dir, "dataset": {"source": source}, "device": "cpu"}
-    return load_settings(CoordinatorSettings, config=None, flags=given)
+    return load_settings(CoordinatorSettings, config=None, flags={**given, **flags})
 
 
 def digits_context(state_dir: Path) -> Context:

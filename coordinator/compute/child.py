@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -10,7 +11,9 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 
 from lipt.common.errors import ComputeError, LiptError
+from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.memory import out_of_memory
 from lipt.coordinator.compute.messages import Failed, Finished, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 
@@ -18,31 +21,48 @@ from lipt.coordinator.settings import CoordinatorSettings
 IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
-def serve(pipe: Connection, settings: CoordinatorSettings) -> None:
-    """Run jobs until the parent closes the pipe or is gone."""
+def serve(pipe: Connection, settings: CoordinatorSettings, memory_bytes: int) -> None:
+    """Run jobs until the parent closes the pipe or is gone.
+
+    Args:
+        pipe: jobs come in, and answers go out.
+        settings: the service's.
+        memory_bytes: what this process may take.
+    """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     # The parent had them blocked meanwhile, which a child of this process must not inherit.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    go_first_without_memory()
     context = Context(
         settings, report=lambda text, done, total: pipe.send(Progressed(text, done, total))
     )
+    # A device that there is not is a job's to say.
+    with contextlib.suppress(LiptError):
+        # The driver of a CUDA device maps far more than is used.
+        if context.device.type == "cpu":
+            limit_memory(memory_bytes)
     while True:
         try:
             job = pipe.recv()
         except EOFError:
             return
-        pipe.send(_run(job, context))
+        pipe.send(_run(job, context, memory_bytes))
 
 
-def _run(job: object, context: Context) -> Finished | Failed:
+def _run(job: object, context: Context, memory_bytes: int) -> Finished | Failed:
+    name = type(job).__name__
     try:
         return Finished(job.run(context))  # type: ignore[attr-defined]
-    except LiptError as error:
-        return Failed(error)
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
-        why = f"{type(job).__name__} failed: {type(error).__name__}: {error}"
+        if is_out_of_memory(error):
+            why = f"{type(error).__name__}: {error}".strip(": ")
+            refusal = out_of_memory(name, why, limit_bytes=memory_bytes)
+            return Failed(refusal, traceback.format_exc())
+        if isinstance(error, LiptError):
+            return Failed(error)
+        why = f"{name} failed: {type(error).__name__}: {error}"
         return Failed(ComputeError(why), traceback.format_exc())
 
 

@@ -2,9 +2,9 @@
 
 One child, spawned (a fork of a process with threads and an event loop is a
 trap), one job at a time in the order of asking. A cancelled job kills the
-child; the next one starts another. A child that somebody else kills (the machine
-is out of memory, say) has its job done again by a new one: jobs only read what
-is stored, and give the same however often they run.
+child; the next one starts another. A child that somebody else kills has its
+job done again by a new one: jobs only read what is stored, and give the same
+however often they run. One that ran out of memory has not: it would do so again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lipt.common.errors import ComputeError
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.process.machine import this_machine
+from lipt.common.sizes import format_bytes
 from lipt.coordinator.compute.child import IGNORED_SIGNALS, serve
+from lipt.coordinator.compute.memory import MemoryWatch, Seen, ended_for_memory, out_of_memory
 from lipt.coordinator.compute.messages import Failed, Finished, Job, Progressed
-from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +38,8 @@ OnProgress = Callable[[str, int, int], None]
 
 # So often a job may end its child before it is given up.
 _MAX_DEATHS = 3
+# So often its memory is looked at: what it had at its end was there shortly before.
+_LOOK_SECONDS = 0.2
 
 
 class ComputeProcess:
@@ -48,6 +53,8 @@ class ComputeProcess:
             events: where a job that is done again is counted.
         """
         self._settings = settings
+        self._machine = this_machine()
+        self._memory_bytes = compute_memory_bytes(settings.limits, self._machine)
         self._events = events or Events()
         self._stopped = False
         self._turn = asyncio.Lock()
@@ -64,16 +71,18 @@ class ComputeProcess:
 
         Raises:
             LiptError: what the job raised.
-            ComputeError: a child ended without an answer (out of memory, say), each time.
+            OutOfMemoryError: the job needs more memory than the child may take, or there is.
+            ComputeError: a child ended without an answer, each time.
         """
         async with self._turn:
             num_deaths = 0
             while True:
                 pipe = self._started()
-                try:
-                    return await self._ask(pipe, job, on_progress)
-                except (EOFError, OSError):
-                    how = self._death()
+                with self._watching() as watch:
+                    try:
+                        return await self._ask(pipe, job, on_progress)
+                    except (EOFError, OSError):
+                        how = self._death(job, watch.seen())
                 num_deaths += 1
                 if num_deaths == _MAX_DEATHS or self._stopped:
                     raise ComputeError(
@@ -88,6 +97,22 @@ class ComputeProcess:
                     job=type(job).__name__,
                     reason=f"its process ended {how}",
                 )
+
+    @contextmanager
+    def _watching(self) -> Iterator[MemoryWatch]:
+        """Look at the child's memory now and then, for the case that it ends."""
+        watch = MemoryWatch(self._child.pid if self._child and self._child.pid else 0)
+
+        async def look() -> None:
+            while True:
+                watch.look()
+                await asyncio.sleep(_LOOK_SECONDS)
+
+        looking = asyncio.create_task(look())
+        try:
+            yield watch
+        finally:
+            looking.cancel()
 
     async def _ask(self, pipe: Connection, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
         await self._in_thread(lambda: pipe.send(job))
@@ -134,25 +159,41 @@ class ComputeProcess:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             self._child = context.Process(
-                target=serve, args=(theirs, self._settings), name="lipt-compute", daemon=True
+                target=serve,
+                args=(theirs, self._settings, self._memory_bytes),
+                name="lipt-compute",
+                daemon=True,
             )
             with _signals_blocked():
                 self._child.start()
             theirs.close()
         return self._pipe
 
-    def _death(self) -> str:
+    def _death(self, job: Job[Any], seen: Seen) -> str:
+        """How the child has ended.
+
+        Raises:
+            OutOfMemoryError: for want of memory.
+        """
         child = self._child
         if child is not None:
             child.join(timeout=5.0)
         code = child.exitcode if child is not None else None
         self._end_child()
-        if code is None:
-            return "without a word"
-        if code >= 0:
-            return f"with exit code {code}"
-        suspicion = " (out of memory, most likely)" if -code == signal.SIGKILL else ""
-        return f"by {signal.Signals(-code).name}{suspicion}"
+        limit, machine = self._memory_bytes, self._machine.memory_bytes
+        if ended_for_memory(code, seen, limit_bytes=limit, machine_bytes=machine):
+            had, there_is = format_bytes(seen.resident_bytes), format_bytes(machine)
+            why = f"its process ended {_end(code)}; it had {had}, this machine has {there_is}"
+            raise out_of_memory(type(job).__name__, why, limit_bytes=limit)
+        return _end(code)
+
+
+def _end(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "without a word"
+    if exit_code >= 0:
+        return f"with exit code {exit_code}"
+    return f"by {signal.Signals(-exit_code).name}"
 
 
 @contextmanager

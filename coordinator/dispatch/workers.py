@@ -34,9 +34,13 @@ class WorkerRecord:
     versions: dict[str, str]
     allowed_modules: tuple[str, ...]
     heard_at: float
+    # Runs whose learners are too much for it.
+    declined: frozenset[str] = frozenset()
 
     def can_run(self, run: RunRecord) -> bool:
-        """Whether it may build the run's model."""
+        """Whether it may build the run's model, and has not found it too much."""
+        if run.run_id in self.declined:
+            return False
         model = run.config.model
         if model.startswith("torchvision:") or not is_factory_spec(model):
             return True
@@ -100,6 +104,13 @@ class WorkerRegistry:
         worker = replace(worker, heard_at=self._clock())
         self._workers[worker_id] = worker
         return worker
+
+    def decline(self, worker_id: str, run_id: str) -> None:
+        """Give the worker no learner of that run any more; harmless where it is not known."""
+        worker = self._workers.get(worker_id)
+        if worker is not None:
+            declined = worker.declined | {run_id}
+            self._workers[worker_id] = replace(worker, declined=declined)
 
     def knows(self, worker_id: str) -> bool:
         """Whether the worker has registered with this process."""

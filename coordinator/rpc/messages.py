@@ -9,8 +9,9 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.messages import run_config_to_proto
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.states import LearnerState
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.dispatch.quarantine import account_of, furthest_step
 from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.v1 import blob_pb2, info_pb2, run_pb2, worker_pb2
@@ -29,7 +30,7 @@ def run_view(store: RunStore, run: RunRecord, *, learners: bool = True) -> run_p
         state=enum_to_proto(run_pb2.RunState.DESCRIPTOR, run.state),
         revision=store.revision(run.run_id),
         config=run_config_to_proto(run.config),
-        message=run.message,
+        message=run.message or _standing(store, run),
         progress=_progress(store.activity(run.run_id)),
         created_at=_timestamp(run.created_at),
         fingerprint=run.fingerprint,
@@ -47,6 +48,14 @@ def run_view(store: RunStore, run: RunRecord, *, learners: bool = True) -> run_p
             for learner in run.learners
         )
     return view
+
+
+def _standing(store: RunStore, run: RunRecord) -> str:
+    """What is worth knowing of a run under way, besides how far it is."""
+    under_suspicion = any(learner.silent_ends for learner in run.learners)
+    if run.state is not RunState.TRAINING or not under_suspicion:
+        return ""
+    return account_of(run, furthest=furthest_step(run, store))
 
 
 def _learner(learner: LearnerRecord, progress: LearnerProgress, run: RunRecord) -> run_pb2.Learner:

@@ -110,7 +110,7 @@ class FakeClient:
         when_idle: called when there is nothing to give any more.
         refusals: by the name of a call: the errors that its next calls raise.
         stop_learner: what heartbeats are answered with.
-        registered, released, committed: what was said, in order.
+        registered, released, declined, committed: what was said, in order.
         beats: the progress that each heartbeat brought.
         given_back: set once a learner was.
     """
@@ -123,6 +123,7 @@ class FakeClient:
         self.stop_learner = False
         self.registered: list[tuple[str, str]] = []
         self.released: list[tuple[str, str, str]] = []
+        self.declined: list[tuple[str, str, str]] = []
         self.committed: list[tuple[str, BlobName, Report, tuple[BlobName, ...]]] = []
         self.beats: SimpleQueue[worker_pb2.LearnerProgress] = SimpleQueue()
         self.given_back = threading.Event()
@@ -168,8 +169,11 @@ class FakeClient:
         self._answer("commit")
         self.committed.append((worker_id, result, report, tuple(snapshots)))
 
-    def release(self, worker_id: str, assignment: Assignment, error: str = "") -> None:
-        self.released.append((worker_id, assignment.assignment_id, error))
+    def release(
+        self, worker_id: str, assignment: Assignment, error: str = "", *, over_limits: bool = False
+    ) -> None:
+        given_back = self.declined if over_limits else self.released
+        given_back.append((worker_id, assignment.assignment_id, error))
         self.given_back.set()
         self._answer("release")
 

@@ -6,7 +6,8 @@ from importlib import resources
 from typing import Any
 
 from lipt.common.imports.extras import import_extra
-from lipt.trainer.writing.formatting import format_bytes, format_percent
+from lipt.common.sizes import format_bytes
+from lipt.trainer.writing.formatting import format_percent
 
 
 def open_templates(needed_for: str) -> Any:

@@ -127,6 +127,12 @@ def test_what_comes_from_peers_is_text(report: Report) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in render(report)
 
 
+def test_it_says_what_a_run_says_of_itself() -> None:
+    run = replace(RUN, message=f"2 learners in quarantine {HOSTILE}")
+    text = render(gather(FakeClient(), run, DIGITS, []))  # type: ignore[arg-type]
+    assert "<p>2 learners in quarantine &lt;script&gt;" in text
+
+
 def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
     assert "At 10% craig beats random by 4.0 points" in text

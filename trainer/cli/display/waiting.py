@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from lipt.trainer.writing.formatting import format_bytes
+from lipt.common.sizes import format_bytes
 
 SILENCE_SECONDS = 9.0
 TICK_SECONDS = 0.5

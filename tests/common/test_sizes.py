@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lipt.trainer.writing.formatting import format_bytes
+from lipt.common.sizes import format_bytes
 
 
 def test_sizes_have_decimal_units() -> None:
