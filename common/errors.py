@@ -77,6 +77,20 @@ class BudgetError(RequestError):
     reason = "INVALID_BUDGET"
 
 
+class OverLimitError(RequestError):
+    """What is asked for costs more than this process's limits; the message has the figures."""
+
+    reason = "OVER_LIMIT"
+
+
+class OutOfMemoryError(RequestError):
+    """A computation needed more memory than its process may take, or than there was."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    # Made again unchanged it would only do the same damage again.
+    reason = "OUT_OF_MEMORY"
+
+
 class UnknownNameError(RequestError):
     """A strategy, model or data set that does not exist; the message lists those that do."""
 

@@ -12,6 +12,8 @@ from time import monotonic, time
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import StateError
 from lipt.common.observability.events import Events
+from lipt.common.process.devices import resolve_device
+from lipt.common.process.machine import this_machine
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.messages import OnProgress, Progressed
@@ -19,6 +21,9 @@ from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.dispatch.leases import steady_clock
+from lipt.coordinator.planning.admission import Admission
+from lipt.coordinator.planning.plan import DataFigures
+from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.proxies.backbone import backbone_identity
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.own_data import hold_runs_of_other_data
@@ -112,16 +117,20 @@ async def open_app(
             events=events,
         )
         stack.push_async_callback(driver.stop)
-        requests = RunRequests(
-            store,
-            driver,
+        admission = Admission(
             blobs,
-            data,
-            defaults=settings.run,
+            DataFigures(data.class_counts, data.image_shape),
+            limits=settings.limits,
+            machine=this_machine(),
             allowed_modules=settings.allow_modules,
-            wall_clock=time,
+            evaluation_batch_size=batch_size_for(
+                *data.image_shape[1:], resolve_device(settings.device)
+            ),
         )
-        await requests.check_model(settings.run)
+        requests = RunRequests(
+            store, driver, admission, data, defaults=settings.run, wall_clock=time
+        )
+        await admission.look_at(settings.run)
         dispatcher.restore()
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")

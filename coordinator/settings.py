@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Self
 
 from platformdirs import user_state_path
-from pydantic import Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig, Section
 from lipt.common.config.settings import LayeredSettings, LogLevel, MetricsAddress, TlsKey
 from lipt.common.imports.factory import is_factory_spec
+from lipt.common.process.machine import Machine
 
 # What looks like `module:factory` and is not.
 _SCHEMES = ("torchvision", "cifar10", "cifar100", "imagefolder", "parquet")
@@ -39,12 +40,39 @@ class LeaseSettings(Section):
 
 
 class LimitSettings(Section):
-    """What a peer may ask this process to hold."""
+    """What a peer may ask for. What a run would take is worked out before it begins."""
 
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
     """Largest file that is accepted: uploaded weights, or a learner's result."""
     max_concurrent_calls: int = Field(default=4096, ge=8)
     """Calls under way at once, those of workers that wait for work included; more are refused."""
+    compute_memory: ByteSize | None = Field(default=None, ge=2**30, examples=["16GiB"])
+    """Memory that the compute process may take: runs that plan more are refused, and on a CPU the
+    system refuses it more. Default: four fifths of this machine's, or of its container's."""
+    compute_threads: int | None = Field(default=None, ge=1, examples=[16])
+    """Threads that a run may ask of the compute process. Default: four for each core, and at least
+    8, because the result of a run that a larger machine made depends on them."""
+    compute_images: int = Field(default=100_000_000, ge=1)
+    """Images that theta*'s training, or the soup's evaluations, may put through the model."""
+    worker_memory: ByteSize = Field(default=ByteSize(80 * 2**30), ge=2**30)
+    """Memory that a learner may take on a worker, its device's included. Workers have limits of
+    their own: `--max-memory` and `--max-threads`."""
+    worker_threads: int = Field(default=256, ge=1)
+    """Threads that a run may ask of a worker."""
+    worker_images: int = Field(default=1_000_000_000, ge=1)
+    """Images that a learner may put through its model, over all its attempts."""
+    run_disk: ByteSize | None = Field(default=None, ge=1, examples=["50GiB"])
+    """Room that a run's files may take in the state directory. Default: what is free there."""
+
+
+def compute_memory_bytes(limits: LimitSettings, machine: Machine) -> int:
+    """What the compute process may take: as configured, or else as the machine has it."""
+    return machine.max_memory_bytes if limits.compute_memory is None else limits.compute_memory
+
+
+def compute_threads(limits: LimitSettings, machine: Machine) -> int:
+    """The threads that a run may ask of the compute process."""
+    return machine.max_threads if limits.compute_threads is None else limits.compute_threads
 
 
 class ComputeSettings(Section):

@@ -20,6 +20,7 @@ from lipt.common.errors import (
     LearnerRejectedError,
     LearnerStoppedError,
     LiptError,
+    OverLimitError,
     StaleLeaseError,
     UnknownRunError,
     UnknownWorkerError,
@@ -206,9 +207,16 @@ class Agent:
         while not ended.wait(0.1) and not self._stopping.is_set():
             pass
 
-    def _give_back(self, worker_id: str, assignment: Assignment, error: str = "") -> None:
+    def _give_back(
+        self,
+        worker_id: str,
+        assignment: Assignment,
+        error: str = "",
+        *,
+        over_limits: bool = False,
+    ) -> None:
         try:
-            self._client.release(worker_id, assignment, error)
+            self._client.release(worker_id, assignment, error, over_limits=over_limits)
             logger.info("gave %s back", assignment.assignment_id)
         except LiptError as refusal:
             logger.warning("giving %s back: %s", assignment.assignment_id, refusal)
@@ -221,6 +229,10 @@ class Agent:
                     self._give_back(worker_id, assignment)
             case StaleLeaseError() | UnknownRunError() | UnknownWorkerError():
                 logger.warning("%s", error)
+            case OverLimitError():
+                logger.warning("learner %s is too much for this worker: %s", name, error)
+                self._give_back(worker_id, assignment, str(error), over_limits=True)
+                self._pause(_RETRY_SECONDS)
             case LearnerRejectedError():
                 # The coordinator counted the attempt when it refused the result.
                 logger.error("learner %s was refused: %s", name, error)

@@ -18,6 +18,7 @@ from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
+from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.errors import (
@@ -58,6 +59,7 @@ class AssignmentRunner:
         device: torch.device,
         events: Events,
         allowed_modules: Collection[str],
+        require_fitting: Callable[[LearnerTask], object] = lambda _: None,
         train: Callable[..., LearnerResult] = train_learner,
         clock: Callable[[], float] = perf_counter,
         pause: Callable[[float], object] = sleep,
@@ -73,6 +75,7 @@ class AssignmentRunner:
             device: what to train on.
             events: where retries are counted.
             allowed_modules: modules that model factories may be imported from.
+            require_fitting: refuses a learner that is too much for this worker.
             train: `train_learner`, or what a test has in its place.
             clock: seconds, for how long everything took.
             pause: waits so many seconds before something is tried again.
@@ -84,6 +87,7 @@ class AssignmentRunner:
         self._device = device
         self._events = events
         self._allowed_modules = allowed_modules
+        self._require_fitting = require_fitting
         self._should_stop = should_stop
         self._train = train
         self._clock = clock
@@ -104,10 +108,12 @@ class AssignmentRunner:
 
         Raises:
             LearnerStoppedError: the worker stops, or lost the lease.
+            OverLimitError: it is too much for this worker; nothing was fetched.
             LiptError: it cannot be carried out here, or its result was refused.
         """
         started = self._clock()
         task = assignment.task
+        self._require_fitting(task)
         initial = self._initial_weights(assignment)
         shard = self._shard(assignment)
         self._lease.report(worker_pb2.LEARNER_PHASE_TRAINING)

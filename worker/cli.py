@@ -33,6 +33,8 @@ def worker(
     allow_module: Annotated[list[str] | None, _knob("allow_modules", note="Repeatable.")] = None,
     cache_dir: Annotated[Path | None, _knob("cache_dir")] = None,
     max_learners: Annotated[int | None, _knob("max_learners")] = None,
+    max_threads: Annotated[int | None, _knob("max_threads")] = None,
+    max_memory: Annotated[str | None, _knob("max_memory")] = None,
     tls_cert: Annotated[Path | None, _knob("tls_cert")] = None,
     tls_key: Annotated[Path | None, _knob("tls_key")] = None,
     tls_ca: Annotated[Path | None, _knob("tls_ca")] = None,
@@ -53,6 +55,8 @@ def worker(
                 "allow_modules": tuple(allow_module) if allow_module else None,
                 "cache_dir": cache_dir,
                 "max_learners": max_learners,
+                "max_threads": max_threads,
+                "max_memory": max_memory,
                 "tls_cert": tls_cert,
                 "tls_key": tls_key,
                 "tls_ca": tls_ca,
@@ -96,12 +100,19 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.common.observability.events import Events
     from lipt.common.observability.metrics import serving_metrics
     from lipt.common.process.devices import resolve_device
+    from lipt.common.process.machine import this_machine
+    from lipt.common.process.memory import limit_memory
     from lipt.common.rpc.channel import open_channel
     from lipt.worker.agent import Agent
     from lipt.worker.assignment import AssignmentRunner
     from lipt.worker.client import CoordinatorClient
+    from lipt.worker.limits import WorkerLimits
 
     device = resolve_device(settings.device)
+    limits = WorkerLimits(settings, this_machine(), device, allowed_modules=settings.allow_modules)
+    # The driver of a CUDA device maps far more than is used.
+    if limits.memory is not None and device.type == "cpu":
+        limit_memory(limits.memory.at_most)
     cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
     events = Events()
     with ExitStack() as stack:
@@ -119,6 +130,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
             device=device,
             events=events,
             allowed_modules=settings.allow_modules,
+            require_fitting=limits.require,
         )
         agent = Agent(settings, client, make_runner, device, events)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -184,16 +184,41 @@ class CoordinatorClient:
         )
         _call(self._stub.CommitResult, request, _COMMIT_SECONDS)
 
-    def release(self, worker_id: str, assignment: Assignment, error: str = "") -> None:
-        """Give a learner back: undone without an error, failed with one."""
-        self._release(worker_id, assignment.assignment_id, assignment.epoch, error)
+    def release(
+        self,
+        worker_id: str,
+        assignment: Assignment,
+        error: str = "",
+        *,
+        over_limits: bool = False,
+    ) -> None:
+        """Give a learner back: undone without an error, failed with one.
 
-    def _release(self, worker_id: str, assignment_id: str, epoch: int, error: str) -> None:
+        Args:
+            worker_id: this worker's.
+            assignment: the learner.
+            error: what went wrong.
+            over_limits: it is not the learner that failed, but too much for this worker.
+        """
+        self._release(
+            worker_id, assignment.assignment_id, assignment.epoch, error, over_limits=over_limits
+        )
+
+    def _release(
+        self,
+        worker_id: str,
+        assignment_id: str,
+        epoch: int,
+        error: str,
+        *,
+        over_limits: bool = False,
+    ) -> None:
         request = worker_pb2.ReleaseAssignmentRequest(
             worker_id=worker_id,
             assignment_id=assignment_id,
             epoch=epoch,
             error=error[:_MAX_ERROR_CHARACTERS],
+            over_limits=over_limits,
         )
         _call(self._stub.ReleaseAssignment, request, _RELEASE_SECONDS)
 

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from platformdirs import user_cache_path
-from pydantic import Field
+from pydantic import ByteSize, Field
 
 from lipt.common.config.settings import LayeredSettings, LogLevel, MetricsAddress, TlsKey
 
@@ -37,6 +37,12 @@ class WorkerSettings(LayeredSettings):
     """Largest file that is accepted: initial weights, or a shard."""
     allow_modules: tuple[str, ...] = ()
     """Modules from which this worker imports a model factory when a run names one."""
+    max_threads: int | None = Field(default=None, ge=1, examples=[16])
+    """Threads that a learner may train with here; one that asks for more is given back. Default:
+    four for each core, and at least 8."""
+    max_memory: ByteSize | None = Field(default=None, ge=2**30, examples=["12GiB"])
+    """Memory that a learner may take here; one that would need more is given back. Default: on a
+    CPU four fifths of the machine's, or its container's; on a CUDA device what it has."""
     max_learners: int | None = Field(default=None, ge=1, examples=[1])
     """Stop after so many learners. Default: go on until told to stop."""
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9465"])

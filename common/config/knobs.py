@@ -16,7 +16,7 @@ from inspect import cleandoc
 from typing import Any, Literal, TypeGuard, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
-from pydantic import BaseModel
+from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
 Model = type[BaseModel]
@@ -206,6 +206,8 @@ def _toml(value: Any) -> str:
     match value:
         case bool() | list() | tuple():
             return json.dumps(value)
+        case ByteSize():
+            return json.dumps(value.human_readable().replace(".0", ""))
         case int():
             return f"{value:_}" if value >= _LARGE else str(value)
         case float():

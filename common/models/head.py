@@ -73,16 +73,26 @@ def require_head(model: nn.Module, x: Tensor) -> None:
 
     Args:
         model: in evaluation mode, so that its outputs do not depend on a draw.
-        x: a batch of images as the model takes them.
+        x: a batch of images as the model takes them; without values on the meta device, where the
+            output has to be the very tensor that is returned.
 
     Raises:
         ConfigError: there is no such layer, or its output is changed before it is returned.
     """
-    with torch.no_grad():
-        logits_NC, features_ND = forward_with_features(model, x)
-        name, head = find_head(model)
-        expected_NC = head(features_ND)
-    if logits_NC.shape != expected_NC.shape or not torch.equal(logits_NC, expected_NC):
+    name, head = find_head(model)
+    returned: list[Tensor] = []
+    handle = head.register_forward_hook(lambda *called: returned.append(called[-1]))
+    try:
+        with torch.no_grad():
+            logits_NC, features_ND = forward_with_features(model, x)
+            expected_NC = head(features_ND)
+    finally:
+        handle.remove()
+    if x.is_meta:
+        same = logits_NC is returned[0]
+    else:
+        same = logits_NC.shape == expected_NC.shape and torch.equal(logits_NC, expected_NC)
+    if not same:
         raise ConfigError(
             f"{type(model).__name__} does not return the output of its last linear layer "
             f"{name!r}. Define the classifier last, return its raw logits, and leave softmax "

@@ -13,17 +13,23 @@ _BATCH_SIZE = 2
 
 
 def require_logits(
-    model: nn.Module, spec: str, *, num_classes: int, image_shape: tuple[int, int, int]
+    model: nn.Module,
+    spec: str,
+    *,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+    device: str = "cpu",
 ) -> None:
     """Run the model on a batch of zeros and check its logits and its head.
 
     The model's training flags are restored, and batch norm's statistics stay as they were.
 
     Args:
-        model: on the CPU.
+        model: on `device`.
         spec: the model's name, for the message.
         num_classes: C.
         image_shape: channels, height and width of the data.
+        device: the CPU, or the meta device for a model without values.
 
     Raises:
         ConfigError: the model fails on such images, returns something else than N x C
@@ -31,7 +37,7 @@ def require_logits(
     """
     channels, height, width = image_shape
     format_text = f"{channels}x{height}x{width}"
-    images = torch.zeros(_BATCH_SIZE, *image_shape)
+    images = torch.zeros(_BATCH_SIZE, *image_shape, device=device)
     try:
         with evaluation_mode(model), torch.no_grad():
             outputs = model(images)

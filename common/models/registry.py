@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipt.common.determinism.kernels import seeded_generators
 from lipt.common.errors import UnknownNameError
@@ -21,6 +24,9 @@ from lipt.common.models.wide_resnet import wrn28_10
 _BUILT_IN: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {"resnet8": resnet8, "resnet18": resnet18, "wrn28_10": wrn28_10}
 )
+
+# Values: constructors compute widths and depths with fewer.
+_LARGE = 2**12
 
 
 def known_models() -> tuple[str, ...]:
@@ -58,29 +64,61 @@ def build_model(
         ConfigError: the model cannot be built, or does not take such images.
     """
     with seeded_generators(seed, torch.device("cpu")):
-        model = _build(spec, num_classes, image_shape, allowed_modules)
+        model = _construct(spec, num_classes, image_shape[0], allowed_modules)
+        if spec not in _BUILT_IN:
+            require_logits(model, spec, num_classes=num_classes, image_shape=image_shape)
     return model.train()
 
 
-def _build(
-    spec: str,
-    num_classes: int,
-    image_shape: tuple[int, int, int],
-    allowed_modules: Collection[str],
+def build_without_values(
+    spec: str, *, num_classes: int, image_shape: tuple[int, int, int]
+) -> nn.Module:
+    """One of the package's own or torchvision's models on the meta device, in training mode.
+
+    As `build_model`, with the same refusals, for next to no memory. Not for a user's factory:
+    it may keep what it makes, and would then give a model without values to whoever asks next.
+    """
+    with seeded_generators(0, torch.device("cpu")):
+        with _LargeOnMeta():  # type: ignore[no-untyped-call]
+            model = _construct(spec, num_classes, image_shape[0], ())
+        model.to_empty(device="meta")
+        if spec not in _BUILT_IN:
+            require_logits(
+                model, spec, num_classes=num_classes, image_shape=image_shape, device="meta"
+            )
+    return model.train()
+
+
+def is_users_own(spec: str) -> bool:
+    """Whether a name stands for a user's own factory."""
+    return is_factory_spec(spec) and not spec.startswith(PREFIX)
+
+
+class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Makes weights on the meta device; small tensors have values, which constructors look at."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Do the operation, and make what is large without values."""
+        given = dict(kwargs or {})
+        if func is torch.ops.aten.empty.memory_format and math.prod(args[0]) >= _LARGE:
+            given["device"] = torch.device("meta")
+        return func(*args, **given)
+
+
+def _construct(
+    spec: str, num_classes: int, in_channels: int, allowed_modules: Collection[str]
 ) -> nn.Module:
     if spec in _BUILT_IN:
-        return _BUILT_IN[spec](num_classes=num_classes, in_channels=image_shape[0])
+        return _BUILT_IN[spec](num_classes=num_classes, in_channels=in_channels)
     if spec.startswith(PREFIX):
-        model = build_torchvision(
-            spec.removeprefix(PREFIX), num_classes=num_classes, in_channels=image_shape[0]
-        )
-    elif is_factory_spec(spec):
-        model = build_from_factory(spec, num_classes=num_classes, allowed_modules=allowed_modules)
-    else:
-        close = difflib.get_close_matches(spec, _BUILT_IN, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        raise UnknownNameError(
-            f"there is no model {spec!r}.{hint} There are: {', '.join(known_models())}."
-        )
-    require_logits(model, spec, num_classes=num_classes, image_shape=image_shape)
-    return model
+        name = spec.removeprefix(PREFIX)
+        return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)
+    if is_factory_spec(spec):
+        return build_from_factory(spec, num_classes=num_classes, allowed_modules=allowed_modules)
+    close = difflib.get_close_matches(spec, _BUILT_IN, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise UnknownNameError(
+        f"there is no model {spec!r}.{hint} There are: {', '.join(known_models())}."
+    )

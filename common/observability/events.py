@@ -34,6 +34,10 @@ class EventKind(StrEnum):
     LEARNER_RETURNED = "learner_returned"
     # Nobody waits any more for what was to be computed; detail: whether it had begun.
     JOB_DROPPED = "job_dropped"
+    # A worker gave a learner back because it asks for more than the worker allows.
+    LEARNER_DECLINED = "learner_declined"
+    # A learner, or its run, has ended several workers in a row, as it seems: others go first.
+    LEARNER_QUARANTINED = "learner_quarantined"
     # This process was stopped for a while: all leases begin anew.
     PAUSED = "paused"
     # Something is tried again; detail: what.

@@ -12,7 +12,9 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 
 from lipt.common.errors import ComputeError, LiptError
+from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
 from lipt.coordinator.compute.context import Context, Report
+from lipt.coordinator.compute.memory import out_of_memory
 from lipt.coordinator.compute.messages import (
     DroppedError,
     Failed,
@@ -31,21 +33,32 @@ OpenContext = Callable[[Report], Context]
 IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
-def serve(pipe: Connection) -> None:
-    """Run jobs until the parent closes the pipe or is gone; what opens a context comes first."""
+def serve(pipe: Connection, memory_bytes: int) -> None:
+    """Run jobs until the parent closes the pipe or is gone; what opens a context comes first.
+
+    Args:
+        pipe: jobs come in, and answers go out.
+        memory_bytes: what this process may take.
+    """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     # The parent had them blocked meanwhile, which a child of this process must not inherit.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    go_first_without_memory()
     with suppress(EOFError):
         open_context: OpenContext = pipe.recv()
         context = open_context(_reporting(pipe))
+        # A device that there is not is a job's to say.
+        with suppress(LiptError):
+            # The driver of a CUDA device maps far more than is used.
+            if context.device.type == "cpu":
+                limit_memory(memory_bytes)
         while True:
             message = pipe.recv()
             # One that came too late for its job is of no meaning any more.
             if not isinstance(message, Stop):
-                pipe.send(_run(message, context))
+                pipe.send(_run(message, context, memory_bytes))
 
 
 def _reporting(pipe: Connection) -> Report:
@@ -58,14 +71,18 @@ def _reporting(pipe: Connection) -> Report:
     return report
 
 
-def _run(job: object, context: Context) -> Finished | Failed | Unfinished:
+def _run(job: object, context: Context, memory_bytes: int) -> Finished | Failed | Unfinished:
     try:
         return Finished(job.run(context))  # type: ignore[attr-defined]
     except (DroppedError, TooDearError) as ended:
         return Unfinished(type(ended)())
-    except LiptError as error:
-        return Failed(error)
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
+        if is_out_of_memory(error):
+            why = f"{type(error).__name__}: {error}".strip(": ")
+            refusal = out_of_memory(name_of(job), why, limit_bytes=memory_bytes)
+            return Failed(refusal, traceback.format_exc())
+        if isinstance(error, LiptError):
+            return Failed(error)
         why = f"{name_of(job)} failed: {type(error).__name__}: {error}"
         return Failed(ComputeError(why), traceback.format_exc())
 

@@ -1,10 +1,10 @@
 """Compute process, as the event loop sees it: one child, one job at a time.
 
 The child is spawned (a fork of a process with threads and an event loop is a trap). One that
-somebody else kills (the machine is out of memory, say) has its job done again by a new one: jobs
+somebody else kills has its job done again by a new one: jobs
 only read what is stored, and give the same however often they run. A job that is dropped is told
 so when it says how far it is; where it goes on for too long all the same, its child is killed, and
-the next job has another.
+the next job has another. A job that ran out of memory is not done again: it would do so again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lipt.common.errors import ComputeError
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.process.machine import this_machine
+from lipt.common.sizes import format_bytes
 from lipt.coordinator.compute.child import IGNORED_SIGNALS, OpenContext, serve
+from lipt.coordinator.compute.memory import MemoryWatch, Seen, ended_for_memory, out_of_memory
 from lipt.coordinator.compute.messages import (
     DroppedError,
     Failed,
@@ -46,6 +49,8 @@ Message = Progressed | Finished | Failed | Unfinished
 _MAX_DEATHS = 3
 # So long a dropped job may go on: the child that takes its child's place opens the data again.
 _PATIENCE_SECONDS = 5.0
+# So often its memory is looked at: what it had at its end was there shortly before.
+_LOOK_SECONDS = 0.2
 
 
 class ComputeProcess:
@@ -56,6 +61,7 @@ class ComputeProcess:
         open_context: OpenContext,
         events: Events | None = None,
         *,
+        memory_bytes: int,
         name: str = "lipt-compute",
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
@@ -64,11 +70,13 @@ class ComputeProcess:
         Args:
             open_context: makes what the child's jobs are given.
             events: where a job that is done again is counted.
+            memory_bytes: what the child may take.
             name: of the child.
             patience_seconds: how long a dropped job may go on.
         """
         self._open_context = open_context
         self._events = events or Events()
+        self._memory_bytes = memory_bytes
         self._name = name
         self._patience_seconds = patience_seconds
         self._stopped = self._dropped = False
@@ -89,7 +97,8 @@ class ComputeProcess:
 
         Raises:
             LiptError: what the job raised.
-            ComputeError: a child ended without an answer (out of memory, say), each time.
+            OutOfMemoryError: the job needs more memory than the child may take, or there is.
+            ComputeError: a child ended without an answer, each time.
             DroppedError: it was dropped, and has ended.
             TooDearError: it needs more than this child has.
         """
@@ -104,10 +113,11 @@ class ComputeProcess:
         num_deaths = 0
         while True:
             pipe = self.start()
-            try:
-                return await self._ask(pipe, job, on_progress)
-            except (EOFError, OSError):
-                how = self._death()
+            with self._watching() as watch:
+                try:
+                    return await self._ask(pipe, job, on_progress)
+                except (EOFError, OSError):
+                    how = self._death(job, watch.seen())
             num_deaths += 1
             if self._dropped:
                 raise DroppedError
@@ -123,6 +133,22 @@ class ComputeProcess:
                 job=name_of(job),
                 reason=f"its process ended {how}",
             )
+
+    @contextmanager
+    def _watching(self) -> Iterator[MemoryWatch]:
+        """Look at the child's memory now and then, for the case that it ends."""
+        watch = MemoryWatch(self._child.pid if self._child and self._child.pid else 0)
+
+        async def look() -> None:
+            while True:
+                watch.look()
+                await asyncio.sleep(_LOOK_SECONDS)
+
+        looking = asyncio.create_task(look())
+        try:
+            yield watch
+        finally:
+            looking.cancel()
 
     def drop(self) -> None:
         """Have the job under way given up: its `run` raises `DroppedError` before long."""
@@ -144,7 +170,7 @@ class ComputeProcess:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             self._child = context.Process(
-                target=serve, args=(theirs,), name=self._name, daemon=True
+                target=serve, args=(theirs, self._memory_bytes), name=self._name, daemon=True
             )
             with _signals_blocked():
                 self._child.start()
@@ -199,18 +225,33 @@ class ComputeProcess:
             self._pipe.close()
         self._child = self._pipe = self._opening = None
 
-    def _death(self) -> str:
+    def _death(self, job: Job[Any], seen: Seen) -> str:
+        """How the child has ended.
+
+        Raises:
+            OutOfMemoryError: for want of memory.
+        """
         child = self._child
         if child is not None:
             child.join(timeout=5.0)
         code = child.exitcode if child is not None else None
         self._end_child()
-        if code is None:
-            return "without a word"
-        if code >= 0:
-            return f"with exit code {code}"
-        suspicion = " (out of memory, most likely)" if -code == signal.SIGKILL else ""
-        return f"by {signal.Signals(-code).name}{suspicion}"
+        # What this process has ended itself did not end for memory, however large it was.
+        by_us = self._dropped or self._stopped
+        limit, machine = self._memory_bytes, this_machine().memory_bytes
+        if not by_us and ended_for_memory(code, seen, limit_bytes=limit, machine_bytes=machine):
+            had, there_is = format_bytes(seen.resident_bytes), format_bytes(machine)
+            why = f"its process ended {_end(code)}; it had {had}, this machine has {there_is}"
+            raise out_of_memory(name_of(job), why, limit_bytes=limit)
+        return _end(code)
+
+
+def _end(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "without a word"
+    if exit_code >= 0:
+        return f"with exit code {exit_code}"
+    return f"by {signal.Signals(-exit_code).name}"
 
 
 @contextmanager

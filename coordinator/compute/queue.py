@@ -13,12 +13,14 @@ from time import monotonic
 from typing import TypeVar
 
 from lipt.common.observability.events import Events
+from lipt.common.process.machine import this_machine
 from lipt.coordinator.compute.cheap import CheapContext, KnownData
+from lipt.coordinator.compute.child import OpenContext
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.lane import Lane
 from lipt.coordinator.compute.messages import Asked, Cost, Job, OnProgress, TooDearError
 from lipt.coordinator.compute.process import ComputeProcess
-from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
 ResultT = TypeVar("ResultT")
 
@@ -45,14 +47,14 @@ class ComputeQueue:
         self._settings = settings
         self._events = events or Events()
         self._clock = clock
-        self._dear = self._lane(ComputeProcess(partial(Context, settings), self._events))
+        self._memory_bytes = compute_memory_bytes(settings.limits, this_machine())
+        self._dear = self._lane("lipt-compute", partial(Context, settings))
         self._cheap: Lane | None = None
 
     def open_cheap_lane(self, known: KnownData) -> None:
         """Compute cheap jobs beside dear ones from here on."""
         open_context = partial(CheapContext, self._settings, known=known)
-        process = ComputeProcess(open_context, self._events, name="lipt-compute-cheap")
-        self._cheap = self._lane(process)
+        self._cheap = self._lane("lipt-compute-cheap", open_context)
 
     def warm(self) -> None:
         """Have the cheap lane's process there before the first cheap job."""
@@ -75,7 +77,8 @@ class ComputeQueue:
         Raises:
             QueueFullError: too many jobs of trainers wait already; one of a run is never refused.
             LiptError: what the job raised.
-            ComputeError: its process ended without an answer (out of memory, say), each time.
+            OutOfMemoryError: it needs more memory than its process may take, or there is.
+            ComputeError: its process ended without an answer, each time.
         """
         if self._cheap is not None and asked.cost < Cost.DEAR:
             try:
@@ -95,5 +98,8 @@ class ComputeQueue:
             await self._cheap.stop()
         await self._dear.stop()
 
-    def _lane(self, process: ComputeProcess) -> Lane:
+    def _lane(self, name: str, open_context: OpenContext) -> Lane:
+        process = ComputeProcess(
+            open_context, self._events, memory_bytes=self._memory_bytes, name=name
+        )
         return Lane(process, self._settings.compute, self._events, clock=self._clock)

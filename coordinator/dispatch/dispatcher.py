@@ -1,8 +1,9 @@
 """Dispatcher: hands learners to workers under leases, and takes their results.
 
 A worker that stays silent for longer than its lease loses the learner to another,
-and a commit under an older epoch is refused. After a restart every learner that
-was out gets a fresh lease, so that its worker can finish.
+and a commit under an older epoch is refused. A learner that seems to end its workers
+lets all others go first: see `lipt.coordinator.dispatch.quarantine`. After a restart
+every learner that was out gets a fresh lease, so that its worker can finish.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ from lipt.coordinator.dispatch.choosing import (
     why_waiting,
 )
 from lipt.coordinator.dispatch.leases import Lease, LeaseTable
+from lipt.coordinator.dispatch.quarantine import (
+    MAX_SILENT_ENDS,
+    account_of,
+    furthest_step,
+    held_back,
+    quarantined,
+)
 from lipt.coordinator.dispatch.queue import WorkerQueue
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
@@ -34,8 +42,9 @@ from lipt.coordinator.runs.transitions import (
     is_in,
     leased,
     requeued,
+    without_silent_ends,
 )
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +81,15 @@ class Dispatcher:
         self.leases = LeaseTable(lease_seconds, clock)
         self._waiting = WorkerQueue()
         self._reserved: set[AssignmentKey] = set()
+        # Workers that fell silent; one that is heard again was not ended by its learner.
+        self._silent: set[str] = set()
         store.listen(self._on_change)
 
     def restore(self) -> None:
         """Renew the leases of learners that were out when the process ended."""
         for run in self._store.runs():
             for learner in run.learners:
+                self._silent.update(end.worker_id for end in learner.silent_ends)
                 if run.state is RunState.TRAINING and learner.state is LearnerState.LEASED:
                     key = AssignmentKey(run.run_id, learner.index)
                     self.leases.grant(key, learner.worker_id, learner.epoch)
@@ -111,6 +123,8 @@ class Dispatcher:
             UnknownWorkerError: it has not registered with this process.
         """
         worker = self.workers.heard(worker_id)
+        if worker_id in self._silent:
+            await self._forgive(worker_id)
         held = self.leases.held_by(worker_id)
         if held is not None:
             return self._learner(held)
@@ -220,6 +234,16 @@ class Dispatcher:
         with contextlib.suppress(StaleLeaseError):
             await self._requeue(key, epoch, worker_id, EventKind.LEARNER_RETURNED, reason)
 
+    async def decline(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
+        """Queue a learner again that is too much for its worker, which gets none of its run.
+
+        A stale call is harmless.
+        """
+        self.workers.decline(worker_id, key.run_id)
+        message = f"worker {self.workers.name(worker_id)} gave it back: {reason}"
+        with contextlib.suppress(StaleLeaseError):
+            await self._requeue(key, epoch, worker_id, EventKind.LEARNER_DECLINED, message)
+
     async def expire_leases(self) -> None:
         """Take the learners back whose workers have gone silent; runs until cancelled."""
         while True:
@@ -232,8 +256,14 @@ class Dispatcher:
     async def _expire(self, key: AssignmentKey, lease: Lease) -> None:
         name = self.workers.name(lease.worker_id)
         reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"
+        step = self._store.progress(key.run_id, key.learner).step
+        end = SilentEnd(
+            worker_id=lease.worker_id, worker_name=name, step=step, at=self._wall_clock()
+        )
         try:
-            await self._requeue(key, lease.epoch, lease.worker_id, EventKind.LEASE_EXPIRED, reason)
+            await self._requeue(
+                key, lease.epoch, lease.worker_id, EventKind.LEASE_EXPIRED, reason, end
+            )
         except StaleLeaseError:
             self.leases.end(key)
         except LiptError as error:
@@ -241,16 +271,41 @@ class Dispatcher:
             self.leases.extend(key, _RETRY_SECONDS)
 
     async def _requeue(
-        self, key: AssignmentKey, epoch: int, worker_id: str, why: EventKind, reason: str
+        self,
+        key: AssignmentKey,
+        epoch: int,
+        worker_id: str,
+        why: EventKind,
+        reason: str,
+        silent_end: SilentEnd | None = None,
     ) -> None:
         def change(run: RunRecord) -> RunRecord:
             self.leases.require(key, worker_id, epoch)
-            return run.with_learner(requeued(run.learners[key.learner], reason))
+            return run.with_learner(requeued(run.learners[key.learner], reason, silent_end))
 
-        await self._store.update(key.run_id, change)
+        run = await self._store.update(key.run_id, change)
         self.leases.end(key)
+        # How far this worker got says nothing of the next one's.
+        self._store.set_progress(key.run_id, key.learner, LearnerProgress())
         self._record(why, key, worker_id, reason)
+        if silent_end is not None:
+            self._silent.add(worker_id)
+            against = quarantined(run, furthest=self._furthest(run)).get(key.learner, ())
+            if len(against) == MAX_SILENT_ENDS:
+                account = account_of(run, furthest=self._furthest(run))
+                self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
         self._match()
+
+    async def _forgive(self, worker_id: str) -> None:
+        for run in self._store.runs():
+            if run.state is RunState.TRAINING:
+                await self._store.update(
+                    run.run_id, lambda now: without_silent_ends(now, worker_id)
+                )
+        self._silent.discard(worker_id)
+
+    def _furthest(self, run: RunRecord) -> int:
+        return furthest_step(run, self._store)
 
     async def _grant(
         self, key: AssignmentKey, worker: WorkerRecord
@@ -298,15 +353,22 @@ class Dispatcher:
 
     def _match(self) -> None:
         """Give waiting workers, who has asked longest first, what there is to do."""
+        if not self._waiting.worker_ids():
+            return
         # What is out may come in; of a run that is held, no more goes out.
         runs = [run for run in self._store.runs() if not self._store.held(run.run_id)]
-        left = num_queued(runs, self._reserved) if self._waiting.worker_ids() else 0
+        back = held_back(
+            runs, furthest=self._furthest, now=self._wall_clock(), reserved=self._reserved
+        )
+        left = num_queued(runs, self._reserved, back)
         if not left:
             return
         alive = self.alive()
         present = {worker.worker_id: worker for worker in alive}
         for worker_id in self._waiting.in_order():
-            key = choose_learner(present[worker_id], runs, alive=alive, reserved=self._reserved)
+            key = choose_learner(
+                present[worker_id], runs, alive=alive, reserved=self._reserved, held_back=back
+            )
             if key is not None and self._waiting.serve(worker_id, key):
                 self._reserved.add(key)
                 left -= 1

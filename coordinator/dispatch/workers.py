@@ -34,13 +34,17 @@ class WorkerRecord:
     heard_at: float
     # What it was told that keeps it from learners that wait.
     idle_reason: str = ""
+    # Runs whose learners are too much for it.
+    declined: frozenset[str] = frozenset()
 
     def can_run(self, run: RunRecord) -> bool:
-        """Whether it may build the run's model."""
+        """Whether it may build the run's model, and has not found its learners too much."""
         return not self.refusal(run)
 
     def refusal(self, run: RunRecord) -> str:
-        """Why it may not build the run's model, as what it does not do; empty where it may."""
+        """Why it trains none of the run's learners, as what it does not do; empty where it may."""
+        if run.run_id in self.declined:
+            return "have room for it (its --max-threads or --max-memory)"
         model = run.config.model
         if model.startswith("torchvision:") or not is_factory_spec(model):
             return ""
@@ -113,6 +117,13 @@ class WorkerRegistry:
             return False
         self._workers[worker_id] = replace(worker, idle_reason=reason)
         return bool(reason)
+
+    def decline(self, worker_id: str, run_id: str) -> None:
+        """Give the worker no learner of that run any more; harmless where it is not known."""
+        worker = self._workers.get(worker_id)
+        if worker is not None:
+            declined = worker.declined | {run_id}
+            self._workers[worker_id] = replace(worker, declined=declined)
 
     def knows(self, worker_id: str) -> bool:
         """Whether the worker has registered with this process."""

@@ -11,6 +11,7 @@ from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.dispatch.quarantine import account_of, furthest_step
 from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.v1 import blob_pb2, info_pb2, run_pb2, worker_pb2
@@ -38,7 +39,7 @@ def run_view(
         state=enum_to_proto(run_pb2.RunState.DESCRIPTOR, store.shown_state(run)),
         revision=store.revision(run.run_id),
         config=run_config_to_proto(run.config),
-        message=_message(store.held(run.run_id), run),
+        message=_message(store.held(run.run_id), run) or _standing(store, run),
         progress=_progress(store.activity(run.run_id)),
         created_at=_timestamp(run.created_at),
         fingerprint=run.fingerprint,
@@ -65,6 +66,14 @@ def _message(held: str, run: RunRecord) -> str:
     if held and run.state is RunState.READY:
         return f"{held} Until then the run gives what is stored, and nothing new."
     return run.message
+
+
+def _standing(store: RunStore, run: RunRecord) -> str:
+    """What is worth knowing of a run under way, besides how far it is."""
+    under_suspicion = any(learner.silent_ends for learner in run.learners)
+    if run.state is not RunState.TRAINING or not under_suspicion:
+        return ""
+    return account_of(run, furthest=furthest_step(run, store))
 
 
 def _learner(learner: LearnerRecord, progress: LearnerProgress, run: RunRecord) -> run_pb2.Learner:

@@ -115,7 +115,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     ) -> pb.ReleaseAssignmentResponse:
         """Take a learner back undone."""
         held = (request.worker_id, AssignmentKey.parse(request.assignment_id), request.epoch)
-        if request.error:
+        if request.over_limits:
+            await self._dispatcher.decline(*held, request.error[:1000])
+        elif request.error:
             await self._dispatcher.fail(*held, request.error[:1000])
         else:
             await self._dispatcher.release(*held)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
-from lipt.common.blobs.store import BlobStore
 from lipt.common.config.messages import run_config_from_proto
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import ConfigError, RunNotReadyError, WeightsError
-from lipt.common.models import build_model
+from lipt.common.errors import ConfigError, RunNotReadyError
 from lipt.common.states import LearnerState, RunState
-from lipt.common.weights.files import read_weights
-from lipt.common.weights.finite import non_finite
-from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.pretraining.sharding import num_validation_examples, require_shards_fit
+from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.state.records import RunRecord
@@ -32,18 +27,16 @@ class RunRequests:
         self,
         store: RunStore,
         driver: RunDriver,
-        blobs: BlobStore,
+        admission: Admission,
         data: DataDescription,
         *,
         defaults: RunConfig,
-        allowed_modules: Collection[str],
         wall_clock: Callable[[], float],
     ) -> None:
         self._store = store
         self._driver = driver
-        self._blobs = blobs
+        self._admission = admission
         self._data = data
-        self._allowed_modules = allowed_modules
         self._creating = asyncio.Lock()
         self._defaults = defaults
         self._wall_clock = wall_clock
@@ -54,18 +47,15 @@ class RunRequests:
         """Start a run, or answer with the one that this request started before.
 
         Raises:
-            ConfigError: a value is out of range, the shards do not fit the data, or
-                the name is taken.
-            UnknownNameError: there is no such model.
-            WeightsError: the weights to start from are not the model's.
+            ConfigError: a value is out of range, or the name is taken.
+            LiptError: the run is not admitted; see `Admission.require`.
         """
         request_id = request_id or uuid.uuid4().hex
         earlier = self._store.find_request(request_id)
         if earlier is not None:
             return earlier
         config = run_config_from_proto(overrides, self._defaults)
-        self._check_data(config)
-        await self.check_model(config)
+        await self._admission.require(config)
         async with self._creating:
             earlier = self._store.find_request(request_id)
             if earlier is not None:
@@ -86,42 +76,6 @@ class RunRequests:
     async def cancel(self, key: str) -> RunRecord:
         """End a run; one that has ended stays as it is."""
         return await self._driver.cancel(self._store.find(key).run_id)
-
-    async def check_model(self, config: RunConfig) -> None:
-        """Build the model once, and read the weights that it is to start from.
-
-        Raises:
-            UnknownNameError: there is no such model.
-            FactoryNotAllowedError: its module is not allowed here.
-            ConfigError: it cannot be built for the data, or has no linear head.
-            UnknownBlobError: the weights were not uploaded.
-            WeightsError: they are another model's, no safetensors file, or not finite.
-        """
-        await asyncio.to_thread(self._try_model, config)
-
-    def _try_model(self, config: RunConfig) -> None:
-        model = build_model(
-            config.model,
-            num_classes=len(self._data.class_names),
-            image_shape=self._data.image_shape,
-            seed=0,
-            allowed_modules=self._allowed_modules,
-        )
-        given = config.initialization.weights_sha256
-        if given is not None:
-            path = self._blobs.path(self._blobs.find(given))
-            like = specs_of(model.state_dict())
-            weights = read_weights(path, like=like, max_bytes=self._blobs.max_blob_bytes)
-            if bad := non_finite(weights):
-                raise WeightsError(
-                    f"the weights that the run is to start from cannot be trained on: {bad}. Give "
-                    "weights from before they diverged."
-                )
-
-    def _check_data(self, config: RunConfig) -> None:
-        # Refuse a run whose shards need more examples than the training split has.
-        held_out = num_validation_examples(self._data.class_counts, config.validation)
-        require_shards_fit(self._data.num_examples - held_out, config.learners)
 
     def _free_name(self, wanted: str) -> str:
         taken = {run.name for run in self._store.runs()} | {"latest"}

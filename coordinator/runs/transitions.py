@@ -12,11 +12,12 @@ from enum import Enum, auto
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.states import LearnerState
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 # What is kept of the attempts that failed: a run may allow any number of them.
 _MAX_REFUSALS = 5
 _MAX_REASON_CHARACTERS = 500
+_MAX_SILENT_ENDS = 10
 DAMAGED = "its result was in, but the coordinator's disk has changed or lost it"
 
 
@@ -140,12 +141,33 @@ def after_failure(
         failed_on=(*learner.failed_on, worker_id),
         message=message,
         refusals=(*learner.refusals, message)[-_MAX_REFUSALS:],
+        silent_ends=(),
     )
 
 
-def requeued(learner: LearnerRecord, reason: str) -> LearnerRecord:
-    """The learner after its worker went away: no failure of its own."""
-    return learner.changed(state=LearnerState.QUEUED, message=reason)
+def requeued(
+    learner: LearnerRecord, reason: str, silent_end: SilentEnd | None = None
+) -> LearnerRecord:
+    """The learner after its worker went away: no failure of its own.
+
+    Args:
+        learner: as it was.
+        reason: why it is queued again.
+        silent_end: where its worker fell silent; None where it was given back.
+    """
+    ends = (*learner.silent_ends, *([] if silent_end is None else [silent_end]))
+    return learner.changed(
+        state=LearnerState.QUEUED, message=reason, silent_ends=ends[-_MAX_SILENT_ENDS:]
+    )
+
+
+def without_silent_ends(run: RunRecord, worker_id: str) -> RunRecord:
+    """The run after a worker was heard again that had fallen silent."""
+    for learner in run.learners:
+        left = tuple(end for end in learner.silent_ends if end.worker_id != worker_id)
+        if len(left) < len(learner.silent_ends):
+            run = run.with_learner(learner.changed(silent_ends=left))
+    return run
 
 
 @dataclass(frozen=True)
@@ -169,6 +191,7 @@ def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
         train_seconds=result.train_seconds,
         bytes_received=result.bytes_received,
         message="",
+        silent_ends=(),
     )
 
 

@@ -49,6 +49,10 @@ MIGRATIONS: tuple[str, ...] = (
         body        TEXT NOT NULL
     ) STRICT;
     """,
+    # From here on learners have `silent_ends`, which an older version would not read.
+    """
+    SELECT 1;
+    """,
 )
 
 

@@ -68,6 +68,17 @@ class IngredientRecord(_Record):
     kept: bool
 
 
+class SilentEnd(_Record):
+    """A lease that ran out, and whose worker was not heard again."""
+
+    worker_id: str
+    worker_name: str
+    # The last one that the worker had reported as done; 0 for none.
+    step: int
+    # Seconds, on the clock of `training_started_at`.
+    at: float
+
+
 class LearnerRecord(_Record):
     """One learner: its draw, its attempts, its result."""
 
@@ -92,6 +103,8 @@ class LearnerRecord(_Record):
     message: str = ""
     # Why attempts counted against it, oldest first; a later success does not erase them.
     refusals: tuple[str, ...] = ()
+    # Of its latest attempts, as long as none has ended in another way; the latest last.
+    silent_ends: tuple[SilentEnd, ...] = ()
     ingredient: IngredientRecord | None = None
 
     @property

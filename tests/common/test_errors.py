@@ -16,6 +16,8 @@ CONTRACT = """
 LiptError                 Exception         INTERNAL               INTERNAL             again
 ConfigError               RequestError      INVALID_CONFIG         INVALID_ARGUMENT     never
 BudgetError               RequestError      INVALID_BUDGET         INVALID_ARGUMENT     never
+OverLimitError            RequestError      OVER_LIMIT             INVALID_ARGUMENT     never
+OutOfMemoryError          RequestError      OUT_OF_MEMORY          RESOURCE_EXHAUSTED   never
 UnknownNameError          RequestError      UNKNOWN_NAME           INVALID_ARGUMENT     never
 StrategyOptionError       RequestError      INVALID_OPTION         INVALID_ARGUMENT     never
 ProxyError                RequestError      INVALID_PROXY          INVALID_ARGUMENT     never

@@ -111,7 +111,7 @@ class FakeClient:
         refusals: by the name of a call: the errors that its next calls raise.
         stop_learner: what heartbeats are answered with.
         idle_reason: what `acquire` says besides.
-        registered, released, committed: what was said, in order.
+        registered, released, declined, committed: what was said, in order.
         beats: the progress that each heartbeat brought.
         given_back: set once a learner was.
     """
@@ -125,6 +125,7 @@ class FakeClient:
         self.idle_reason = ""
         self.registered: list[tuple[str, str]] = []
         self.released: list[tuple[str, str, str]] = []
+        self.declined: list[tuple[str, str, str]] = []
         self.committed: list[tuple[str, BlobName, Report, tuple[BlobName, ...]]] = []
         self.beats: SimpleQueue[worker_pb2.LearnerProgress] = SimpleQueue()
         self.given_back = threading.Event()
@@ -170,8 +171,11 @@ class FakeClient:
         self._answer("commit")
         self.committed.append((worker_id, result, report, tuple(snapshots)))
 
-    def release(self, worker_id: str, assignment: Assignment, error: str = "") -> None:
-        self.released.append((worker_id, assignment.assignment_id, error))
+    def release(
+        self, worker_id: str, assignment: Assignment, error: str = "", *, over_limits: bool = False
+    ) -> None:
+        given_back = self.declined if over_limits else self.released
+        given_back.append((worker_id, assignment.assignment_id, error))
         self.given_back.set()
         self._answer("release")
 

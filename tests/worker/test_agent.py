@@ -18,6 +18,7 @@ from lipt.common.errors import (
     LearnerRejectedError,
     LearnerStoppedError,
     LiptError,
+    OverLimitError,
     StaleLeaseError,
     UnknownRunError,
     UnknownWorkerError,
@@ -204,6 +205,16 @@ def test_unforeseen_error_is_logged_with_its_traceback_and_given_back(
     world.live(make_assignment(0))
     assert world.fake.released == [("worker-1", "r/0", "ZeroDivisionError: by zero")]
     assert "Traceback" in caplog.text
+
+
+def test_learner_that_is_too_much_is_given_back_as_that_and_the_next_is_taken(
+    world: World,
+) -> None:
+    world.work = [fail(OverLimitError("learners.cpu_threads = 9: too many.")), succeed]
+    world.live(make_assignment(0), make_assignment(1))
+    assert world.fake.declined == [("worker-1", "r/0", "learners.cpu_threads = 9: too many.")]
+    assert world.fake.released == []
+    assert [name for _, name in world.done] == ["r/0", "r/1"]
 
 
 def test_refused_learner_is_not_given_back_for_its_attempt_is_counted_already(

@@ -130,6 +130,19 @@ def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
     assert "pruning_method = '99'" in released.error
 
 
+@pytest.mark.parametrize("over_limits", [True, False])
+def test_learner_is_given_back_with_what_is_wrong(
+    served: tuple[Fake, CoordinatorClient], over_limits: bool
+) -> None:
+    fake, client = served
+    assignment = client.acquire("w")
+    assert assignment is not None
+    client.release("w", assignment, "too much", over_limits=over_limits)
+    (released,) = fake.released
+    assert (released.worker_id, released.assignment_id, released.epoch) == ("w", "r/0", 7)
+    assert (released.error, released.over_limits) == ("too much", over_limits)
+
+
 def test_interrupted_worker_asks_no_more(served: tuple[Fake, CoordinatorClient]) -> None:
     client = served[1]
     client.interrupt()

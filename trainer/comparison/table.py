@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from lipt.common.sizes import format_bytes
 from lipt.trainer.comparison.baselines import EVERYTHING
-from lipt.trainer.writing.formatting import format_bytes, format_percent, table_lines
+from lipt.trainer.writing.formatting import format_percent, table_lines
 
 if TYPE_CHECKING:  # which would import torch, before the demo has said a word
     from lipt.trainer.comparison.intervals import Difference

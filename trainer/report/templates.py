@@ -6,8 +6,9 @@ from importlib import resources
 from typing import Any
 
 from lipt.common.imports.extras import import_extra
+from lipt.common.sizes import format_bytes
 from lipt.common.text.printable import escaped
-from lipt.trainer.writing.formatting import format_bytes, format_percent
+from lipt.trainer.writing.formatting import format_percent
 
 
 def open_templates(needed_for: str) -> Any:

@@ -1,21 +1,10 @@
-"""Formatting for people: sizes with units, shares as percentages, tables of equal columns."""
+"""Formatting for people: shares as percentages, tables of equal columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from lipt.common.text.printable import printable
-
-
-def format_bytes(count: int) -> str:
-    """A size with its decimal unit: 1234567 is "1.2 MB"."""
-    if count < 1000:
-        return f"{count} B"
-    size, unit = count / 1000, "kB"
-    for larger in ("MB", "GB"):
-        if size >= 1000:
-            size, unit = size / 1000, larger
-    return f"{size:.1f} {unit}"
 
 
 def format_percent(share: float) -> str:

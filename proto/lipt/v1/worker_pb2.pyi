@@ -201,16 +201,18 @@ class CommitResultResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReleaseAssignmentRequest(_message.Message):
-    __slots__ = ("worker_id", "assignment_id", "epoch", "error")
+    __slots__ = ("worker_id", "assignment_id", "epoch", "error", "over_limits")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    OVER_LIMITS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     assignment_id: str
     epoch: int
     error: str
-    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    over_limits: bool
+    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., error: _Optional[str] = ..., over_limits: bool = ...) -> None: ...
 
 class ReleaseAssignmentResponse(_message.Message):
     __slots__ = ()

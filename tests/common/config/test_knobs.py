@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ByteSize, Field
 
 from lipt.common.config.knobs import example_toml, markdown_tables, option_help, sections
 from lipt.common.config.run_config import Precision
@@ -32,6 +32,7 @@ class Kitchen(BaseModel):
     open_late: bool = Field(default=False, description="Whether it closes after midnight.")
     guests: tuple[str, ...] = Field(default=(), description="Who comes.")
     bell: Path | None = Field(default=None, description="To ring.", examples=["/dev/bell"])
+    larder: ByteSize = Field(default=ByteSize(2**31), description="What fits in.")
     door: Path = Field(default_factory=Path.home, description="To shut.", examples=["/door"])
     owner: str = Field(description='Who "pays".', examples=['the "boss"'])
 
@@ -61,6 +62,9 @@ guests = []
 
 # To ring.
 # bell = "/dev/bell"
+
+# What fits in.
+larder = "2GiB"
 
 # To shut.
 # door = "/door"

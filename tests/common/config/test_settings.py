@@ -125,3 +125,20 @@ def test_own_factories_are_allowed_and_others_are_not() -> None:
     }
     settings = load_settings(CoordinatorSettings, config=None, flags=flags)
     assert with_own_modules(settings).allow_modules == ("also", "mine.data")
+
+
+def test_sizes_are_written_with_their_unit_or_as_bytes() -> None:
+    flags = {"dataset": {"source": "digits"}, "limits": {"compute_memory": "1.5GiB"}}
+    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
+    assert settings.limits.compute_memory == 3 * 2**29
+    worker = load_settings(WorkerSettings, config=None, flags={"max_memory": "2000000000"})
+    assert worker.max_memory == 2 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [("5 MB", "greater than or equal to 1073741824"), ("much", "could not parse value and unit")],
+)
+def test_size_that_nothing_could_run_in_is_refused(size: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"max_memory = '{size}': .*{words}"):
+        load_settings(WorkerSettings, config=None, flags={"max_memory": size})

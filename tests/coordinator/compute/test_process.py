@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -11,10 +12,13 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+import torch
 
-from lipt.common.errors import BudgetError, ComputeError
+from lipt.common.errors import BudgetError, ComputeError, OutOfMemoryError
 from lipt.common.observability.events import EventKind, Events
+from lipt.coordinator.compute import process
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.memory import MemoryWatch
 from lipt.coordinator.compute.messages import DroppedError, Progressed
 from lipt.coordinator.compute.process import ComputeProcess
 from tests.digits import digits_settings
@@ -76,18 +80,59 @@ class GoOnSaying:
             Event().wait(0.01)
 
 
+@dataclass(frozen=True)
+class Take:
+    """Asks for memory that it never writes to."""
+
+    num_bytes: int
+
+    def run(self, context: Context) -> int:
+        return len(torch.empty(self.num_bytes, dtype=torch.uint8))
+
+
+@dataclass(frozen=True)
+class TakeAll:
+    """Takes nearly all that it may, says so, and goes on."""
+
+    path: Path
+
+    def run(self, context: Context) -> None:
+        with self.path.open("a") as file:
+            file.write("x")
+        taken = []
+        with contextlib.suppress(RuntimeError):
+            while True:
+                taken.append(torch.empty(2**24, dtype=torch.uint8))
+        context.report("full", len(taken), 0)
+        signal.pause()
+
+
 @pytest.fixture
 def events() -> Events:
     return Events()
 
 
+def compute_process(
+    state_dir: Path, events: Events, *, memory_bytes: int = 2**36
+) -> ComputeProcess:
+    open_context = partial(Context, digits_settings(state_dir))
+    return ComputeProcess(open_context, events, memory_bytes=memory_bytes)
+
+
 @pytest.fixture
 async def compute(tmp_path: Path, events: Events) -> AsyncIterator[ComputeProcess]:
-    process = ComputeProcess(partial(Context, digits_settings(tmp_path)), events)
+    process = compute_process(tmp_path, events)
     yield process
     process.stop()
     with pytest.raises(ComputeError, match="the coordinator is stopping"):
         await process.run(Square(1))
+
+
+@pytest.fixture
+async def small(tmp_path: Path, events: Events) -> AsyncIterator[ComputeProcess]:
+    process = compute_process(tmp_path, events, memory_bytes=1_600_000_000)
+    yield process
+    process.stop()
 
 
 async def test_job_runs_in_a_process_of_its_own_that_stays(compute: ComputeProcess) -> None:
@@ -125,12 +170,46 @@ async def test_job_that_kills_its_child_each_time_is_an_error_and_the_next_has_a
     compute: ComputeProcess, events: Events, tmp_path: Path
 ) -> None:
     deaths = tmp_path / "deaths"
-    why = r"SIGKILL \(out of memory, most likely\) during Die, at attempt 3 of 3"
+    why = r"SIGKILL during Die, at attempt 3 of 3"
     with pytest.raises(ComputeError, match=why):
         await compute.run(Die(deaths, times=100))
     assert deaths.stat().st_size == 3
     assert events.count(EventKind.RETRIED, "compute") == 2
     assert (await compute.run(Square(5)))[0] == 25
+
+
+async def test_job_that_asks_for_more_memory_than_allowed_fails_once_with_the_figures(
+    small: ComputeProcess, events: Events
+) -> None:
+    _, pid = await small.run(Square(1))
+    with pytest.raises(OutOfMemoryError) as refused:
+        await small.run(Take(4 * 2**30))
+    sentence = str(refused.value)
+    assert "Take ran out of memory: RuntimeError: " in sentence
+    assert "may take 1.6 GB (limits.compute_memory)" in sentence
+    assert "--compute-memory" in sentence
+    assert events.count(EventKind.RETRIED) == 0
+    # It was refused, and not killed.
+    assert (await small.run(Square(2)))[1] == pid
+
+
+async def test_job_whose_child_ends_at_its_limit_is_not_done_again(
+    small: ComputeProcess, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = asyncio.Event()
+
+    class Watch(MemoryWatch):
+        def look(self) -> None:
+            super().look()
+            # As a library ends a process that is refused memory.
+            if full.is_set() and small._child is not None and small._child.pid is not None:
+                os.kill(small._child.pid, signal.SIGUSR1)
+
+    monkeypatch.setattr(process, "MemoryWatch", Watch)
+    with pytest.raises(OutOfMemoryError, match=r"ended by SIGUSR1; it had .*, this machine has"):
+        await small.run(TakeAll(tmp_path / "deaths"), lambda *_: full.set())
+    assert (tmp_path / "deaths").stat().st_size == 1
+    assert events.count(EventKind.RETRIED) == 0
 
 
 async def test_no_child_is_started_once_it_is_stopped(
@@ -174,7 +253,7 @@ async def test_dropped_job_that_says_nothing_more_loses_its_child_and_is_not_don
     events: Events, tmp_path: Path
 ) -> None:
     open_context = partial(Context, digits_settings(tmp_path))
-    process = ComputeProcess(open_context, events, patience_seconds=0.05)
+    process = ComputeProcess(open_context, events, memory_bytes=2**36, patience_seconds=0.05)
     _, pid = await process.run(Square(1))
     with pytest.raises(DroppedError):
         await process.run(HangAfterSaying(), lambda _: process.drop())

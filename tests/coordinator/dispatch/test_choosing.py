@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.choosing import choose_learner, why_idle, why_waiting
+from lipt.coordinator.dispatch.choosing import (
+    choose_learner,
+    num_queued,
+    why_idle,
+    why_waiting,
+)
+from lipt.coordinator.dispatch.quarantine import HeldBack
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import after_failure
 from lipt.coordinator.state.records import RunRecord
@@ -49,6 +56,35 @@ def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: Make
     assert choose_learner(bad, [run], alive=[good]) is None
     assert choose_learner(good, [run], alive=[bad]) == ("r", 0)
     assert choose_learner(bad, [run], alive=[]) == ("r", 0)
+
+
+def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
+    make_run: MakeRun,
+) -> None:
+    old, new = make_run("old", num_learners=2), make_run("new", num_learners=1)
+    keys = frozenset({AssignmentKey("old", 0), AssignmentKey("old", 1)})
+    waiting, due = HeldBack(keys), HeldBack(keys, trials=(AssignmentKey("old", 1),))
+
+    def chosen(back: HeldBack, *runs: RunRecord) -> AssignmentKey | None:
+        return choose_learner(worker(), runs, alive=[], held_back=back)
+
+    assert chosen(waiting, old, new) == ("new", 0)
+    assert chosen(due, old, new) == ("new", 0)
+    assert chosen(waiting, old) is None
+    assert chosen(due, old) == ("old", 1)
+    assert [num_queued([old, new], held_back=back) for back in (waiting, due)] == [1, 2]
+
+
+def test_worker_is_not_offered_a_run_that_it_found_too_much(make_run: MakeRun) -> None:
+    small = replace(worker("small"), declined=frozenset({"r"}))
+    assert choose_learner(small, [make_run()], alive=[]) is None
+    assert choose_learner(small, [make_run(), make_run("other")], alive=[]) == ("other", 0)
+    # Nor does it keep a learner from one on which it failed.
+    failed = make_run(num_learners=1)
+    failed = failed.with_learner(
+        after_failure(failed.learners[0], worker_id="w", reason="NaN", max_attempts=3)
+    )
+    assert choose_learner(worker(), [failed], alive=[small]) == ("r", 0)
 
 
 @pytest.mark.parametrize(

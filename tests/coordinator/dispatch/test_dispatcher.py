@@ -8,6 +8,7 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import StaleLeaseError, UnknownWorkerError
+from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import dispatcher as dispatch
 from lipt.coordinator.dispatch.assignment import AssignmentKey
@@ -29,13 +30,18 @@ class Bench:
 
     def __init__(self, database: Database) -> None:
         self.clock = Clock()
+        self.events = Events()
         self.database = database
         self.store = RunStore(self.database)
         self.dispatcher = self.new_dispatcher()
 
     def new_dispatcher(self) -> Dispatcher:
         return Dispatcher(
-            self.store, lease_seconds=30.0, clock=self.clock, wall_clock=lambda: 1000.0
+            self.store,
+            lease_seconds=30.0,
+            clock=self.clock,
+            wall_clock=lambda: 1000.0 + self.clock.now,
+            events=self.events,
         )
 
     def join(self, name: str) -> str:
@@ -337,3 +343,82 @@ async def test_only_who_has_no_learner_is_idle(bench: Bench, make_run: MakeRun) 
     await bench.take(vm)
     assert dispatcher.why_idle(dispatcher.workers.heard(vm)) == ""
     assert dispatcher.why_waiting(mine).startswith("worker vm does not allow")
+
+
+async def lose(bench: Bench, name: str) -> AssignmentKey:
+    """Have a new worker take a learner, and fall silent over it."""
+    key, _ = await bench.take(bench.join(name))
+    bench.clock.now += 31.0
+    await bench.expire()
+    return key
+
+
+async def test_run_that_ends_worker_after_worker_lets_another_go_first_and_says_so(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=2))
+    await bench.store.add(make_run("later", num_learners=1))
+    assert [(await lose(bench, name)).run_id for name in ("a", "b")] == ["r", "r"]
+    assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 0
+    assert (await lose(bench, "c")).run_id == "r"
+    assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
+    assert [learner.failures for learner in bench.store.find("r").learners] == [0, 0]
+
+    healthy = bench.join("healthy")
+    key, epoch = await bench.take(healthy)
+    assert key == ("later", 0)
+    await bench.dispatcher.commit(healthy, key, epoch, RESULT)
+    # There is nothing else to do, but its turn has not come.
+    assert await bench.dispatcher.acquire(healthy, wait_seconds=0.0) is None
+    bench.clock.now += 240.0
+    key, epoch = await bench.take(healthy)
+    assert key.run_id == "r"
+    # One at a time, until it is past the step at which the others ended.
+    other = bench.join("other")
+    assert await bench.dispatcher.acquire(other, wait_seconds=0.0) is None
+    bench.dispatcher.heartbeat(healthy, key, epoch, LearnerProgress(step=1))
+    assert (await bench.take(other))[0].run_id == "r"
+
+
+async def test_quarantine_outlives_a_restart(bench: Bench, make_run: MakeRun) -> None:
+    await bench.store.add(make_run(num_learners=1))
+    for name in ("a", "b", "c"):
+        await lose(bench, name)
+    bench.store = RunStore(bench.database)
+    await bench.store.load()
+    bench.dispatcher = bench.new_dispatcher()
+    bench.dispatcher.restore()
+    assert await bench.dispatcher.acquire(bench.join("d"), wait_seconds=0.0) is None
+    # One of them was not ended, but cut off.
+    assert (await bench.take(bench.join("b")))[0] == ("r", 0)
+    ends = bench.store.find("r").learners[0].silent_ends
+    assert [end.worker_name for end in ends] == ["a", "c"]
+
+
+async def test_step_of_a_lost_worker_is_not_taken_for_the_next_one_s(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    worker, key, epoch = await bench.leased(make_run(num_learners=1))
+    bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=7))
+    bench.clock.now += 31.0
+    await bench.expire()
+    assert bench.store.progress("r", 0).step == 0
+    await lose(bench, "b")
+    assert [end.step for end in bench.store.find("r").learners[0].silent_ends] == [7, 0]
+
+
+async def test_learner_that_is_too_much_for_a_worker_goes_to_another_and_counts_for_nothing(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=2, max_attempts=1))
+    small, large = bench.join("small"), bench.join("large")
+    key, epoch = await bench.take(small)
+    await bench.dispatcher.decline(small, key, epoch, "over --max-threads.")
+    assert await bench.dispatcher.acquire(small, wait_seconds=0.0) is None
+    assert (await bench.take(large))[0] == key
+    learner = bench.store.find("r").learners[0]
+    assert learner.failures == 0
+    assert learner.message == "worker small gave it back: over --max-threads."
+    assert bench.events.count(EventKind.LEARNER_DECLINED) == 1
+    await bench.dispatcher.decline(small, key, epoch, "again")  # harmless
+    assert bench.state() is LearnerState.LEASED

@@ -187,3 +187,19 @@ async def test_result_that_the_disk_has_changed_is_asked_for_again(bench: Bench)
     assert bench.put(1, 2, 3, 0) == result
     await bench.commit(result, snapshots)
     assert bench.learner.state is LearnerState.DONE
+
+
+async def test_worker_that_finds_a_learner_too_much_is_believed(bench: Bench) -> None:
+    await bench.service.ReleaseAssignment(
+        pb.ReleaseAssignmentRequest(
+            worker_id=bench.worker_id,
+            assignment_id="r/0",
+            epoch=1,
+            error="over --max-memory",
+            over_limits=True,
+        ),
+        CONTEXT,
+    )
+    assert bench.learner.state is LearnerState.QUEUED
+    assert bench.learner.failures == 0
+    assert bench.learner.message == "worker one gave it back: over --max-memory"

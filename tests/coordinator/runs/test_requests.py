@@ -18,17 +18,22 @@ from lipt.common.errors import (
     ConfigError,
     FactoryNotAllowedError,
     LiptError,
+    OverLimitError,
     RunNotReadyError,
     UnknownBlobError,
     UnknownNameError,
     UnknownRunError,
     WeightsError,
 )
+from lipt.common.process.machine import Machine
 from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.container import pack
+from lipt.coordinator.planning.admission import Admission
+from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.requests import RunRequests, how_far, require_ready
 from lipt.coordinator.runs.store import Activity, RunStore
+from lipt.coordinator.settings import LimitSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import config_pb2
@@ -64,13 +69,20 @@ class World:
         self.store = RunStore(self.database)
         self.blobs = BlobStore(directory, max_blob_bytes=2**20)
         self.driver = FakeDriver()
+        admission = Admission(
+            self.blobs,
+            DataFigures(DATA.class_counts, DATA.image_shape),
+            limits=LimitSettings(),
+            machine=Machine(num_cores=2, memory_bytes=8 * 2**30),
+            allowed_modules=("tests.tiny",),
+            evaluation_batch_size=64,
+        )
         self.requests = RunRequests(
             self.store,
             cast("RunDriver", cast("Any", self.driver)),
-            self.blobs,
+            admission,
             DATA,
             defaults=DEFAULTS,
-            allowed_modules=("tests.tiny",),
             wall_clock=lambda: 1234.5,
         )
 
@@ -178,6 +190,7 @@ async def test_names_that_are_refused(world: World, name: str, words: str) -> No
         ({"model": "resnet9"}, UnknownNameError, "resnet9"),
         ({"model": "os:system"}, FactoryNotAllowedError, "--allow-module"),
         ({"num_learners": 100}, ConfigError, r"100 learners x 1 .* 1600"),
+        ({"cpu_threads": 2**31 - 1}, OverLimitError, "2147483647 threads, over .* = 256 threads"),
     ],
 )
 async def test_run_that_cannot_be_is_refused_before_it_is_stored(

@@ -134,6 +134,12 @@ def test_what_comes_from_peers_has_no_marks_that_act(report: Report) -> None:
     assert {mark for mark in text if not mark.isprintable()} == {"\n"}
 
 
+def test_it_says_what_a_run_says_of_itself() -> None:
+    run = replace(RUN, message=f"2 learners in quarantine {HOSTILE}")
+    text = render(gather(FakeClient(), run, DIGITS, []))  # type: ignore[arg-type]
+    assert "<p>2 learners in quarantine &lt;script&gt;" in text
+
+
 def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
     assert "At 10% craig beats random by 4.0 points" in text

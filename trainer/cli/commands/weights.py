@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from lipt.common.sizes import format_bytes
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, Run
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.display.waiting import run_counting
 from lipt.trainer.views import WeightsKind
-from lipt.trainer.writing.formatting import format_bytes
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get a run's weights.")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lipt.common.config.run_config import RunConfig
+from lipt.common.sizes import format_bytes
 from lipt.trainer.cli.display.progress import LEARNER_COLUMNS, learner_cells, state_line
 from lipt.trainer.views import CostsView, RunView
-from lipt.trainer.writing.formatting import format_bytes, table_lines
+from lipt.trainer.writing.formatting import table_lines
 
 
 def run_lines(run: RunView) -> list[str]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
+from lipt.common.sizes import format_bytes
 from lipt.common.text.terminal import say as say_line
-from lipt.trainer.writing.formatting import format_bytes
 
 SILENCE_SECONDS = 9.0
 TICK_SECONDS = 0.5

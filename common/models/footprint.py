@@ -1,0 +1,190 @@
+"""Footprint: what a model takes in memory, measured without its weights.
+
+On the meta device tensors have shapes and no values, so that the forward pass of the largest
+model costs milliseconds and no memory. What lives at once is counted where operations are
+dispatched: a tensor counts from the operation that made it until nobody holds it any more.
+What a backward pass needs is alive when the forward pass ends; on top of it come the gradients
+of a layer's input and output.
+
+Shapes: N images, C classes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lipt.common.determinism.kernels import seeded_generators
+from lipt.common.errors import ConfigError
+from lipt.common.models.evaluation_mode import evaluation_mode
+
+# A batch norm needs more than one value per channel to train on.
+_FEW, _MANY = 2, 4
+# Gradients of a layer's input and of its output.
+_IN_PASSING = 2
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """What a model takes, in bytes.
+
+    Attributes:
+        weights_bytes: its whole state.
+        trained_bytes: its trainable parameters, which have a gradient each.
+        training_bytes: per image of a batch, while it is trained in float32.
+        evaluation_bytes: per image of a batch, while it is evaluated.
+    """
+
+    weights_bytes: int
+    trained_bytes: int
+    training_bytes: int
+    evaluation_bytes: int
+
+
+class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of the tensors that operations make in its block.
+
+    Attributes:
+        peak_bytes: the most that lived at once.
+        largest_bytes: the largest of them.
+    """
+
+    def __init__(self, *, max_bytes: float = float("inf"), besides: Iterable[Tensor] = ()) -> None:
+        """Begin with nothing.
+
+        Args:
+            max_bytes: what would live beyond these is a MemoryError.
+            besides: tensors that do not count, nor do their views; they have to outlive this.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._max_bytes = max_bytes
+        self._live_bytes = 0
+        self._known = {_key(tensor) for tensor in besides}
+        self.peak_bytes = self.largest_bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Do the operation, and count what is new."""
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._count(tensor)
+        if self._live_bytes > self._max_bytes:
+            raise MemoryError(f"{self._live_bytes} bytes are more than {self._max_bytes:.0f}")
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        storage, key = tensor.untyped_storage(), _key(tensor)
+        size = storage.nbytes()
+        # Views of one storage are one.
+        if key in self._known:
+            return
+        self._known.add(key)
+        self._live_bytes += size
+        self.largest_bytes = max(self.largest_bytes, size)
+        self.peak_bytes = max(self.peak_bytes, self._live_bytes)
+        weakref.finalize(storage, self._forget, key, size).atexit = False
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self._live_bytes -= size
+
+
+def _key(tensor: Tensor) -> int:
+    key: int = tensor.untyped_storage()._cdata  # noqa: SLF001 - a storage has no other name
+    return key
+
+
+def measure_model(
+    model: nn.Module, spec: str, *, image_shape: tuple[int, int, int]
+) -> ModelFigures:
+    """What a model takes; it stays as it is.
+
+    Where an operation of a user's own model cannot do without values, two small batches of
+    zeros are computed for real.
+
+    Args:
+        model: in training mode, on the CPU or without values.
+        spec: its name, for the message.
+        image_shape: channels, height and width of the data.
+
+    Raises:
+        ConfigError: it cannot be trained on such images.
+    """
+    state = model.state_dict().values()
+    trained = [item for item in model.parameters() if item.requires_grad]
+    try:
+        training, passing, evaluation = _per_image(model, image_shape, torch.device("meta"))
+    except Exception:  # noqa: BLE001 - whatever a user's model does with values
+        try:
+            training, passing, evaluation = _per_image(model, image_shape, torch.device("cpu"))
+        except Exception as error:
+            raise ConfigError(
+                f"the model {spec!r} fails in training on a batch of {_FEW} images with "
+                f"{type(error).__name__}: {error}. Let its forward pass take any batch of images "
+                "in training mode, too."
+            ) from error
+    return ModelFigures(
+        weights_bytes=sum(item.nbytes for item in state),
+        trained_bytes=sum(item.nbytes for item in trained),
+        training_bytes=training + _IN_PASSING * passing,
+        evaluation_bytes=evaluation,
+    )
+
+
+def _per_image(
+    model: nn.Module, image_shape: tuple[int, int, int], device: torch.device
+) -> tuple[int, int, int]:
+    """Bytes per image: alive in training, the largest tensor of these, alive in evaluation.
+
+    The difference of two batches: what does not grow with them is no activation.
+    """
+    few, many = (_forward(model, size, image_shape, device) for size in (_FEW, _MANY))
+    with evaluation_mode(model), torch.inference_mode():
+        few_in, many_in = (_forward(model, size, image_shape, device) for size in (_FEW, _MANY))
+
+    def grown(less: int, more: int) -> int:
+        return -((less - more) // (_MANY - _FEW))
+
+    return (
+        grown(few.peak_bytes, many.peak_bytes),
+        grown(few.largest_bytes, many.largest_bytes),
+        grown(few_in.peak_bytes, many_in.peak_bytes),
+    )
+
+
+def _forward(
+    model: nn.Module, size: int, image_shape: tuple[int, int, int], device: torch.device
+) -> LiveTensors:
+    with seeded_generators(0, torch.device("cpu")):
+        # Its own tensors are not touched: a forward pass may change its buffers.
+        stand_ins = _stand_ins(model, device)
+        live = LiveTensors(besides=stand_ins.values())
+        with live:
+            images = torch.zeros(size, *image_shape, device=device)
+            outputs = functional_call(model, stand_ins, (images,))
+            del outputs
+    return live
+
+
+def _stand_ins(model: nn.Module, device: torch.device) -> dict[str, Tensor]:
+    parameters = {
+        name: item if item.device == device else torch.empty_like(item, device=device)
+        for name, item in model.named_parameters()
+    }
+    for name, item in model.named_parameters():
+        parameters[name].requires_grad_(item.requires_grad)
+    buffers = {
+        name: item.clone() if item.device == device else torch.empty_like(item, device=device)
+        for name, item in model.named_buffers()
+    }
+    return {**parameters, **buffers}

@@ -1,0 +1,75 @@
+"""Machine: what a process may use of the computer that it runs on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+# A result depends on its number of threads, so one of a larger machine has to be possible on a
+# smaller one: so many threads a core, and no less than so many.
+_THREADS_PER_CORE = 4
+_FEWEST_THREADS = 8
+# What is left to the system, and to other processes.
+_SHARE_OF_MEMORY = 0.8
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is: cores that this process may run on, and bytes of main memory."""
+
+    num_cores: int
+    memory_bytes: int
+
+    @property
+    def max_threads(self) -> int:
+        """How many threads a computation may have here, where nobody has said."""
+        return max(_FEWEST_THREADS, _THREADS_PER_CORE * self.num_cores)
+
+    @property
+    def max_memory_bytes(self) -> int:
+        """How much memory a computation may take here, where nobody has said."""
+        return int(_SHARE_OF_MEMORY * self.memory_bytes)
+
+
+def this_machine() -> Machine:
+    """The machine that this process runs on, or the part of it that its container may use."""
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return Machine(
+        num_cores=_num_cores(),
+        memory_bytes=min([pages * page_bytes, *_container_limits(_CGROUPS, _OWN_CGROUPS)]),
+    )
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _container_limits(root: Path, own: Path) -> Iterator[int]:
+    """The limits on memory of this process's control groups, of both versions."""
+    lines = []
+    with suppress(OSError):
+        lines = own.read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield from _limits_upwards(root, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            yield from _limits_upwards(root / "memory", path, "memory.limit_in_bytes")
+
+
+def _limits_upwards(root: Path, path: str, file: str) -> Iterator[int]:
+    group = root / path.lstrip("/")
+    # In a container its own group is mounted at the root, and its path is not there.
+    for folder in (group, *group.parents):
+        # "max" is no limit, and no number.
+        with suppress(OSError, ValueError):
+            yield int((folder / file).read_text())
+        if folder == root:
+            return

@@ -1,0 +1,178 @@
+"""Admission: whether a run may begin here, decided from its plan before anything is stored.
+
+Models are looked at one after another, however many are asked for at once: a built-in one without
+its values, a user's own as it is made, under the plan's ceiling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from torch import nn
+
+from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import RunConfig
+from lipt.common.errors import LiptError, OverLimitError, WeightsError
+from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
+from lipt.common.models.registry import build_model, build_without_values, is_users_own
+from lipt.common.planning.costs import Violation
+from lipt.common.planning.learner import MODEL_COPIES
+from lipt.common.process.machine import Machine
+from lipt.common.process.memory import is_out_of_memory
+from lipt.common.sizes import format_bytes
+from lipt.common.weights.files import read_weights
+from lipt.common.weights.finite import non_finite
+from lipt.common.weights.specs import TensorSpec, specs_of
+from lipt.coordinator.planning.ceilings import Ceilings, ceilings, require_none, violations
+from lipt.coordinator.planning.plan import DataFigures, plan_run
+from lipt.coordinator.pretraining.sharding import num_validation_examples, require_shards_fit
+from lipt.coordinator.settings import LimitSettings
+
+logger = logging.getLogger(__name__)
+
+_CHECKS_AT_ONCE = 1
+# Built-in models whose figures are kept; there are about a hundred.
+_MAX_KNOWN = 256
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What is known of a model once it was looked at: what it takes, and its tensors."""
+
+    figures: ModelFigures
+    specs: dict[str, TensorSpec]
+
+
+class Admission:
+    """Admits runs, or refuses them with the figures."""
+
+    def __init__(
+        self,
+        blobs: BlobStore,
+        data: DataFigures,
+        *,
+        limits: LimitSettings,
+        machine: Machine,
+        allowed_modules: Collection[str],
+        evaluation_batch_size: int,
+    ) -> None:
+        """Admit runs on one data set.
+
+        Args:
+            blobs: has the weights that runs start from.
+            data: what runs are made on.
+            limits: what the operator has configured.
+            machine: what runs here; what is not configured follows from it.
+            allowed_modules: modules that model factories may be imported from.
+            evaluation_batch_size: images per forward pass of the compute process.
+        """
+        self._blobs = blobs
+        self._data = data
+        self._limits = limits
+        self._machine = machine
+        self._allowed_modules = allowed_modules
+        self._evaluation_batch_size = evaluation_batch_size
+        self._known: dict[str, Examined] = {}
+        self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="model-check")
+
+    async def require(self, config: RunConfig) -> None:
+        """Admit a run.
+
+        Raises:
+            ConfigError: the shards do not fit the data, or the model cannot be built for it.
+            UnknownNameError: there is no such model.
+            FactoryNotAllowedError: its module is not allowed here.
+            OverLimitError: the run would take more than the limits allow; with all figures.
+            UnknownBlobError: the weights that it starts from were not uploaded.
+            WeightsError: they are another model's, no safetensors file, or not finite.
+        """
+        held_out = num_validation_examples(self._data.class_counts, config.validation)
+        require_shards_fit(self._data.num_examples - held_out, config.learners)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self._require, config)
+
+    async def look_at(self, config: RunConfig) -> None:
+        """Refuse a model that cannot be built; what else is wrong is logged, for the operator.
+
+        Raises:
+            ConfigError, UnknownNameError, FactoryNotAllowedError, OverLimitError: the model.
+            UnknownBlobError, WeightsError: the weights that runs start from.
+        """
+        loop = asyncio.get_running_loop()
+        for found in await loop.run_in_executor(self._threads, self._look_at, config):
+            logger.warning("a run as [run] has it would be refused: %s", found)
+
+    def _require(self, config: RunConfig) -> None:
+        examined = self._examined(config.model)
+        require_none(self._violations(config, examined))
+        self._check_weights(config, examined)
+
+    def _look_at(self, config: RunConfig) -> tuple[Violation, ...]:
+        examined = self._examined(config.model)
+        self._check_weights(config, examined)
+        return self._violations(config, examined)
+
+    def _violations(self, config: RunConfig, examined: Examined) -> tuple[Violation, ...]:
+        size = self._evaluation_batch_size
+        plan = plan_run(config, examined.figures, self._data, evaluation_batch_size=size)
+        return violations(plan, self._ceilings())
+
+    def _ceilings(self) -> Ceilings:
+        free = shutil.disk_usage(self._blobs.root).free
+        return ceilings(self._limits, self._machine, free_disk_bytes=free)
+
+    def _examined(self, spec: str) -> Examined:
+        if spec in self._known:
+            return self._known[spec]
+        users_own = is_users_own(spec)
+        model = self._users_model(spec) if users_own else self._empty_model(spec)
+        figures = measure_model(model, spec, image_shape=self._data.image_shape)
+        examined = Examined(figures, specs_of(model.state_dict()))
+        # A user's factory may make another model next time.
+        if not users_own and len(self._known) < _MAX_KNOWN:
+            self._known[spec] = examined
+        return examined
+
+    def _empty_model(self, spec: str) -> nn.Module:
+        num_classes = len(self._data.class_counts)
+        return build_without_values(
+            spec, num_classes=num_classes, image_shape=self._data.image_shape
+        )
+
+    def _users_model(self, spec: str) -> nn.Module:
+        most = self._ceilings().compute_memory
+        try:
+            with LiveTensors(max_bytes=most.at_most // MODEL_COPIES):
+                return build_model(
+                    spec,
+                    num_classes=len(self._data.class_counts),
+                    image_shape=self._data.image_shape,
+                    seed=0,
+                    allowed_modules=self._allowed_modules,
+                )
+        except (LiptError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OverLimitError(
+                f"model = {spec}: building it takes more than "
+                f"{format_bytes(most.at_most // MODEL_COPIES)}, of which {MODEL_COPIES} copies "
+                f"would be over {most.name} = {format_bytes(most.at_most)}. Choose a smaller "
+                f"model, or raise {most.name}."
+            ) from error
+
+    def _check_weights(self, config: RunConfig, examined: Examined) -> None:
+        given = config.initialization.weights_sha256
+        if given is None:
+            return
+        path = self._blobs.path(self._blobs.find(given))
+        weights = read_weights(path, like=examined.specs, max_bytes=self._blobs.max_blob_bytes)
+        if bad := non_finite(weights):
+            raise WeightsError(
+                f"the weights that the run is to start from cannot be trained on: {bad}. Give "
+                "weights from before they diverged."
+            )

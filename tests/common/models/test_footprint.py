@@ -1,0 +1,159 @@
+"""Figures of models whose tensors can be counted by hand; float32 is 4 bytes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipt.common.errors import ConfigError
+from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
+from lipt.common.models.registry import build_model, build_without_values
+from tests.faults.memory import memory_growth
+
+
+def figures(model: nn.Module, *shape: int) -> ModelFigures:
+    channels, height, width = shape
+    return measure_model(model.train(), "mine", image_shape=(channels, height, width))
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+def test_figures_of_a_small_network_are_those_of_its_tensors() -> None:
+    # Weights 6 x 5 + 5 + 5 x 3 + 3 = 53. Of an image: itself 6, the hidden layer 5 and what is left
+    # of it 5; then 3 logits take the place of the hidden layer. Gradients as the largest, twice.
+    assert figures(linear(), 1, 2, 3) == ModelFigures(
+        weights_bytes=53 * 4,
+        trained_bytes=53 * 4,
+        training_bytes=(6 + 5 + 5 + 2 * 6) * 4,
+        evaluation_bytes=(6 + 5 + 5) * 4,
+    )
+
+
+def test_what_is_frozen_or_a_buffer_is_kept_and_not_trained() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    model[2].bias.requires_grad_(False)
+    # Scale and shift, mean and variance, and a counter of 8 bytes.
+    assert figures(model, 1, 2, 3).weights_bytes == (4 * 6 + 6 * 3 + 3) * 4 + 8
+    assert figures(model, 1, 2, 3).trained_bytes == (2 * 6 + 6 * 3) * 4
+
+
+def test_measuring_leaves_the_model_as_it_is() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, 3)).train()
+    before = {name: item.clone() for name, item in model.state_dict().items()}
+    state = torch.get_rng_state()
+    figures(model, 1, 2, 3)
+    assert all(torch.equal(before[name], item) for name, item in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    assert all(item.grad is None for item in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class LooksAtValues(nn.Module):
+    """Has no answer without values, and a buffer that training changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = self.norm(x.flatten(1))
+        return self.fc(flat if float(flat.detach().sum()) > -1e9 else -flat)  # type: ignore[no-any-return]
+
+
+def test_a_model_that_looks_at_values_is_measured_with_some() -> None:
+    model = LooksAtValues()
+    found = figures(model, 1, 2, 3)
+    # The image, what is normalized and the logits are among what is alive.
+    assert found.training_bytes >= (6 + 6 + 3 + 2 * 6) * 4
+    assert found.weights_bytes == (4 * 6 + 6 * 3 + 3) * 4 + 8
+    assert int(model.norm.num_batches_tracked) == 0
+
+
+class FailsInTraining(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            raise ValueError("no training")
+        return self.fc(x.flatten(1))  # type: ignore[no-any-return]
+
+
+def test_a_model_that_cannot_be_trained_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'mine' fails in training .* ValueError: no training"):
+        figures(FailsInTraining(), 1, 2, 3)
+
+
+def test_what_lives_is_counted_once_and_forgotten_when_it_is_gone() -> None:
+    with LiveTensors() as live:
+        first = torch.zeros(100)
+        view = first[:50]
+        del first
+        second = torch.ones(25)
+        del view
+        torch.ones(50)
+    # 400 bytes and 100 more; then 100 and 200.
+    assert (live.peak_bytes, live.largest_bytes) == (500, 400)
+    assert second.sum() == 25
+
+
+def test_more_than_is_allowed_is_refused() -> None:
+    def build() -> None:
+        with LiveTensors(max_bytes=2000):
+            torch.zeros(500)
+            torch.zeros(1000)
+
+    with pytest.raises(MemoryError, match="4000 bytes are more than 2000"):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("spec", "side"),
+    [
+        ("resnet8", 8),
+        ("wrn28_10", 32),
+        ("torchvision:regnet_y_400mf", 32),
+        ("torchvision:swin_t", 64),
+        ("torchvision:googlenet", 64),
+    ],
+)
+def test_a_model_without_values_has_the_figures_of_the_model(spec: str, side: int) -> None:
+    shape = (3, side, side)
+    real = build_model(spec, num_classes=7, image_shape=shape, seed=0)
+    empty = build_without_values(spec, num_classes=7, image_shape=shape)
+    assert all(item.is_meta for item in empty.state_dict().values())
+    assert {name: item.shape for name, item in empty.state_dict().items()} == {
+        name: item.shape for name, item in real.state_dict().items()
+    }
+    assert measure_model(empty, spec, image_shape=shape) == measure_model(
+        real, spec, image_shape=shape
+    )
+
+
+@pytest.mark.parametrize("name", ["vit_h_14", "regnet_y_128gf"])
+def test_the_largest_models_take_no_memory_to_look_at(name: str) -> None:
+    spec, shape = f"torchvision:{name}", (3, 224, 224)
+    build_without_values("torchvision:resnet18", num_classes=10, image_shape=shape)
+    with memory_growth(100 * 2**20):
+        model = build_without_values(spec, num_classes=10, image_shape=shape)
+        found = measure_model(model, spec, image_shape=shape)
+    assert found.weights_bytes > 2.5e9
+
+
+@pytest.mark.parametrize(
+    ("spec", "side", "words"),
+    [
+        ("torchvision:densenet121", 16, "'torchvision:densenet121' fails on 3x16x16 images"),
+        ("torchvision:squeezenet1_0", 64, r"SqueezeNet has no nn\.Linear"),
+    ],
+)
+def test_a_model_without_values_is_refused_as_the_model_is(
+    spec: str, side: int, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_without_values(spec, num_classes=10, image_shape=(3, side, side))

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from lipt.common.planning.costs import Cost, Limit, Part, Unit, violation
+
+MB = 10**6
+
+
+def memory(*parts: Part) -> Cost:
+    return Cost("memory of a worker", Unit.BYTES, parts)
+
+
+def test_a_cost_is_the_sum_of_its_parts() -> None:
+    assert memory(Part("a", 3, 5, "x"), Part("b", 2, 10, "y")).total == 35
+
+
+def test_what_is_at_its_limit_is_no_violation() -> None:
+    assert violation(memory(Part("a", 3, 5, "x")), Limit("limits.m", 15)) is None
+
+
+def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() -> None:
+    cost = memory(Part("", 1, 10 * MB, "its process"), Part("a.size", 100, MB, "a batch"))
+    found = violation(cost, Limit("limits.m", 50 * MB))
+    assert found is not None
+    assert (found.knob, found.value, found.cost) == ("a.size", "100", 110 * MB)
+    assert str(found) == (
+        "a.size = 100: memory of a worker comes to 110.0 MB, 100.0 MB of it for a batch, over "
+        "limits.m = 50.0 MB. Lower a.size to at most 40, or raise limits.m."
+    )
+    assert violation(memory(cost.parts[0], Part("a.size", 40, MB, "a batch")), found.limit) is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "figures"), [(Unit.THREADS, "7 threads, over"), (Unit.IMAGES, "7 images, over")]
+)
+def test_a_cost_of_one_part_is_said_once(unit: Unit, figures: str) -> None:
+    found = violation(Cost("it", unit, (Part("t", 7, 1, "x"),)), Limit("m", 5))
+    assert f"it comes to {figures} m = 5 {unit.name.lower()}. Lower t to at most 5" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("parts", "remedy"),
+    [
+        # Not even the lowest value fits beside the rest.
+        ((Part("a", 2, 60, "x"), Part("b", 1, 50, "y")), "Choose a lower a, a lower b, or raise m"),
+        # Or it may be none at all.
+        ((Part("a", 2, 60, "x", 0), Part("b", 1, 50, "y")), "Lower a to at most 0, or raise m"),
+        # What it is set to is no number that costs.
+        (
+            (Part("model", 5, 60, "copies", None, "resnet18"), Part("b", 1, 50, "y")),
+            "Choose a smaller model, a lower b, or raise m",
+        ),
+        ((Part("", 2, 60, "x"), Part("b", 0, 50, "y")), "Raise m"),
+    ],
+)
+def test_remedy_where_no_value_would_do(parts: tuple[Part, ...], remedy: str) -> None:
+    found = violation(memory(*parts), Limit("m", 100))
+    assert str(found).endswith(f" {remedy}.")
+
+
+def test_a_setting_is_shown_as_it_was_set() -> None:
+    found = violation(
+        memory(Part("model", 5, 60, "copies", None, "resnet18")), Limit("limits.m", 100)
+    )
+    assert str(found).startswith("model = resnet18: ")

@@ -1,0 +1,210 @@
+"""Extreme values of every setting of a run: each is refused, or what is planned is within limits.
+
+The settings are read off the models, so that a new one is drawn, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from types import NoneType
+from typing import Any, get_args
+
+import pytest
+from annotated_types import Ge, Gt, Le, Lt
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from lipt.common.blobs.store import BlobStore
+from lipt.common.config.knobs import sections
+from lipt.common.config.messages import overrides_to_proto, run_config_from_proto
+from lipt.common.config.run_config import RunConfig
+from lipt.common.errors import LiptError
+from lipt.common.process.machine import Machine
+from lipt.coordinator.planning.admission import Admission
+from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
+from lipt.coordinator.settings import LimitSettings
+
+# What the contract's fields carry.
+MOST = {int: 2**31 - 1, float: sys.float_info.max}
+MODELS = ("resnet8", "resnet18", "torchvision:vgg16")
+DATA = DataFigures((5000,) * 10, (3, 32, 32))
+MACHINE = Machine(num_cores=4, memory_bytes=16 * 10**9)
+LIMITS = LimitSettings()
+BATCH_SIZE = 64
+# Largest values that cost nothing, and so are taken, because:
+FREE = {
+    "validation.min_per_class": "no more than half of a class is held out",
+    "initialization.batch_size": "a batch has no more images than there are",
+    "initialization.learning_rate": "a number like any other",
+    "learners.learning_rate": "a number like any other",
+    "learners.weight_decay": "a number like any other",
+    "learners.deadline_seconds": "a run that waits takes nothing",
+    "soup.batch_norm_examples": "no more than there are",
+}
+
+
+def kind_of(field: FieldInfo) -> Any:
+    """A field's type; of an optional one the type that it has when it is given."""
+    kinds = [kind for kind in get_args(field.annotation) if kind is not NoneType]
+    return kinds[0] if kinds else field.annotation
+
+
+def numbers(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """The dotted names and fields of all numbers."""
+    for name, field in model.model_fields.items():
+        kind = kind_of(field)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from numbers(kind, f"{prefix}{name}.")
+        elif kind in (int, float):
+            yield prefix + name, field
+
+
+def bounds(field: FieldInfo) -> tuple[Any, Any]:
+    """The lowest and the highest value that a number takes on the wire."""
+    kind = kind_of(field)
+    lowest, highest = -MOST[kind], MOST[kind]
+    for limit in field.metadata:
+        match limit:
+            case Ge(ge=bound):
+                lowest = kind(bound)
+            case Gt(gt=bound):
+                lowest = bound + 1 if kind is int else math.nextafter(bound, math.inf)
+            case Le(le=bound):
+                highest = kind(bound)
+            case Lt(lt=bound):
+                highest = bound - 1 if kind is int else math.nextafter(bound, -math.inf)
+            case _:
+                pass
+    return lowest, highest
+
+
+def values(field: FieldInfo) -> st.SearchStrategy[Any]:
+    """Values of a field, the most extreme ones above all."""
+    kind = kind_of(field)
+    if kind in (int, float):
+        low, high = bounds(field)
+        ends = [low, high, kind(low + (high - low) / 2)]
+        between = st.integers(low, high) if kind is int else st.floats(low, high)
+        ordinary = [field.default] if isinstance(field.default, kind) else []
+        return st.sampled_from([*ends, *ordinary]) | between
+    if kind is bool:
+        return st.booleans()
+    if not isinstance(kind, type) or kind is str:
+        return st.sampled_from(["a" * 64, "b" * 64])
+    if issubclass(kind, Enum):
+        return st.sampled_from([member.value for member in kind])
+    return drawn(kind)
+
+
+def drawn(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
+    """Some of a section's settings, and what they are set to."""
+    fields = {name: values(field) for name, field in model.model_fields.items()}
+    if "model" in fields:
+        fields["model"] = st.sampled_from(MODELS)
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+NUMBERS = list(numbers(RunConfig))
+
+
+@cache
+def gate() -> Admission:
+    return Admission(
+        BlobStore(Path(mkdtemp()), max_blob_bytes=2**30),
+        DATA,
+        limits=LIMITS,
+        machine=MACHINE,
+        allowed_modules=(),
+        evaluation_batch_size=BATCH_SIZE,
+    )
+
+
+@cache
+def planned(config: RunConfig) -> RunPlan:
+    figures = gate()._examined(config.model).figures
+    return plan_run(config, figures, DATA, evaluation_batch_size=BATCH_SIZE)
+
+
+def admitted(wanted: dict[str, Any]) -> RunConfig | None:
+    """The run's configuration, as CreateRun makes and admits it; None where it is refused."""
+    try:
+        config = run_config_from_proto(overrides_to_proto(wanted), RunConfig(model="resnet8"))
+        asyncio.run(gate().require(config))
+    except LiptError:
+        return None
+    return config
+
+
+def require_within_limits(config: RunConfig) -> None:
+    plan = planned(config)
+    assert sum(cost.total for cost in plan.worker_memory) <= 80 * 2**30
+    # One stage at a time: four fifths of 16 GB.
+    assert max(cost.total for cost in plan.compute_memory) <= 12.8e9
+    assert max(config.evaluation_threads, *(cost.total for cost in plan.compute_threads), 0) <= 16
+    assert config.learners.cpu_threads <= 256
+    assert plan.compute_images[0].total <= 10**8
+    assert plan.compute_images[1].total <= 10**8
+    assert config.learners.num_steps * config.learners.max_attempts <= 10**9 / 64
+
+
+@settings(max_examples=200, deadline=None)
+@given(wanted=drawn(RunConfig))
+def test_extreme_values_are_refused_or_what_is_planned_is_within_limits(
+    wanted: dict[str, Any],
+) -> None:
+    config = admitted(wanted)
+    event("refused" if config is None else "admitted")
+    if config is not None:
+        require_within_limits(config)
+
+
+@pytest.mark.parametrize("end", ["lowest", "highest"])
+@pytest.mark.parametrize(("path", "field"), NUMBERS)
+def test_each_number_at_its_ends_is_refused_or_within_limits(
+    path: str, field: FieldInfo, end: str
+) -> None:
+    value = bounds(field)[end == "highest"]
+    section, _, name = path.rpartition(".")
+    config = admitted({section: {name: value}} if section else {name: value})
+    if config is not None:
+        require_within_limits(config)
+
+
+@pytest.mark.parametrize(("path", "field"), NUMBERS)
+def test_a_number_without_a_bound_of_its_own_is_refused_at_its_highest_or_costs_nothing(
+    path: str, field: FieldInfo
+) -> None:
+    if any(isinstance(limit, Le | Lt) for limit in field.metadata):
+        return
+    section, _, name = path.rpartition(".")
+    value = bounds(field)[1]
+    taken = admitted({section: {name: value}} if section else {name: value}) is not None
+    assert taken is (path in FREE), f"{path}: let it cost in coordinator/planning/plan.py"
+
+
+def test_every_setting_is_drawn() -> None:
+    known = {
+        f"{section.name}.{knob.name}".lstrip(".")
+        for section in sections(RunConfig)
+        for knob in section.knobs
+    }
+    of_other_kinds = {
+        "model",
+        "initialization.weights_sha256",
+        "learners.precision",
+        "learners.encoding",
+        "augmentation.method",
+        "pruning.method",
+        "soup.method",
+        "soup.reestimate_batch_norm",
+    }
+    assert {path for path, _ in NUMBERS} == known - of_other_kinds

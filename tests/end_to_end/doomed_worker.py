@@ -1,0 +1,48 @@
+"""Workers under a supervisor: `lipt-worker`, started again whenever its process ends.
+
+A learner with the learning rate `DEADLY` ends it at once, without a word, as one does that asks for
+more threads or memory than there are. Run as `python doomed_worker.py ARGUMENTS`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+from lipt.worker import cli
+from lipt.worker.assignment import AssignmentRunner
+from lipt.worker.client import Assignment
+
+DEADLY = 0.123
+_PR_SET_PDEATHSIG = 1
+
+
+def work() -> None:
+    """Be a worker until the end."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    train = AssignmentRunner.run
+
+    def run(self: AssignmentRunner, worker_id: str, assignment: Assignment) -> None:
+        if assignment.task.learners.learning_rate == DEADLY:
+            os._exit(9)
+        train(self, worker_id, assignment)
+
+    AssignmentRunner.run = run  # type: ignore[method-assign]
+    cli.main()
+
+
+def main() -> None:
+    """Start workers, one after the other."""
+    # Once for all of them: nothing is running yet.
+    while True:
+        child = os.fork()
+        if not child:
+            work()
+        _, status = os.waitpid(child, 0)
+        sys.stderr.write(f"a worker ended with {os.waitstatus_to_exitcode(status)}\n")
+
+
+if __name__ == "__main__":
+    main()

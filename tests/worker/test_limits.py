@@ -1,0 +1,140 @@
+"""What a worker takes on, on a machine that the test makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, LearnersConfig
+from lipt.common.config.settings import load_settings
+from lipt.common.data import Shard
+from lipt.common.errors import FactoryNotAllowedError, OverLimitError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.models import build_model
+from lipt.common.planning.learner import PROCESS_BYTES, learner_memory
+from lipt.common.process.machine import Machine
+from lipt.worker import limits as limiting
+from lipt.worker.learner import train_learner
+from lipt.worker.limits import WorkerLimits
+from lipt.worker.settings import WorkerSettings
+from tests.faults.memory import reset_peak, resident_bytes
+from tests.worker.fake_client import TASK
+
+CPU = torch.device("cpu")
+MACHINE = Machine(num_cores=3, memory_bytes=10 * 2**30)
+
+
+def limits(device: torch.device = CPU, **flags: Any) -> WorkerLimits:
+    settings = load_settings(WorkerSettings, config=None, flags=flags)
+    return WorkerLimits(settings, MACHINE, device, allowed_modules=("tests.tiny",))
+
+
+def task(**learners: Any) -> LearnerTask:
+    return replace(TASK, learners=LearnersConfig(**learners))
+
+
+def test_what_is_not_configured_follows_from_the_machine() -> None:
+    found = limits()
+    assert found.threads.at_most == 12
+    assert found.memory is not None
+    assert found.memory.at_most == 8 * 2**30
+    # A CUDA device refuses by itself what it has no room for.
+    assert limits(torch.device("cuda", 0)).memory is None
+
+
+def test_flags_are_the_limits() -> None:
+    found = limits(torch.device("cuda", 0), max_threads=5, max_memory="2GiB")
+    assert found.threads.at_most == 5
+    assert found.memory is not None
+    assert found.memory.at_most == 2 * 2**30
+
+
+def test_learner_within_the_limits_is_taken_on() -> None:
+    limits().require(TASK)
+
+
+def test_too_many_threads_are_refused_with_the_flag() -> None:
+    with pytest.raises(OverLimitError) as refused:
+        limits(max_threads=2).require(task(cpu_threads=3))
+    assert str(refused.value) == (
+        "learners.cpu_threads = 3: training of a learner comes to 3 threads, over this worker's "
+        "--max-threads = 2 threads. Lower learners.cpu_threads to at most 2, or raise this "
+        "worker's --max-threads."
+    )
+
+
+def test_too_much_memory_is_refused_with_the_figures() -> None:
+    large = replace(TASK, model="resnet18", learners=LearnersConfig(batch_size=100_000))
+    words = r"learners\.batch_size = 100000: memory of a worker comes to .* GB, .* GB of it for "
+    with pytest.raises(OverLimitError, match=words + "the activations of a minibatch, over this"):
+        limits(max_memory="2GiB").require(large)
+
+
+def test_model_of_a_module_that_is_not_allowed_is_not_built() -> None:
+    settings = load_settings(WorkerSettings, config=None, flags={})
+    with pytest.raises(FactoryNotAllowedError):
+        WorkerLimits(settings, MACHINE, CPU).require(TASK)
+
+
+def test_a_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure: Callable[..., Any] = limiting.measure_model
+    measured: list[str] = []
+
+    def watched(model: Any, spec: str, **keywords: Any) -> Any:
+        measured.append(spec)
+        return measure(model, spec, **keywords)
+
+    monkeypatch.setattr(limiting, "measure_model", watched)
+    found = limits()
+    for seed in range(3):
+        found.require(replace(TASK, seed=seed))
+    found.require(replace(TASK, num_classes=7))
+    assert measured == [TASK.model] * 2
+
+
+def test_a_learner_takes_about_the_memory_that_is_planned() -> None:
+    learners = LearnersConfig(num_minibatches=1, num_steps=1, batch_size=256)
+    image = ImageFormat(3, 32, 32, mean=(0.5,) * 3, std=(0.5,) * 3)
+    given = replace(
+        TASK,
+        model="resnet8",
+        image=image,
+        learners=learners,
+        augmentation=AugmentationConfig(method=AugmentationMethod.CROP_FLIP),
+    )
+    model = build_model("resnet8", num_classes=10, image_shape=image.shape, seed=0)
+    initial = {name: item.clone() for name, item in model.state_dict().items()}
+    figures = limits()._figures_of(given)
+    cost = learner_memory(learners, "resnet8", figures, num_pixels=3 * 32 * 32)
+    planned = cost.total - PROCESS_BYTES
+
+    def train(size: int) -> None:
+        small = replace(given, learners=replace_size(learners, size))
+        shard = Shard(
+            torch.zeros(size, 3, 32, 32, dtype=torch.uint8), torch.zeros(size, dtype=torch.int64)
+        )
+        train_learner(
+            small,
+            initial,
+            shard,
+            device=CPU,
+            on_step=lambda *_: None,
+            should_stop=lambda: False,
+        )
+
+    train(2)
+    reset_peak()
+    before = resident_bytes()
+    train(256)
+    taken = resident_bytes(peak=True) - before
+    # Some of what is needed was there before.
+    assert planned / 4 < taken < planned * 1.5
+
+
+def replace_size(learners: LearnersConfig, size: int) -> LearnersConfig:
+    return learners.model_copy(update={"batch_size": size})

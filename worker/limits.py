@@ -1,0 +1,92 @@
+"""Worker's limits: a learner that asks for more than this worker allows is refused beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.errors import OverLimitError
+from lipt.common.models.footprint import ModelFigures, measure_model
+from lipt.common.models.registry import build_model, build_without_values, is_users_own
+from lipt.common.planning.costs import Cost, Limit, violation
+from lipt.common.planning.learner import learner_memory, learner_threads
+from lipt.common.process.machine import Machine
+from lipt.worker.settings import WorkerSettings
+
+
+class WorkerLimits:
+    """What this worker takes on; figures of models are kept from learner to learner.
+
+    Attributes:
+        threads: the most threads.
+        memory: the most memory, main memory and the device's together; None for any: where
+            nothing is configured, a CUDA device refuses by itself what it has no room for.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        machine: Machine,
+        device: torch.device,
+        *,
+        allowed_modules: Collection[str] = (),
+    ) -> None:
+        """Take what is configured, and else what follows from the machine.
+
+        Args:
+            settings: the worker's.
+            machine: what it runs on.
+            device: where it trains.
+            allowed_modules: modules that model factories may be imported from.
+        """
+        threads = settings.max_threads or machine.max_threads
+        self.threads = Limit("this worker's --max-threads", threads)
+        on_cpu = machine.max_memory_bytes if device.type == "cpu" else None
+        memory = on_cpu if settings.max_memory is None else int(settings.max_memory)
+        self.memory = None if memory is None else Limit("this worker's --max-memory", memory)
+        self._allowed_modules = allowed_modules
+        self._figures: dict[tuple[object, ...], ModelFigures] = {}
+
+    def require(self, task: LearnerTask) -> None:
+        """Refuse a learner that is too much.
+
+        Raises:
+            OverLimitError: with the figures.
+            LiptError: its model cannot be built here.
+        """
+        _require(learner_threads(task.learners), self.threads)
+        if self.memory is not None:
+            channels, height, width = task.image.shape
+            memory = learner_memory(
+                task.learners,
+                task.model,
+                self._figures_of(task),
+                num_pixels=channels * height * width,
+            )
+            _require(memory, self.memory)
+
+    def _figures_of(self, task: LearnerTask) -> ModelFigures:
+        key = (task.model, task.num_classes, task.image.shape)
+        if key not in self._figures:
+            shape, number = task.image.shape, task.num_classes
+            if is_users_own(task.model):
+                modules = self._allowed_modules
+                model = build_model(
+                    task.model,
+                    num_classes=number,
+                    image_shape=shape,
+                    seed=0,
+                    allowed_modules=modules,
+                )
+            else:
+                model = build_without_values(task.model, num_classes=number, image_shape=shape)
+            self._figures[key] = measure_model(model, task.model, image_shape=shape)
+        return self._figures[key]
+
+
+def _require(cost: Cost, limit: Limit) -> None:
+    found = violation(cost, limit)
+    if found is not None:
+        raise OverLimitError(str(found))
