@@ -96,6 +96,9 @@ class FakeCompute:
     def warm(self) -> None:
         self.warmed = True
 
+    def waiting(self) -> Mapping[str, int]:
+        return {}
+
     async def stop(self) -> None:
         self.stopped = True
 

@@ -8,6 +8,7 @@ from lipt.coordinator.metrics import gauges
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
+from tests.coordinator.fakes import FakeCompute
 
 
 async def test_a_run_that_is_held_is_counted_as_held_and_its_learners_not_as_in_training(
@@ -19,7 +20,8 @@ async def test_a_run_that_is_held_is_counted_as_held_and_its_learners_not_as_in_
     dispatcher = Dispatcher(store, lease_seconds=1.0, clock=lambda: 0.0, wall_clock=lambda: 0.0)
 
     def figures(name: str) -> Mapping[str, float]:
-        (found,) = [gauge for gauge in gauges(store, dispatcher) if gauge.name == name]
+        shown = gauges(store, dispatcher, FakeCompute().queue)
+        (found,) = [gauge for gauge in shown if gauge.name == name]
         return {key: value for key, value in found.values.items() if value}
 
     assert figures("lipt_runs") == {"training": 1, "ready": 1, "merging": 1}

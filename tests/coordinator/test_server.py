@@ -299,6 +299,7 @@ async def test_what_keeps_a_worker_from_a_run_is_said_to_all_who_ask(tmp_path: P
         worker_id = await register(coordinator)
         run = (await coordinator.runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))).run
         watching = coordinator.runs.WatchRun(run_pb2.WatchRunRequest(run_id=run.run_id))
+        response = run_pb2.WatchRunResponse()
         async for response in watching:
             if response.run.state == run_pb2.RUN_STATE_TRAINING:
                 break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from lipt.common.data import Shard
 from lipt.common.errors import FactoryNotAllowedError, OverLimitError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model
+from lipt.common.models.footprint import measure_model
 from lipt.common.planning.learner import PROCESS_BYTES, learner_memory
 from lipt.common.process.machine import Machine
 from lipt.worker import limits as limiting
@@ -82,12 +82,11 @@ def test_model_of_a_module_that_is_not_allowed_is_not_built() -> None:
 
 
 def test_a_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    measure: Callable[..., Any] = limiting.measure_model
     measured: list[str] = []
 
     def watched(model: Any, spec: str, **keywords: Any) -> Any:
         measured.append(spec)
-        return measure(model, spec, **keywords)
+        return measure_model(model, spec, **keywords)
 
     monkeypatch.setattr(limiting, "measure_model", watched)
     found = limits()

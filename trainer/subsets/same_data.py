@@ -117,8 +117,8 @@ def _require_fingerprint(expected: str, dataset: Any) -> None:
 
 def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
     """The ways to a data set's fingerprint, the likeliest first; of the kind that one given is."""
-    own: Any = getattr(dataset, "fingerprint_like", None)
-    if callable(own):
+    own: Callable[[str], str] | None = getattr(dataset, "fingerprint_like", None)
+    if own is not None:
         yield own
         return
     if hasattr(dataset, "features") and hasattr(dataset, "with_format"):

@@ -70,7 +70,8 @@ def test_a_model_that_looks_at_values_is_measured_with_some() -> None:
     # The image, what is normalized and the logits are among what is alive.
     assert found.training_bytes >= (6 + 6 + 3 + 2 * 6) * 4
     assert found.weights_bytes == (4 * 6 + 6 * 3 + 3) * 4 + 8
-    assert int(model.norm.num_batches_tracked) == 0
+    assert model.norm.num_batches_tracked is not None
+    assert model.norm.num_batches_tracked.item() == 0
 
 
 class FailsInTraining(nn.Module):

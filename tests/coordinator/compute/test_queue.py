@@ -18,7 +18,7 @@ from lipt.coordinator.compute.queue import ComputeQueue
 from tests.digits import digits_settings
 
 LABELS = Asked(cost=Cost.LABELS)
-KNOWN = KnownData("two", ("a", "b"), (1, 8, 8), "f" * 64, b"\1\0\0\0\0\0\0\0")
+KNOWN = KnownData("two", ("a", "b"), (1, 8, 8), ("f" * 64,), b"\1\0\0\0\0\0\0\0")
 
 
 @dataclass(frozen=True)

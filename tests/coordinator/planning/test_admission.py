@@ -23,6 +23,7 @@ from lipt.common.errors import (
     UnknownNameError,
     WeightsError,
 )
+from lipt.common.models.registry import build_without_values
 from lipt.common.process.machine import Machine
 from lipt.common.weights.container import pack
 from lipt.coordinator.planning import admission as admitting
@@ -153,7 +154,7 @@ async def test_models_are_looked_at_one_after_another(tmp_path: Path, counted: C
 async def test_a_built_in_model_is_looked_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = Counted(admitting.build_without_values)
+    build = Counted(build_without_values)
     monkeypatch.setattr(admitting, "build_without_values", build)
     gate = admission(tmp_path)
     for seed in range(3):

@@ -17,7 +17,7 @@ from types import NoneType
 from typing import Any, get_args
 
 import pytest
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Le, Lt
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -73,17 +73,15 @@ def bounds(field: FieldInfo) -> tuple[Any, Any]:
     kind = kind_of(field)
     lowest, highest = -MOST[kind], MOST[kind]
     for limit in field.metadata:
-        match limit:
-            case Ge(ge=bound):
-                lowest = kind(bound)
-            case Gt(gt=bound):
-                lowest = bound + 1 if kind is int else math.nextafter(bound, math.inf)
-            case Le(le=bound):
-                highest = kind(bound)
-            case Lt(lt=bound):
-                highest = bound - 1 if kind is int else math.nextafter(bound, -math.inf)
-            case _:
-                pass
+        ge, gt, le, lt = (getattr(limit, name, None) for name in ("ge", "gt", "le", "lt"))
+        if ge is not None:
+            lowest = kind(ge)
+        if gt is not None:
+            lowest = gt + 1 if kind is int else math.nextafter(gt, math.inf)
+        if le is not None:
+            highest = kind(le)
+        if lt is not None:
+            highest = lt - 1 if kind is int else math.nextafter(lt, -math.inf)
     return lowest, highest
 
 
@@ -145,7 +143,7 @@ def admitted(wanted: dict[str, Any]) -> RunConfig | None:
 
 
 def require_within_limits(config: RunConfig) -> None:
-    plan = planned(config)
+    plan = planned(config)  # pyright: ignore[reportArgumentType] - frozen, so it can be hashed
     assert sum(cost.total for cost in plan.worker_memory) <= 80 * 2**30
     # One stage at a time: four fifths of 16 GB.
     assert max(cost.total for cost in plan.compute_memory) <= 12.8e9

@@ -67,6 +67,7 @@ def test_a_full_queue_is_asked_again_when_it_says_and_not_for_ever() -> None:
         12.0, on_pause=told.append, clock=lambda: clock.now, sleep=clock.sleep
     )
     full = revive(QueueFullError, "256 requests wait. Ask again in 5 s.", 5.0)
+    assert isinstance(full, QueueFullError)
     # It has answered, though there was no message.
     for _ in range(3):
         reconnection.pause(full)
