@@ -18,7 +18,7 @@ with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:
     loader = torch.utils.data.DataLoader(examples, batch_size=64, sampler=sampler)
     first_epoch = 0
     if checkpoint.exists():
-        saved = torch.load(checkpoint)
+        saved = torch.load(checkpoint, weights_only=True)
         network.load_state_dict(saved["network"])
         optimizer.load_state_dict(saved["optimizer"])
         sampler.load_state_dict(saved["sampler"])  # the subset, and the epoch it belongs to

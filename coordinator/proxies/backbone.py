@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from safetensors import SafetensorError
@@ -23,6 +22,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ConfigError
 from lipt.common.models import find_head
 from lipt.common.models.torchvision_models import PREFIX, build_torchvision
+from lipt.common.weights.torch_files import read_torch_file
 from lipt.coordinator.proxies.pooled import pooled_features
 
 # Of ImageNet, as torchvision's own weights were trained.
@@ -108,8 +108,8 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        weights = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError, UnpicklingError, RuntimeError, EOFError) as error:
+        weights = read_torch_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
         raise _unreadable(path, error) from error
     if not isinstance(weights, Mapping):
         raise ConfigError(

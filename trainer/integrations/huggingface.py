@@ -22,6 +22,7 @@ import torch
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports.extras import import_extra
+from lipt.common.weights.torch_files import read_torch_file
 from lipt.trainer.redrawing.epoch_sampler import EpochSampler, LossSampler
 from lipt.trainer.redrawing.samplers import InfoBatchSampler
 from lipt.trainer.reselection.reselection import ReselectionWarning
@@ -134,7 +135,7 @@ class RedrawingCallback(_TrainerCallback):  # type: ignore[misc]
             return
         path = _checkpoint(args, state) / _REDRAWING_FILE
         if path.is_file():
-            self._sampler.load_state_dict(torch.load(path, weights_only=True))
+            self._sampler.load_state_dict(read_torch_file(path))
         else:
             warnings.warn(
                 f"{path} is missing, so training goes on without the losses that the sampler knew.",

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lipt.common.weights.torch_files import read_torch_file
+
+_ROOT = Path(__file__).parents[3]
+
+
+class Touch:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_tensors_and_plain_containers_are_read(tmp_path: Path) -> None:
+    torch.save({"losses": torch.arange(3.0), "epoch": 2}, tmp_path / "state.pt")
+    state = read_torch_file(tmp_path / "state.pt")
+    assert state["losses"].tolist() == [0.0, 1.0, 2.0]
+    assert state["epoch"] == 2
+
+
+def test_an_object_is_refused_and_not_made(tmp_path: Path) -> None:
+    torch.save({"w": Touch(tmp_path / "touched")}, tmp_path / "evil.pt")
+    with pytest.raises(ValueError, match="Weights only load failed"):
+        read_torch_file(tmp_path / "evil.pt")
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import marshal",
+        "import shelve",
+        "import dill",
+        "import cloudpickle",
+        "import joblib",
+        "import torch\n\nmodel = torch.load('model.pt', weights_only=True)",
+        "from torch import load\n\nmodel = load('model.pt')",
+        "import torch\n\nmodel = torch.hub.load('a/b', 'c')",
+        "result = eval('1')",
+        "exec('1')",
+    ],
+)
+def test_the_linter_refuses_what_could_run_a_file_s_code(line: str) -> None:
+    ruff = [sys.executable, "-m", "ruff", "check", "--quiet", "--stdin-filename"]
+    checked = subprocess.run(
+        [*ruff, "coordinator/rpc/blobs_too.py", "--select", "S102,S301,S302,S307,TID251", "-"],
+        input=f"{line}\n",
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 1, checked.stderr
