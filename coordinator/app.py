@@ -12,6 +12,8 @@ from time import monotonic, time
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import StateError
 from lipt.common.observability.events import Events
+from lipt.coordinator.access.own_token import keep_own_token
+from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.process import ComputeProcess, OnProgress
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -52,6 +54,7 @@ class App:
     subsets: Subsets
     diagnoses: Diagnoses
     weights: RunWeights
+    tokens: Tokens
 
 
 @asynccontextmanager
@@ -80,6 +83,8 @@ async def open_app(
         stack.callback(lock.release)
         database = Database.open(settings.state_dir / "lipt.db")
         stack.push_async_callback(database.close)
+        tokens = Tokens(database, keep_own_token(settings.state_dir), wall_clock=time)
+        await tokens.load()
         blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
         compute = make_compute(settings, events)
         stack.callback(compute.stop)
@@ -149,6 +154,7 @@ async def open_app(
             subsets=subsets,
             diagnoses=diagnoses,
             weights=weights,
+            tokens=tokens,
         )
 
 

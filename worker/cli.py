@@ -36,6 +36,7 @@ def worker(
     tls_cert: Annotated[Path | None, _knob("tls_cert")] = None,
     tls_key: Annotated[Path | None, _knob("tls_key")] = None,
     tls_ca: Annotated[Path | None, _knob("tls_ca")] = None,
+    token_file: Annotated[Path | None, _knob("token_file")] = None,
     metrics_listen: Annotated[str | None, _knob("metrics_listen")] = None,
     insecure: Annotated[bool | None, _knob("insecure", "--insecure")] = None,
     log_level: Annotated[str | None, _knob("log_level")] = None,
@@ -56,6 +57,7 @@ def worker(
                 "tls_cert": tls_cert,
                 "tls_key": tls_key,
                 "tls_ca": tls_ca,
+                "token_file": token_file,
                 "metrics_listen": metrics_listen,
                 "insecure": insecure,
                 "log_level": log_level,
@@ -73,6 +75,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from contextlib import ExitStack
     from functools import partial
 
+    from lipt.common.access.token_source import TokenSource
     from lipt.common.config.settings import load_settings
     from lipt.common.imports.factory import require_importable
     from lipt.common.network.address import require_deliberate_exposure
@@ -85,6 +88,8 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     if tls is not None and (soon := tls.expires_soon()):
         logging.getLogger(__name__).warning("%s", soon)
+    secret = settings.token.get_secret_value() if settings.token is not None else None
+    token = TokenSource.from_options(settings.token_file, secret)
     if settings.metrics_listen is not None:
         require_deliberate_exposure(
             settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
@@ -109,7 +114,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
             stack.enter_context(
                 serving_metrics(settings.metrics_listen, tls, events, gauges=lambda: ())
             )
-        channel = stack.enter_context(open_channel(settings.coordinator, tls))
+        channel = stack.enter_context(open_channel(settings.coordinator, tls, token))
         client = CoordinatorClient(channel)
         make_runner = partial(
             AssignmentRunner,

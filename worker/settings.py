@@ -8,7 +8,14 @@ from pathlib import Path
 from platformdirs import user_cache_path
 from pydantic import Field
 
-from lipt.common.config.settings import LayeredSettings, LogLevel, MetricsAddress, TlsKey
+from lipt.common.config.settings import (
+    LayeredSettings,
+    LogLevel,
+    MetricsAddress,
+    TlsKey,
+    TokenFile,
+    TokenText,
+)
 
 
 class WorkerSettings(LayeredSettings):
@@ -39,6 +46,8 @@ class WorkerSettings(LayeredSettings):
     """Modules from which this worker imports a model factory when a run names one."""
     max_learners: int | None = Field(default=None, ge=1, examples=[1])
     """Stop after so many learners. Default: go on until told to stop."""
+    token_file: TokenFile = Field(default=None, examples=["/etc/lipt/worker.token"])
+    token: TokenText = Field(default=None, examples=["lipt_..."])
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9465"])
     insecure: bool = False
     """Show metrics beyond this machine without TLS: only where the network itself keeps strangers

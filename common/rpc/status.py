@@ -157,7 +157,7 @@ def _well_formed(request: Any) -> Any:
 
 def _guard_unary(behaviour: Any, method: str, events: Events) -> Any:
     async def guarded(request: Any, context: _Context) -> Any:
-        async with _errors_as_status(context, method, events):
+        async with errors_as_status(context, method, events):
             return await behaviour(request, context)
 
     return guarded
@@ -166,7 +166,7 @@ def _guard_unary(behaviour: Any, method: str, events: Events) -> Any:
 def _guard_stream(behaviour: Any, method: str, events: Events) -> Any:
     async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:
         async with (
-            _errors_as_status(context, method, events),
+            errors_as_status(context, method, events),
             aclosing(behaviour(request, context)) as responses,
         ):
             async for response in responses:
@@ -176,7 +176,8 @@ def _guard_stream(behaviour: Any, method: str, events: Events) -> Any:
 
 
 @asynccontextmanager
-async def _errors_as_status(context: _Context, method: str, events: Events) -> AsyncIterator[None]:
+async def errors_as_status(context: _Context, method: str, events: Events) -> AsyncIterator[None]:
+    """End the call with the status of what the block raises, and count it in `events`."""
     try:
         yield
     except grpc.aio.AbortError:

@@ -49,6 +49,13 @@ MIGRATIONS: tuple[str, ...] = (
         body        TEXT NOT NULL
     ) STRICT;
     """,
+    # Digests of the tokens that were given out.
+    """
+    CREATE TABLE tokens (
+        token_id TEXT PRIMARY KEY,
+        body     TEXT NOT NULL
+    ) STRICT;
+    """,
 )
 
 

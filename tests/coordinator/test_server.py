@@ -38,6 +38,7 @@ from lipt.v1 import (
     worker_pb2_grpc,
 )
 from tests.coordinator.fakes import FakeCompute, Hanging, make_settings, opened
+from tests.serving import own_user_channel
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -57,7 +58,7 @@ class Served:
 
 
 async def connected(app: App, address: str, stack: AsyncExitStack) -> Served:
-    channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
+    channel = await stack.enter_async_context(own_user_channel(address))
     return Served(app, address, channel)
 
 
@@ -86,7 +87,7 @@ async def test_all_services_of_the_contract_are_served_and_listed(tmp_path: Path
             )
         info = await coordinator.info.GetInfo(info_pb2.GetInfoRequest())
         runs = await coordinator.runs.ListRuns(run_pb2.ListRunsRequest())
-    names = ("Blob", "Info", "Run", "Subset", "Worker")
+    names = ("Access", "Blob", "Info", "Run", "Subset", "Worker")
     assert {f"lipt.v1.{name}Service" for name in names} < set(listed)
     assert "grpc.health.v1.Health" in listed
     assert (info.dataset.num_examples, info.default_run.model) == (500, "tests.tiny:linear")
@@ -285,7 +286,7 @@ async def test_process_serves_until_it_is_asked_to_end_and_then_frees_its_state(
         assert not process.done()
         await asyncio.sleep(0)
     async with AsyncExitStack() as stack:
-        channel = grpc.aio.insecure_channel(file.read_text().strip())
+        channel = own_user_channel(file.read_text().strip())
         info: Any = info_pb2_grpc.InfoServiceStub(await stack.enter_async_context(channel))
         assert (await info.GetInfo(info_pb2.GetInfoRequest())).dataset.source == "fake"
     asked.set()

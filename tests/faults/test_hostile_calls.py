@@ -134,7 +134,7 @@ def test_every_call_with_hostile_messages_ends_with_a_named_status(
     cluster: Cluster, num_cases: int, record: Record
 ) -> None:
     limits = cluster.config("[limits]\nmax_blob_bytes = 1000000\n")
-    coordinator = cluster.start_coordinator(*limits)
+    coordinator = cluster.start_coordinator("--insecure", *limits)
     pid = coordinator.process.pid
     asyncio.run(fuzz(cluster.address, 100))  # imports, pools and buffers are there from here on
     reset_peak(pid)
@@ -153,7 +153,7 @@ def test_every_call_with_hostile_messages_ends_with_a_named_status(
 
 
 def test_message_that_unpacks_to_much_more_is_refused_before_it_does(cluster: Cluster) -> None:
-    pid = cluster.start_coordinator().process.pid
+    pid = cluster.start_coordinator("--insecure").process.pid
     packed = grpc.Compression.Gzip
     options = [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(cluster.address, options, packed) as channel:

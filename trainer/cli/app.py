@@ -23,6 +23,7 @@ from lipt.trainer.cli.commands import (
     run,
     strategies,
     subset,
+    token,
     train,
     weights,
 )
@@ -86,6 +87,7 @@ main = typer.Typer(
 main.add_typer(run.app, name="run")
 main.add_typer(subset.app, name="subset")
 main.add_typer(weights.app, name="weights")
+main.add_typer(token.app, name="token")
 main.command("diagnose")(diagnose.diagnose)
 main.command("train")(train.train)
 main.command("compare")(compare.compare)
