@@ -30,7 +30,7 @@ class Party:
 @pytest.fixture
 def party(tmp_path: Path) -> Party:
     authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1", "localhost")
+    issued = authority.issue_cert("127.0.0.1", "localhost", organization_unit_name="lipt-admin")
     party = Party(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
     authority.cert_pem.write_to_path(str(party.ca))
     issued.private_key_pem.write_to_path(str(party.key))
