@@ -11,7 +11,9 @@ import json
 import grpc
 
 from lipt.common.network.address import split_address
-from lipt.common.network.tls import TlsFiles
+from lipt.common.network.renewal import Renewal
+from lipt.common.network.tls import TlsContents, TlsFiles
+from lipt.common.rpc.renewing import RenewingChannel
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 
 # Streams are left out: whoever reads one resumes it where it broke. With retries a stream was
@@ -57,12 +59,16 @@ _OPTIONS = (
 
 
 def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.Channel:
-    """A channel to `host:port`; it connects when it is first used.
+    """A channel to `host:port`; it connects when it is first used, and follows the files of `tls`.
 
     Raises:
-        ConfigError: `address` is not `host:port`.
+        ConfigError: `address` is not `host:port`, or a file of TLS does not work.
     """
     split_address(address)
     if tls is None:
         return grpc.insecure_channel(address, options=_OPTIONS)
-    return grpc.secure_channel(address, tls.channel_credentials(), options=_OPTIONS)
+
+    def connect(contents: TlsContents) -> grpc.Channel:
+        return grpc.secure_channel(address, contents.channel_credentials(), options=_OPTIONS)
+
+    return RenewingChannel(Renewal(tls), connect)
