@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 from lipt.common.network.tls import TlsFiles
 
 
 class Certificates:
-    """A folder with an authority, and a coordinator's certificate for this machine."""
+    """A folder with an authority and what it has signed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.make("init", "--host", "127.0.0.1")
+
+    @classmethod
+    def made(cls, folder: Path) -> Self:
+        """Of "coordinator", which is on this machine, "worker" and "trainer"."""
+        certificates = cls(folder)
+        certificates.make("init", "--host", "127.0.0.1")
+        certificates.make("worker")
+        certificates.make("trainer")
+        return certificates
+
+    def copied(self, folder: Path) -> Certificates:
+        """The same in another folder, as it would be on another machine."""
+        shutil.copytree(self.folder, folder)
+        return Certificates(folder)
 
     def make(self, *arguments: str) -> str:
         """`lipt certs ARGUMENTS`; what it says."""
