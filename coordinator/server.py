@@ -23,6 +23,7 @@ from lipt.common.access.local_token import published
 from lipt.common.data.empty_classes import empty_classes
 from lipt.common.errors import ConfigError
 from lipt.common.network.address import require_deliberate_exposure, split_address
+from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
@@ -215,7 +216,7 @@ def _bind(server: grpc.aio.Server, listen: str, tls: TlsFiles | None) -> str:
         port = (
             server.add_insecure_port(listen)
             if tls is None
-            else server.add_secure_port(listen, tls.server_credentials())
+            else server.add_secure_port(listen, server_credentials(tls))
         )
     except RuntimeError:
         raise ConfigError(

@@ -13,8 +13,10 @@ import grpc
 
 from lipt.common.access.token_source import TokenSource
 from lipt.common.network.address import is_loopback, split_address
-from lipt.common.network.tls import TlsFiles
-from lipt.common.rpc.showing import ShowToken, local_credentials
+from lipt.common.network.renewal import Renewal
+from lipt.common.network.tls import TlsContents, TlsFiles
+from lipt.common.rpc.renewing import RenewingChannel
+from lipt.common.rpc.showing import local_credentials, showing
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ _OPTIONS = (
 def open_channel(
     address: str, tls: TlsFiles | None = None, token: TokenSource | None = None
 ) -> grpc.Channel:
-    """A channel to `host:port`; it connects when it is first used.
+    """A channel to `host:port`; it connects when it is first used, and follows the files of `tls`.
 
     Args:
         address: of the coordinator.
@@ -74,21 +76,22 @@ def open_channel(
             the local token, where there is one.
 
     Raises:
-        ConfigError: `address` is not `host:port`.
+        ConfigError: `address` is not `host:port`, or a file of TLS does not work.
     """
     host, port = split_address(address)
     if tls is not None:
-        channel = grpc.secure_channel(address, tls.channel_credentials(), options=_OPTIONS)
-    elif token is None and is_loopback(host):
-        channel = grpc.secure_channel(address, local_credentials(port), options=_OPTIONS)
-    else:
-        channel = grpc.insecure_channel(address, options=_OPTIONS)
-    if token is None:
-        return channel
-    if tls is None and not is_loopback(host):
+
+        def connect(contents: TlsContents) -> grpc.Channel:
+            credentials = contents.channel_credentials()
+            return showing(token, grpc.secure_channel(address, credentials, options=_OPTIONS))
+
+        return RenewingChannel(Renewal(tls), connect)
+    if token is None and is_loopback(host):
+        return grpc.secure_channel(address, local_credentials(port), options=_OPTIONS)
+    if token is not None and not is_loopback(host):
         logger.warning(
             "the token goes to %s in the clear: whoever can listen in between can use it. Give "
             "--tls-ca where the coordinator has TLS.",
             address,
         )
-    return grpc.intercept_channel(channel, ShowToken(token))
+    return showing(token, grpc.insecure_channel(address, options=_OPTIONS))

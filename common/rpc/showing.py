@@ -23,6 +23,11 @@ def local_credentials(port: int) -> grpc.ChannelCredentials:
     )
 
 
+def showing(token: TokenSource | None, channel: grpc.Channel) -> grpc.Channel:
+    """The channel, whose calls show this token; as it is where there is none."""
+    return channel if token is None else grpc.intercept_channel(channel, _ShowToken(token))
+
+
 class _LocalToken(grpc.AuthMetadataPlugin):
     def __init__(self, port: int) -> None:
         self._port = port
@@ -47,7 +52,7 @@ class _Details(NamedTuple):
     compression: grpc.Compression | None
 
 
-class ShowToken(
+class _ShowToken(
     grpc.UnaryUnaryClientInterceptor,
     grpc.UnaryStreamClientInterceptor,
     grpc.StreamUnaryClientInterceptor,

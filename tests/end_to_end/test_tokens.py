@@ -6,15 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lipt.common.access.token import Token
 from lipt.common.errors import PermissionDeniedError, UnauthenticatedError
+from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
+from lipt.common.weights.container import pack
 from lipt.trainer import Client
+from tests.certificates import Certificates
 from tests.cluster import Cluster
 
 # Loads what it takes as the user that may read it, then becomes nobody.
@@ -103,22 +109,46 @@ def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
     assert given.secret not in worker.text()
 
 
-def test_session_ends_at_the_call_after_its_token_is_revoked(cluster: Cluster) -> None:
-    cluster.start_coordinator("--insecure", "--require-token")
-    with Client(cluster.address, token_file=cluster.state / "admin.token") as admin:
+@pytest.fixture(params=["in the clear", "TLS"])
+def asking(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path
+) -> Callable[..., Client]:
+    """Makes clients of a coordinator that lets in nobody without a token."""
+    tls = None
+    flags: tuple[str, ...] = ("--insecure", "--require-token")
+    if request.param == "TLS":
+        made = Certificates(tmp_path / "certs")
+        made.make("init", "--host", "127.0.0.1")
+        shown = made.files("coordinator")
+        flags = ("--tls-cert", str(shown.cert), "--tls-key", str(shown.key))
+        tls = TlsFiles(ca=shown.ca)
+    cluster.start_coordinator(*flags).wait_for("lets in who shows a token")
+    return partial(Client, cluster.address, tls=tls)
+
+
+def test_session_ends_at_the_call_after_its_token_is_revoked(
+    cluster: Cluster, asking: Callable[..., Client]
+) -> None:
+    with asking(token_file=cluster.state / "admin.token") as admin:
         given = admin.access.create_token("trainer", name="notebook")
-        with Client(cluster.address, token=given.secret) as client:
+        with asking(token=given.secret) as client:
             assert client.runs() == []
             assert client.access.who_am_i().roles == ("trainer",)
+            upload = client.upload_weights(pack({"w": torch.ones(3)}))
+            assert upload.size_bytes > 12
             with pytest.raises(PermissionDeniedError, match="takes the role admin"):
                 client.access.create_token("admin")
             admin.access.revoke_token(given.token.token_id)
             with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
                 client.runs()
-    with Client(cluster.address) as nobody, pytest.raises(UnauthenticatedError, match="no token"):
+            with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
+                next(client.watch())
+            with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
+                client.upload_weights(pack({"w": torch.zeros(3)}))
+    with asking() as nobody, pytest.raises(UnauthenticatedError, match="no token"):
         nobody.runs()
     with (
-        Client(cluster.address, token=Token.draw("x").text) as wrong,
+        asking(token=Token.draw("x").text) as wrong,
         pytest.raises(UnauthenticatedError, match="none of this coordinator's"),
     ):
         wrong.runs()

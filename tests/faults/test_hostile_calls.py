@@ -18,13 +18,22 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lipt.common.rpc.status import from_rpc_error
-from lipt.v1 import blob_pb2, diagnosis_pb2, info_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
+from lipt.v1 import (
+    access_pb2,
+    blob_pb2,
+    diagnosis_pb2,
+    info_pb2,
+    run_pb2,
+    run_pb2_grpc,
+    subset_pb2,
+    worker_pb2,
+)
 from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes
 from tests.faults.mutation import mutate, random_message
 
-MODULES = (blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
+MODULES = (access_pb2, blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
 METHODS: tuple[MethodDescriptor, ...] = tuple(
     method
     for module in MODULES

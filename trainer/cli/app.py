@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from lipt.common.text.terminal import complain
 from lipt.trainer.cli.commands import (
+    certs,
     compare,
     demo,
     diagnose,
@@ -93,5 +94,6 @@ main.command("train")(train.train)
 main.command("compare")(compare.compare)
 main.command("report")(report.report)
 main.command("strategies")(strategies.list_strategies)
+main.add_typer(certs.app, name="certs")
 main.command("doctor")(doctor.examine)
 main.command("demo")(demo.demonstrate)

@@ -15,7 +15,7 @@ from lipt.common.access.token import Token
 from lipt.common.access.token_source import TokenSource
 from lipt.common.errors import ConfigError
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.showing import ShowToken
+from lipt.common.rpc.showing import showing
 
 
 class Listener(grpc.GenericRpcHandler):
@@ -121,7 +121,7 @@ def test_file_that_is_gone_fails_the_call_by_name(
 ) -> None:
     server[0].start()
     channel = grpc.insecure_channel(f"127.0.0.1:{server[1]}")
-    with grpc.intercept_channel(channel, ShowToken(TokenSource(tmp_path / "none"))) as shown:
+    with showing(TokenSource(tmp_path / "none"), channel) as shown:
         with pytest.raises(ConfigError, match="none cannot be read"):
             shown.unary_unary("/x.X/unary_unary")(b"", timeout=30)
         with pytest.raises(ConfigError, match="none cannot be read"):

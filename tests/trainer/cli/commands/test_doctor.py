@@ -15,6 +15,7 @@ import pytest
 import trustme
 
 from lipt.common.config.run_config import RunConfig
+from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
 from lipt.trainer.cli.doctor.checks import (
     Check,
@@ -202,7 +203,7 @@ def test_a_certificate_for_another_name_is_named(certificate: TlsFiles, tls_port
 def mtls_port(certificate: TlsFiles) -> Iterator[int]:
     """A gRPC server that lets only peers with a certificate of its authority in."""
     server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
+    port = server.add_secure_port("127.0.0.1:0", server_credentials(certificate))
     server.start()
     yield port
     server.stop(None).wait()
