@@ -19,9 +19,12 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
+from lipt.common.access import local_token
+from lipt.common.access.local_token import find_local_token
 from lipt.common.blobs.messages import blob_to_proto, fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ConfigError, DataError, IncompatibleProtocolError, StateError
+from lipt.common.network.address import split_address
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.app import App
@@ -122,6 +125,25 @@ async def test_address_is_written_down_once_it_is_served(tmp_path: Path) -> None
         assert file.read_text() == f"{coordinator.address}\n"
         lock = tmp_path / "state" / "coordinator.lock"
         assert lock.read_text().endswith(f"serving {coordinator.address}\n")
+
+
+async def test_local_token_is_there_for_as_long_as_it_is_served(tmp_path: Path) -> None:
+    async with served(tmp_path) as coordinator:
+        _, port = split_address(coordinator.address)
+        own = (tmp_path / "state" / "admin.token").read_text().strip()
+        assert find_local_token(port) == own
+    assert find_local_token(port) is None
+    async with served(tmp_path, insecure=True) as coordinator:
+        _, port = split_address(coordinator.address)
+        assert find_local_token(port) is None
+
+
+async def test_local_token_that_cannot_be_put_anywhere_is_said_with_the_other_way_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(local_token, "_folders", lambda: iter(()))
+    async with served(tmp_path):
+        assert f"--token-file {tmp_path}/state/admin.token" in caplog.text
 
 
 async def test_address_that_is_in_use_is_refused_with_the_remedy(tmp_path: Path) -> None:
