@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lipt.common.data import open_dataset
 from lipt.common.states import RunState
 from lipt.trainer import Client
@@ -85,7 +87,7 @@ def windows(text: bytes) -> list[bytes]:
 def images() -> list[bytes]:
     """Each of the digits: 64 bytes that tell it from the others."""
     data = open_dataset("digits")
-    return [data[row]["image"].numpy().tobytes() for row in range(len(data))]
+    return [image.numpy().tobytes() for image in data.images(torch.arange(len(data)))]
 
 
 def test_without_tls_the_wire_shows_weights_and_images(

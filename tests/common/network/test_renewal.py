@@ -116,6 +116,24 @@ def test_a_file_that_is_gone_cut_short_or_garbage_is_not_used(
     assert renewal.current() is before
 
 
+def test_a_folder_that_is_exchanged_behind_a_link_is_followed(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    # As Kubernetes renews a secret in a pod: the files are links into a folder behind a link.
+    write_files(tmp_path / "1", authority)
+    fresh = write_files(tmp_path / "2", authority)
+    (tmp_path / "data").symlink_to("1")
+    (tmp_path / "mounted").mkdir()
+    for name in ("cert.pem", "key.pem", "ca.pem"):
+        (tmp_path / "mounted" / name).symlink_to(Path("..", "data", name))
+    mounted = TlsFiles(*(tmp_path / "mounted" / f"{name}.pem" for name in ("cert", "key", "ca")))
+    renewal = Renewal(mounted)
+    renewal.current()
+    (tmp_path / "next").symlink_to("2")
+    (tmp_path / "next").rename(tmp_path / "data")
+    assert renewal.current().cert == content(fresh.cert)
+
+
 def test_a_certificate_is_used_once_it_comes_into_its_time(
     files: TlsFiles, authority: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
