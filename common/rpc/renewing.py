@@ -112,14 +112,21 @@ class _Method:
         self._made: tuple[_Opened | None, Any] = (None, None)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        opened = self._channel.begin_call()
-        try:
-            return self._on(opened)(*arguments, **options)
-        finally:
-            self._channel.end_call(opened)
+        return self._to_its_end(lambda method: method(*arguments, **options))
+
+    def with_call(self, *arguments: Any, **options: Any) -> Any:
+        # What an interceptor in front of the channel calls.
+        return self._to_its_end(lambda method: method.with_call(*arguments, **options))
 
     def future(self, *arguments: Any, **options: Any) -> Any:
         return self._under_way(lambda method: method.future(*arguments, **options))
+
+    def _to_its_end(self, make: Callable[[Any], Any]) -> Any:
+        opened = self._channel.begin_call()
+        try:
+            return make(self._on(opened))
+        finally:
+            self._channel.end_call(opened)
 
     def _under_way(self, start: Callable[[Any], Any]) -> Any:
         opened = self._channel.begin_call()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,16 @@ import grpc.aio
 import pytest
 import trustme
 
+from lipt.common.access.token import Token
+from lipt.common.access.token_source import TokenSource
 from lipt.common.errors import ConfigError
 from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.showing import showing
 from tests.tls_files import write_files
+
+TOKEN = TokenSource(text=Token.draw("one").text)
 
 
 class Server:
@@ -87,13 +92,28 @@ def name(certificate: bytes) -> str:
     return hashlib.sha256(certificate.strip()).hexdigest()[:8]
 
 
+@pytest.mark.parametrize(
+    "opened",
+    [
+        open_channel,
+        lambda address, files: open_channel(address, files, TOKEN),
+        # As whoever has something else to show with each call.
+        lambda address, files: showing(TOKEN, open_channel(address, files)),
+    ],
+    ids=["alone", "interceptor on each", "interceptor before it"],
+)
 async def test_calls_after_a_change_show_the_new_certificate_and_those_before_go_on(
-    server: Server, address: str, files: TlsFiles, authority: trustme.CA, tmp_path: Path
+    server: Server,
+    address: str,
+    files: TlsFiles,
+    authority: trustme.CA,
+    tmp_path: Path,
+    opened: Callable[[str, TlsFiles], grpc.Channel],
 ) -> None:
     loop = asyncio.get_running_loop()
 
     def talk() -> list[bytes]:
-        with open_channel(address, files) as channel:
+        with opened(address, files) as channel:
             unary = channel.unary_unary("/s/unary")
             upload = channel.stream_unary("/s/upload")
             seen = [unary(b"", timeout=30), unary.future(b"", timeout=30).result()]
