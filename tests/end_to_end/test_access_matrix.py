@@ -205,9 +205,7 @@ class Server:
             stub: Any = access_pb2_grpc.AccessServiceStub(channel)
 
             def make(role: str, *, days: float = 0.0) -> tuple[str, str]:
-                request = access_pb2.CreateTokenRequest(
-                    role=access_pb2.Role.Value(f"ROLE_{role.upper()}"), days=days
-                )
+                request = access_pb2.CreateTokenRequest(role=f"ROLE_{role.upper()}", days=days)
                 made = stub.CreateToken(request, metadata=own, timeout=30)
                 return made.secret, made.token.token_id
 

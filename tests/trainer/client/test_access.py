@@ -10,8 +10,10 @@ import pytest
 from lipt.common.access.token import Token
 from lipt.common.errors import ConfigError, PermissionDeniedError
 from lipt.trainer.client.client import Client
-from lipt.trainer.views import CallerView, TokenView
+from lipt.trainer.views import CallerView, RoleName, TokenView
 from lipt.v1 import access_pb2
+
+TRAINER = RoleName("trainer")
 
 
 def token(**fields: Any) -> access_pb2.Token:
@@ -23,7 +25,7 @@ def token(**fields: Any) -> access_pb2.Token:
 
 
 def test_caller_is_told_its_name_and_roles(client: Client) -> None:
-    assert client.access.who_am_i() == CallerView("the token 0a1b2c3d", ("trainer",))
+    assert client.access.who_am_i() == CallerView("the token 0a1b2c3d", (TRAINER,))
 
 
 def test_token_that_is_made_comes_with_its_text_once(fake: Any, client: Client) -> None:
@@ -34,7 +36,7 @@ def test_token_that_is_made_comes_with_its_text_once(fake: Any, client: Client) 
     assert given.token == TokenView(
         token_id="0a1b2c3d",
         name="ci",
-        role="trainer",
+        role=TRAINER,
         created_at=datetime(2026, 1, 2, tzinfo=UTC),
         expires_at=None,
         revoked_at=None,
@@ -45,8 +47,8 @@ def test_token_that_is_made_comes_with_its_text_once(fake: Any, client: Client) 
 
 
 def test_role_of_a_newer_coordinator_does_not_hide_the_others(fake: Any, client: Client) -> None:
-    newer = token()
-    newer.role = 9
+    newer = access_pb2.Token.FromString(b"\x18\x09")
+    assert newer.role not in access_pb2.Role.values()
     fake.tokens = [newer, token()]
     assert [item.role for item in client.access.tokens()] == ["9", "trainer"]
 
