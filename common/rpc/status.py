@@ -193,5 +193,11 @@ async def _abort(context: _Context, error: Exception, method: str, events: Event
         incident = uuid.uuid4().hex[:8]
         logger.error("incident %s in %s", incident, method, exc_info=error)
         error = LiptError(f"internal error; the coordinator's log has it as incident {incident}.")
-    events.record(EventKind.CALL_REFUSED, detail=error.reason, method=method, reason=str(error))
+    events.record(
+        EventKind.CALL_REFUSED,
+        detail=error.reason,
+        method=method,
+        peer=context.peer(),
+        reason=str(error),
+    )
     await context.abort_with_status(rpc_status.to_status(to_status(error)))

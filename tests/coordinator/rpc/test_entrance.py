@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -119,8 +120,9 @@ async def test_callers_at_the_same_time_are_not_taken_for_each_other() -> None:
     ],
 )
 async def test_caller_is_refused_before_it_has_sent_anything(
-    path: str, metadata: Any, kind: type[LiptError]
+    path: str, metadata: Any, kind: type[LiptError], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     async with serving() as served:
         call: Any = served.channel.stream_stream(f"/lipt.v1.{path}")(metadata=metadata)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -128,6 +130,7 @@ async def test_caller_is_refused_before_it_has_sent_anything(
         assert type(from_rpc_error(caught.value)) is kind
         assert served.events.count(EventKind.CALL_REFUSED, kind.reason) == 1
         assert served.naming.requests == []
+        assert f"detail={kind.reason} method=/lipt.v1.{path} peer=ipv4:127.0.0.1:" in caplog.text
 
 
 async def test_caller_that_is_let_in_and_sends_nothing_is_told_so() -> None:
