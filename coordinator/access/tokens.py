@@ -1,7 +1,7 @@
 """Tokens that a coordinator takes: those that it gave out, and its own.
 
-The digests of all are in memory; what is made or revoked is on disk before it counts, and counts
-from the next call on.
+The digests of all are in memory. A token counts once it is on disk; one that is revoked ends at
+once, whatever the disk says.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Tokens:
                 f"a token cannot hold for {days:g} days. Give 0 < days <= {_MAX_DAYS:g}, or none "
                 "for one that holds until it is revoked."
             )
-        token = Token.draw(secrets.token_hex(4))
+        token = Token.draw(self._free_id())
         now = self._clock()
         record = TokenRecord(
             token_id=token.token_id,
@@ -96,7 +96,8 @@ class Tokens:
             created_by=created_by,
             expires_at=now + days * _DAY_SECONDS if days else None,
         )
-        await self._save(record)
+        await self._database.save_token(record)
+        self._records[record.token_id] = record
         return record, token.text
 
     async def revoke(self, token_id: str) -> TokenRecord:
@@ -104,6 +105,8 @@ class Tokens:
 
         Raises:
             UnknownTokenError: none has that id.
+            StateError: it has ended, and could not be written: a restart would bring it back.
+                Asking again writes it.
         """
         record = self._records.get(token_id)
         if record is None:
@@ -112,7 +115,8 @@ class Tokens:
             )
         if record.revoked_at is None:
             record = record.changed(revoked_at=self._clock())
-            await self._save(record)
+            self._records[token_id] = record
+        await self._database.save_token(record)
         return record
 
     def is_own(self, text: str) -> bool:
@@ -150,9 +154,10 @@ class Tokens:
                 f"{_name(record)} has expired on {_day(record.expires_at)}. {HOW_TO_GET_ONE}"
             )
 
-    async def _save(self, record: TokenRecord) -> None:
-        await self._database.save_token(record)
-        self._records[record.token_id] = record
+    def _free_id(self) -> str:
+        while (token_id := secrets.token_hex(4)) in self._records:
+            pass
+        return token_id
 
 
 def _name(record: TokenRecord) -> str:

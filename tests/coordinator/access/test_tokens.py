@@ -6,7 +6,12 @@ import pytest
 
 from lipt.common.access.roles import Role
 from lipt.common.access.token import Token
-from lipt.common.errors import InvalidRequestError, UnauthenticatedError, UnknownTokenError
+from lipt.common.errors import (
+    InvalidRequestError,
+    StateError,
+    UnauthenticatedError,
+    UnknownTokenError,
+)
 from lipt.coordinator.access.tokens import OWN_USER, Tokens
 from lipt.coordinator.state.database import Database
 from tests.clock import Clock
@@ -80,6 +85,27 @@ async def test_revoked_token_is_refused_at_once_and_over_restarts(
             held.caller(text)
     clock.now = 2 * DAY
     assert (await tokens.revoke(record.token_id)).revoked_at == DAY
+
+
+async def test_revoked_token_has_ended_though_the_disk_is_full_and_is_written_when_asked_again(
+    tokens: Tokens, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_: object) -> None:
+        raise StateError("the disk is full.")
+
+    text = await given(tokens)
+    (record,) = tokens.listed()
+    with monkeypatch.context() as full:
+        full.setattr(database, "save_token", refuse)
+        with pytest.raises(StateError):
+            await tokens.revoke(record.token_id)
+        with pytest.raises(UnauthenticatedError, match="was revoked"):
+            tokens.caller(text)
+        with pytest.raises(StateError):
+            await given(tokens)
+    assert len(tokens.listed()) == 1
+    revoked = await tokens.revoke(record.token_id)
+    assert await database.load_tokens() == (revoked,)
 
 
 async def test_token_holds_for_its_days_and_not_a_moment_longer(
