@@ -63,11 +63,12 @@ class CoordinatorSettings(LayeredSettings):
     insecure: bool = False
     """Serve beyond this machine without TLS: only where the network itself keeps strangers out."""
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/coordinator.pem"])
-    """PEM file of this server's certificate."""
+    """PEM file of this server's certificate. New files are used without a restart, here and in
+    `tls_key` and `tls_ca`."""
     tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/coordinator.key"])
     tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
     """PEM file of the authority that must have signed the certificates of workers and trainers
-    (mTLS). Without it, nobody is asked for one."""
+    (mTLS), and gives them their roles. Without it, nobody is asked for one."""
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9464"])
     device: str = "auto"
     """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first
