@@ -66,12 +66,12 @@ class CoordinatorSettings(LayeredSettings):
     require_token: bool = False
     """With `insecure`: serve only who shows a token (`lipt token create`)."""
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/coordinator.pem"])
-    """PEM file of this server's certificate."""
+    """PEM file of this server's certificate. New files are used without a restart, here and in
+    `tls_key` and `tls_ca`."""
     tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/coordinator.key"])
     tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
     """PEM file of the authority that must have signed the certificates of workers and trainers
-    (mTLS); what they may do is in their certificates. Without it, everybody is asked for a
-    token."""
+    (mTLS), and gives them their roles. Without it, everybody is asked for a token."""
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9464"])
     device: str = "auto"
     """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first

@@ -54,7 +54,9 @@ class WorkerSettings(LayeredSettings):
     out."""
     log_level: LogLevel = "INFO"
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/worker.pem"])
-    """PEM file of this worker's certificate, for a coordinator that asks for one."""
+    """PEM file of this worker's certificate, for a coordinator that asks for one; it has the role
+    worker: the URI lipt:role:worker, or the unit lipt-worker. New files are used without a
+    restart."""
     tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/worker.key"])
     tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
     """PEM file of the authority that signed the coordinator's certificate."""
