@@ -135,6 +135,20 @@ class FactoryNotAllowedError(RequestError):
     reason = "FACTORY_NOT_ALLOWED"
 
 
+class UnauthenticatedError(RequestError):
+    """The caller shows no token, or one that is unknown, revoked or expired."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+    reason = "UNAUTHENTICATED"
+
+
+class PermissionDeniedError(RequestError):
+    """The caller is known, and has not the role that the call takes."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+    reason = "PERMISSION_DENIED"
+
+
 class MissingExtraError(RequestError):
     """An optional dependency is not installed; the message has the command that installs it."""
 
@@ -267,6 +281,13 @@ class UnknownBlobError(LifecycleError):
 
     code = grpc.StatusCode.NOT_FOUND
     reason = "UNKNOWN_BLOB"
+
+
+class UnknownTokenError(LifecycleError):
+    """No token has that id."""
+
+    code = grpc.StatusCode.NOT_FOUND
+    reason = "UNKNOWN_TOKEN"
 
 
 class ProcessEndedError(LifecycleError):

@@ -15,6 +15,8 @@ from lipt.common.observability.events import Events
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.states import RunState
+from lipt.coordinator.access.own_token import keep_own_token
+from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
@@ -60,6 +62,7 @@ class App:
     subsets: Subsets
     diagnoses: Diagnoses
     weights: RunWeights
+    tokens: Tokens
 
 
 @asynccontextmanager
@@ -88,6 +91,8 @@ async def open_app(
         stack.callback(lock.release)
         database = Database.open(settings.state_dir / "lipt.db")
         stack.push_async_callback(database.close)
+        tokens = Tokens(database, keep_own_token(settings.state_dir), wall_clock=time)
+        await tokens.load()
         blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
         compute = make_compute(settings, events)
         stack.push_async_callback(compute.stop)
@@ -174,6 +179,7 @@ async def open_app(
             subsets=subsets,
             diagnoses=diagnoses,
             weights=weights,
+            tokens=tokens,
         )
 
 

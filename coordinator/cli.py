@@ -42,6 +42,7 @@ def coordinator(
     tls_key: Annotated[Path | None, _knob("tls_key")] = None,
     tls_ca: Annotated[Path | None, _knob("tls_ca")] = None,
     insecure: Annotated[bool | None, _knob("insecure", "--insecure")] = None,
+    require_token: Annotated[bool | None, _knob("require_token", "--require-token")] = None,
     address_file: Annotated[Path | None, _knob("address_file")] = None,
     log_level: Annotated[str | None, _knob("log_level")] = None,
 ) -> None:
@@ -69,6 +70,7 @@ def coordinator(
                 "tls_key": tls_key,
                 "tls_ca": tls_ca,
                 "insecure": insecure,
+                "require_token": require_token,
                 "address_file": address_file,
                 "log_level": log_level,
             },

@@ -19,21 +19,24 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from lipt.common.access.local_token import published
 from lipt.common.data.empty_classes import empty_classes
 from lipt.common.errors import ConfigError
-from lipt.common.network.address import (
-    describe_exposure,
-    require_deliberate_exposure,
-    split_address,
-)
+from lipt.common.network.address import require_deliberate_exposure, split_address
+from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.rpc.status import ErrorInterceptor
+from lipt.coordinator.access.admission import Admission, admission, describe_exposure
+from lipt.coordinator.access.identification import identification
+from lipt.coordinator.access.own_token import FILE as OWN_TOKEN_FILE
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.metrics import from_other_threads, gauges
+from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.diagnoses import DiagnosisService
+from lipt.coordinator.rpc.entrance import EntranceInterceptor
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.stopping import unless
@@ -41,6 +44,8 @@ from lipt.coordinator.rpc.subsets import SubsetService
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.v1 import (
+    access_pb2,
+    access_pb2_grpc,
     blob_pb2,
     blob_pb2_grpc,
     diagnosis_pb2,
@@ -59,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 _SERVICES = tuple(
     service.full_name
-    for module in (blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
+    for module in (access_pb2, blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 
@@ -110,19 +115,26 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     Raises:
         ConfigError: `app.settings.listen` cannot be listened on.
     """
-    drain_seconds = app.settings.drain_seconds
+    settings = app.settings
+    admitted = admission(
+        settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token
+    )
     stopping = asyncio.Event()
-    server, healthy = _build(app, stopping)
-    address = _bind(server, app.settings.listen, tls)
-    await server.start()
-    try:
-        await _announce(app, address, tls)
-        yield address
-    finally:
-        logger.info("stopping: no new work, up to %g s for calls under way", drain_seconds)
-        await healthy.enter_graceful_shutdown()
-        stopping.set()
-        await server.stop(drain_seconds)
+    server, healthy = _build(app, stopping, admitted)
+    address = _bind(server, settings.listen, tls)
+    # From before the first call can be answered until after the last.
+    with _local_token(app, address, admitted):
+        await server.start()
+        try:
+            await _announce(app, address, tls, admitted)
+            yield address
+        finally:
+            logger.info(
+                "stopping: no new work, up to %g s for calls under way", settings.drain_seconds
+            )
+            await healthy.enter_graceful_shutdown()
+            stopping.set()
+            await server.stop(settings.drain_seconds)
 
 
 @contextmanager
@@ -137,9 +149,31 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
         yield
 
 
-def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
+@contextmanager
+def _local_token(app: App, address: str, admitted: Admission) -> Iterator[None]:
+    """Let clients of this user find what they get in with, where they need it."""
+    if admitted is not Admission.OWN_USER:
+        yield
+        return
+    _, port = split_address(address)
+    with published(port, app.tokens.own) as paths:
+        if not paths:
+            logger.warning(
+                "clients of this user cannot find their local token: no folder for it can be used. "
+                "Set XDG_RUNTIME_DIR or TMPDIR, here and for them, to a folder of this user, or "
+                "start them with --token-file %s.",
+                app.settings.state_dir / OWN_TOKEN_FILE,
+            )
+        yield
+
+
+def _build(
+    app: App, stopping: asyncio.Event, admitted: Admission
+) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
+    identify = identification(admitted, app.tokens)
     server = grpc.aio.server(
-        interceptors=[ErrorInterceptor(app.events)],
+        # The first is the outermost: nothing of a call is read before its caller is known.
+        interceptors=[EntranceInterceptor(identify, app.events), ErrorInterceptor(app.events)],
         maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls,
         options=(
             ("grpc.so_reuseport", 0),
@@ -161,6 +195,7 @@ def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.a
     runs = RunService(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )
+    access_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(app.tokens), server)
     blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(app.blobs), server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
@@ -181,7 +216,7 @@ def _bind(server: grpc.aio.Server, listen: str, tls: TlsFiles | None) -> str:
         port = (
             server.add_insecure_port(listen)
             if tls is None
-            else server.add_secure_port(listen, tls.server_credentials())
+            else server.add_secure_port(listen, server_credentials(tls))
         )
     except RuntimeError:
         raise ConfigError(
@@ -190,13 +225,13 @@ def _bind(server: grpc.aio.Server, listen: str, tls: TlsFiles | None) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _announce(app: App, address: str, tls: TlsFiles | None) -> None:
+async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admission) -> None:
     app.lock.describe(f"serving {address}")
     data = app.data
     logger.info(
         "lipt-coordinator on %s (%s), serving %s (%d examples, %d classes) with %s; state in %s",
         address,
-        describe_exposure(address, tls),
+        describe_exposure(address, tls, admitted),
         data.source,
         data.num_examples,
         len(data.class_names),

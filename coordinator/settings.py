@@ -101,13 +101,17 @@ class CoordinatorSettings(LayeredSettings):
     """File that the address is written to once it is served, for scripts that let the system choose
     the port."""
     insecure: bool = False
-    """Serve beyond this machine without TLS: only where the network itself keeps strangers out."""
+    """Serve without TLS whoever reaches the address, with every role: only where the network itself
+    keeps strangers out."""
+    require_token: bool = False
+    """With `insecure`: serve only who shows a token (`lipt token create`)."""
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/coordinator.pem"])
-    """PEM file of this server's certificate."""
+    """PEM file of this server's certificate. New files are used without a restart, here and in
+    `tls_key` and `tls_ca`."""
     tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/coordinator.key"])
     tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
     """PEM file of the authority that must have signed the certificates of workers and trainers
-    (mTLS). Without it, nobody is asked for one."""
+    (mTLS), and gives them their roles. Without it, everybody is asked for a token."""
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9464"])
     device: str = "auto"
     """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first

@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc.aio
 
+from lipt.common.network.address import split_address
+from lipt.common.rpc.showing import local_credentials
 from lipt.common.rpc.status import ErrorInterceptor
 
 
@@ -28,3 +30,8 @@ async def serving(*servicers: tuple[Callable[[Any, Any], None], Any]) -> AsyncIt
     await server.start()
     yield f"127.0.0.1:{port}"
     await server.stop(None)
+
+
+def own_user_channel(address: str) -> grpc.aio.Channel:
+    """A channel to a coordinator on loopback, whose calls show its local token."""
+    return grpc.aio.secure_channel(address, local_credentials(split_address(address)[1]))

@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NewType
 
 from lipt.common.states import LearnerState, RunState
 
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
     from lipt.common.config.run_config import RunConfig
+
+# "worker", "trainer" or "admin"; a number where a newer coordinator has another.
+RoleName = NewType("RoleName", str)
 
 
 class WeightsKind(StrEnum):
@@ -241,3 +244,32 @@ class InfoView:
     dataset: DatasetView | None
     default_run: RunConfig
     workers: tuple[WorkerView, ...]
+
+
+@dataclass(frozen=True)
+class CallerView:
+    """Who calls, as the coordinator sees it, and the roles that this gives."""
+
+    name: str
+    roles: tuple[RoleName, ...]
+
+
+@dataclass(frozen=True)
+class TokenView:
+    """A token that a coordinator gave out; it may have ended since."""
+
+    token_id: str
+    name: str
+    role: RoleName
+    created_at: datetime | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    created_by: str
+
+
+@dataclass(frozen=True)
+class GivenTokenView:
+    """A token with its text, which is said once."""
+
+    token: TokenView
+    secret: str = field(repr=False)

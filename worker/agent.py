@@ -21,7 +21,9 @@ from lipt.common.errors import (
     LearnerStoppedError,
     LiptError,
     OverLimitError,
+    PermissionDeniedError,
     StaleLeaseError,
+    UnauthenticatedError,
     UnknownRunError,
     UnknownWorkerError,
     UnreachableError,
@@ -85,7 +87,7 @@ class Agent:
         self._stopping = threading.Event()
         self._pause = pause or self._stopping.wait
         self._learners_left = settings.max_learners
-        self._complained = False
+        self._complained_of: type[LiptError] | None = None
         self._idle_reason = ""
 
     def stop(self) -> None:
@@ -110,21 +112,23 @@ class Agent:
         while not self._finished():
             try:
                 worker_id = self._register()
-                self._complained = False
+                self._complained_of = None
                 self._work(worker_id)
             except UnknownWorkerError:
                 logger.info("the coordinator was restarted; joining again")
 
     def _complain(self, error: LiptError) -> None:
-        # Counted every time, and said once: it may be away for hours.
+        # Counted every time, and said once: it may be away for hours, or not let this worker in.
+        said = self._complained_of is type(error)
         self._events.record(
             EventKind.RETRIED,
             detail="joining",
-            level=logging.DEBUG if self._complained else logging.WARNING,
+            level=logging.DEBUG if said else logging.WARNING,
             reason=f"{error} {self._why_closed(error)}Trying again until "
             f"{self._settings.coordinator} answers.",
         )
-        self._complained = isinstance(error, UnreachableError)
+        lasting = isinstance(error, UnreachableError | UnauthenticatedError | PermissionDeniedError)
+        self._complained_of = type(error) if lasting else None
 
     def _why_closed(self, error: LiptError) -> str:
         settings = self._settings

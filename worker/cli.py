@@ -6,13 +6,16 @@ Heavy imports wait until the flags are read, so that `--help` answers at once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.text.terminal import complain
 from lipt.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from lipt.common.access.token_source import TokenSource
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -38,6 +41,7 @@ def worker(
     tls_cert: Annotated[Path | None, _knob("tls_cert")] = None,
     tls_key: Annotated[Path | None, _knob("tls_key")] = None,
     tls_ca: Annotated[Path | None, _knob("tls_ca")] = None,
+    token_file: Annotated[Path | None, _knob("token_file")] = None,
     metrics_listen: Annotated[str | None, _knob("metrics_listen")] = None,
     insecure: Annotated[bool | None, _knob("insecure", "--insecure")] = None,
     log_level: Annotated[str | None, _knob("log_level")] = None,
@@ -60,6 +64,7 @@ def worker(
                 "tls_cert": tls_cert,
                 "tls_key": tls_key,
                 "tls_ca": tls_ca,
+                "token_file": token_file,
                 "metrics_listen": metrics_listen,
                 "insecure": insecure,
                 "log_level": log_level,
@@ -89,6 +94,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     if tls is not None and (soon := tls.expires_soon()):
         logging.getLogger(__name__).warning("%s", soon)
+    token = _token_source(settings)
     if settings.metrics_listen is not None:
         require_deliberate_exposure(
             settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
@@ -120,7 +126,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
             stack.enter_context(
                 serving_metrics(settings.metrics_listen, tls, events, gauges=lambda: ())
             )
-        channel = stack.enter_context(open_channel(settings.coordinator, tls))
+        channel = stack.enter_context(open_channel(settings.coordinator, tls, token))
         client = CoordinatorClient(channel)
         make_runner = partial(
             AssignmentRunner,
@@ -141,6 +147,13 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     # of a coordinator that hangs: the process must not wait for either.
     logging.shutdown()
     os._exit(0)
+
+
+def _token_source(settings: WorkerSettings) -> TokenSource | None:
+    from lipt.common.access.token_source import TokenSource
+
+    secret = settings.token.get_secret_value() if settings.token is not None else None
+    return TokenSource.from_options(settings.token_file, secret)
 
 
 def main() -> None:

@@ -8,7 +8,14 @@ from pathlib import Path
 from platformdirs import user_cache_path
 from pydantic import ByteSize, Field
 
-from lipt.common.config.settings import LayeredSettings, LogLevel, MetricsAddress, TlsKey
+from lipt.common.config.settings import (
+    LayeredSettings,
+    LogLevel,
+    MetricsAddress,
+    TlsKey,
+    TokenFile,
+    TokenText,
+)
 
 
 class WorkerSettings(LayeredSettings):
@@ -45,13 +52,17 @@ class WorkerSettings(LayeredSettings):
     CPU four fifths of the machine's, or its container's; on a CUDA device what it has."""
     max_learners: int | None = Field(default=None, ge=1, examples=[1])
     """Stop after so many learners. Default: go on until told to stop."""
+    token_file: TokenFile = Field(default=None, examples=["/etc/lipt/worker.token"])
+    token: TokenText = Field(default=None, examples=["lipt_..."])
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9465"])
     insecure: bool = False
     """Show metrics beyond this machine without TLS: only where the network itself keeps strangers
     out."""
     log_level: LogLevel = "INFO"
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/worker.pem"])
-    """PEM file of this worker's certificate, for a coordinator that asks for one."""
+    """PEM file of this worker's certificate, for a coordinator that asks for one; it has the role
+    worker: the URI lipt:role:worker, or the unit lipt-worker. New files are used without a
+    restart."""
     tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/worker.key"])
     tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
     """PEM file of the authority that signed the coordinator's certificate."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -34,6 +34,17 @@ MetricsAddress = Annotated[
         description="Address of Prometheus metrics, at /metrics; https where there are TLS files. "
         "Needs the package's extra `metrics`. Default: none are served."
     ),
+]
+TokenFile = Annotated[
+    Path | None,
+    Field(
+        description="File with the token that a coordinator is shown, which asks for one; it is "
+        "read for every call. Default: what `token` says, and on this machine the local token."
+    ),
+]
+TokenText = Annotated[
+    SecretStr | None,
+    Field(description="The token itself, in place of a file: best as the variable LIPT_TOKEN."),
 ]
 TlsKey = Annotated[Path | None, Field(description="PEM file of the certificate's key.")]
 

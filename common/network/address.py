@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
 
 from lipt.common.errors import ConfigError
 from lipt.common.network.tls import TlsFiles
@@ -48,14 +47,3 @@ def require_deliberate_exposure(
             "--tls-cert and --tls-key (with --tls-ca only certified peers get in), or --insecure "
             "where the network itself keeps strangers out."
         )
-
-
-def describe_exposure(listen: str, tls: TlsFiles | None) -> str:
-    """Who can reach the address, and how they are checked."""
-    host, _ = split_address(listen)
-    reach = "this machine only" if is_loopback(host) else "any machine that reaches it"
-    if tls is None:
-        return f"reachable from {reach}, unencrypted, no authentication"
-    if tls.ca is None:
-        return f"reachable from {reach}, TLS, no client authentication"
-    return f"reachable from {reach}, mTLS: peers certified by {Path(tls.ca).name}"

@@ -8,7 +8,7 @@ who it is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -18,10 +18,12 @@ import grpc
 from lipt.common.errors import ConfigError
 from lipt.common.network.certificates import (
     SOON_DAYS,
-    read_validity,
+    PemFile,
+    read_certificates,
     require_authority,
     require_certificate,
     require_key,
+    shown,
 )
 
 _CERT, _KEY, _CA = "--tls-cert", "--tls-key", "--tls-ca"
@@ -29,13 +31,41 @@ _CERT, _KEY, _CA = "--tls-cert", "--tls-key", "--tls-ca"
 _CLOSED = "Socket closed"
 
 
-def _utc_now() -> datetime:
+def utc_now() -> datetime:
+    """This moment."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
+class TlsContents:
+    """What TLS files held when they were read and looked at: PEM, which no text shows."""
+
+    cert: bytes | None = field(repr=False)
+    key: bytes | None = field(repr=False)
+    ca: bytes | None = field(repr=False)
+
+    def server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        """What a server shows, and whom it lets in.
+
+        Raises:
+            ConfigError: there is no certificate to show.
+        """
+        if self.cert is None or self.key is None:
+            raise ConfigError("a server needs --tls-cert and --tls-key; --tls-ca adds mTLS.")
+        return grpc.ssl_server_certificate_configuration(
+            [(self.key, self.cert)], root_certificates=self.ca
+        )
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """How a client checks the server, and what it shows."""
+        return grpc.ssl_channel_credentials(
+            root_certificates=self.ca, private_key=self.key, certificate_chain=self.cert
+        )
+
+
+@dataclass(frozen=True)
 class TlsFiles:
-    """PEM files; read when a connection is made, so that renewed ones are picked up."""
+    """PEM files; `Renewal` follows their changes."""
 
     cert: Path | None = None
     key: Path | None = None
@@ -48,7 +78,7 @@ class TlsFiles:
         key: Path | None,
         ca: Path | None,
         *,
-        now: Callable[[], datetime] = _utc_now,
+        now: Callable[[], datetime] = utc_now,
     ) -> Self | None:
         """The files of `--tls-cert --tls-key --tls-ca`, or None where none was given.
 
@@ -61,15 +91,27 @@ class TlsFiles:
         if (cert is None) != (key is None):
             given, missing = (_CERT, _KEY) if cert else (_KEY, _CERT)
             raise ConfigError(f"{given} was given without {missing}: a certificate needs its key.")
-        for flag, path in ((_CERT, cert), (_KEY, key), (_CA, ca)):
-            if path is not None and not path.is_file():
-                raise ConfigError(f"{flag} {path} is not a file. Give the path of a PEM file.")
+        files = cls(cert=cert, key=key, ca=ca)
+        files.read(now())
+        return files
+
+    def read(self, now: datetime) -> TlsContents:
+        """The files as they are now, looked at.
+
+        Raises:
+            ConfigError: one is not there, is not what it should be, is out of its time, or
+                belongs to another; the message has which.
+        """
+        cert, key, ca = (
+            None if path is None else PemFile.read(flag, path)
+            for flag, path in ((_CERT, self.cert), (_KEY, self.key), (_CA, self.ca))
+        )
         if cert is not None and key is not None:
-            require_certificate(_CERT, cert, now())
-            require_key(_KEY, key, _CERT, cert)
+            require_certificate(cert, now)
+            require_key(key, cert)
         if ca is not None:
-            require_authority(_CA, ca, now())
-        return cls(cert=cert, key=key, ca=ca)
+            require_authority(ca, now)
+        return TlsContents(*(None if pem is None else pem.content for pem in (cert, key, ca)))
 
     def why_closed(self, details: str) -> str:
         """What it may mean that a coordinator closes a client's connection; empty if it did not.
@@ -93,37 +135,11 @@ class TlsFiles:
         """A sentence where this side's own certificate has few days left; else empty."""
         if self.cert is None:
             return ""
-        end = read_validity(self.cert).not_after
-        days = (end - (now or _utc_now())).days
+        end = read_certificates(PemFile.read(_CERT, self.cert))[0].not_valid_after_utc
+        days = (end - (now or utc_now())).days
         if days >= SOON_DAYS:
             return ""
         return (
-            f"{_CERT} {self.cert} expires in {days} days, on {end:%Y-%m-%d %H:%M} UTC. Renew it: "
+            f"{_CERT} {self.cert} expires in {days} days, on {shown(end)} UTC. Renew it: "
             "nobody connects after that."
         )
-
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """What a server shows, and whom it lets in.
-
-        Raises:
-            ConfigError: there is no certificate to show.
-        """
-        if self.cert is None or self.key is None:
-            raise ConfigError("a server needs --tls-cert and --tls-key; --tls-ca adds mTLS.")
-        return grpc.ssl_server_credentials(
-            [(self.key.read_bytes(), self.cert.read_bytes())],
-            root_certificates=_read(self.ca),
-            require_client_auth=self.ca is not None,
-        )
-
-    def channel_credentials(self) -> grpc.ChannelCredentials:
-        """How a client checks the server, and what it shows."""
-        return grpc.ssl_channel_credentials(
-            root_certificates=_read(self.ca),
-            private_key=_read(self.key),
-            certificate_chain=_read(self.cert),
-        )
-
-
-def _read(path: Path | None) -> bytes | None:
-    return path.read_bytes() if path else None

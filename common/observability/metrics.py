@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from lipt.common.imports.extras import import_extra
 from lipt.common.network.address import split_address
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.events import Events
+from lipt.common.observability.serving import serving_http
 
 # Which side answered a scrape is the scraper's label; names are the same on both.
 _EVENTS = "lipt_events"
@@ -46,7 +47,8 @@ def serving_metrics(
 
     Args:
         listen: host:port; port 0 takes a free one.
-        tls: the certificate to serve HTTPS with, and with `ca` whose scrapers are let in.
+        tls: the certificate to serve HTTPS with, and with `ca` whose scrapers are let in; read
+            again when the files change.
         events: what is counted.
         gauges: the figures of this moment; called in the serving thread at every scrape.
 
@@ -62,36 +64,21 @@ def serving_metrics(
     host, port = split_address(listen)
     registry = prometheus.CollectorRegistry()
     registry.register(_Collector(families, events, gauges))
-    try:
-        server, thread = prometheus.start_http_server(
-            port, addr=host, registry=registry, **_https(tls)
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"--metrics-listen {listen}: {error.strerror or error}. Choose another address."
-        ) from None
-    try:
-        shown = f"[{host}]" if ":" in host else host
-        yield f"{shown}:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    application = prometheus.make_wsgi_app(registry)
+    with ExitStack() as stack:
+        try:
+            served = stack.enter_context(serving_http(host, port, application, tls))
+        except OSError as error:
+            raise ConfigError(
+                f"--metrics-listen {listen}: {error.strerror or error}. Choose another address."
+            ) from None
+        yield f"[{host}]:{served}" if ":" in host else f"{host}:{served}"
 
 
 def _import(module: str) -> Any:
     return import_extra(
         module, package="prometheus-client", extra="metrics", needed_for="--metrics-listen"
     )
-
-
-def _https(tls: TlsFiles | None) -> dict[str, Any]:
-    if tls is None or tls.cert is None or tls.key is None:
-        return {}
-    files: dict[str, Any] = {"certfile": str(tls.cert), "keyfile": str(tls.key)}
-    if tls.ca is not None:
-        files |= {"client_cafile": str(tls.ca), "client_auth_required": True}
-    return files
 
 
 class _Collector:

@@ -7,13 +7,21 @@ gRPC itself for some seconds; longer absences are the caller's decision.
 from __future__ import annotations
 
 import json
+import logging
 
 import grpc
 
-from lipt.common.network.address import split_address
-from lipt.common.network.tls import TlsFiles
+from lipt.common.access.token_source import TokenSource
+from lipt.common.network.address import is_loopback, split_address
+from lipt.common.network.renewal import Renewal
+from lipt.common.network.tls import TlsContents, TlsFiles
+from lipt.common.rpc.renewing import RenewingChannel
+from lipt.common.rpc.showing import local_credentials, showing
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 
+logger = logging.getLogger(__name__)
+
+# `AccessService` is left out: a token that is asked for twice is two tokens.
 # Streams are left out: whoever reads one resumes it where it broke. With retries a stream was
 # seen to hang for good, deaf to its cancellation, after its coordinator was killed.
 _RETRIED = tuple(
@@ -56,13 +64,34 @@ _OPTIONS = (
 )
 
 
-def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.Channel:
-    """A channel to `host:port`; it connects when it is first used.
+def open_channel(
+    address: str, tls: TlsFiles | None = None, token: TokenSource | None = None
+) -> grpc.Channel:
+    """A channel to `host:port`; it connects when it is first used, and follows the files of `tls`.
+
+    Args:
+        address: of the coordinator.
+        tls: how it is checked, and what it is shown; None for a connection in the clear.
+        token: what every call shows. Without one, calls in the clear to this machine itself show
+            the local token, where there is one.
 
     Raises:
-        ConfigError: `address` is not `host:port`.
+        ConfigError: `address` is not `host:port`, or a file of TLS does not work.
     """
-    split_address(address)
-    if tls is None:
-        return grpc.insecure_channel(address, options=_OPTIONS)
-    return grpc.secure_channel(address, tls.channel_credentials(), options=_OPTIONS)
+    host, port = split_address(address)
+    if tls is not None:
+
+        def connect(contents: TlsContents) -> grpc.Channel:
+            credentials = contents.channel_credentials()
+            return showing(token, grpc.secure_channel(address, credentials, options=_OPTIONS))
+
+        return RenewingChannel(Renewal(tls), connect)
+    if token is None and is_loopback(host):
+        return grpc.secure_channel(address, local_credentials(port), options=_OPTIONS)
+    if token is not None and not is_loopback(host):
+        logger.warning(
+            "the token goes to %s in the clear: whoever can listen in between can use it. Give "
+            "--tls-ca where the coordinator has TLS.",
+            address,
+        )
+    return showing(token, grpc.insecure_channel(address, options=_OPTIONS))

@@ -169,7 +169,7 @@ def _well_formed(request: Any) -> Any:
 
 def _guard_unary(behaviour: Any, method: str, events: Events) -> Any:
     async def guarded(request: Any, context: _Context) -> Any:
-        async with _errors_as_status(context, method, events):
+        async with errors_as_status(context, method, events):
             return await behaviour(request, context)
 
     return guarded
@@ -178,7 +178,7 @@ def _guard_unary(behaviour: Any, method: str, events: Events) -> Any:
 def _guard_stream(behaviour: Any, method: str, events: Events) -> Any:
     async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:
         async with (
-            _errors_as_status(context, method, events),
+            errors_as_status(context, method, events),
             aclosing(behaviour(request, context)) as responses,
         ):
             async for response in responses:
@@ -188,7 +188,8 @@ def _guard_stream(behaviour: Any, method: str, events: Events) -> Any:
 
 
 @asynccontextmanager
-async def _errors_as_status(context: _Context, method: str, events: Events) -> AsyncIterator[None]:
+async def errors_as_status(context: _Context, method: str, events: Events) -> AsyncIterator[None]:
+    """End the call with the status of what the block raises, and count it in `events`."""
     try:
         yield
     except grpc.aio.AbortError:
@@ -204,5 +205,11 @@ async def _abort(context: _Context, error: Exception, method: str, events: Event
         incident = uuid.uuid4().hex[:8]
         logger.error("incident %s in %s", incident, method, exc_info=error)
         error = LiptError(f"internal error; the coordinator's log has it as incident {incident}.")
-    events.record(EventKind.CALL_REFUSED, detail=error.reason, method=method, reason=str(error))
+    events.record(
+        EventKind.CALL_REFUSED,
+        detail=error.reason,
+        method=method,
+        peer=context.peer(),
+        reason=str(error),
+    )
     await context.abort_with_status(rpc_status.to_status(to_status(error)))

@@ -1,4 +1,4 @@
-"""Callers: who asks, as far as turns are taken and counted by it."""
+"""Callers: by what turns are taken and counted."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import Any
 
 import grpc.aio
 
-_NAME = "x509_common_name"
+from lipt.coordinator.access.caller import current_caller
+from lipt.coordinator.access.tokens import OWN_USER
 
 
-def caller_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """The name in the peer's certificate, where it had to show one; else its connection."""
-    names = context.auth_context().get(_NAME)
-    if names:
-        return f"certificate {b' '.join(names).decode(errors='replace')}"
-    return context.peer()
+def turn_key(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """One text per party that takes turns: its certificate, its token, or else its connection.
+
+    What the coordinator's own user runs beside each other shows one token, and goes by
+    connections as well.
+    """
+    caller = current_caller()
+    return context.peer() if caller == OWN_USER else caller.key

@@ -41,7 +41,7 @@ def run_view(
         config=run_config_to_proto(run.config),
         message=_message(store.held(run.run_id), run) or _standing(store, run),
         progress=_progress(store.activity(run.run_id)),
-        created_at=_timestamp(run.created_at),
+        created_at=timestamp(run.created_at),
         fingerprint=run.fingerprint,
         costs=run_pb2.Costs(**run.all_costs),
         initial_weights=_blob(run.initial_weights),
@@ -49,7 +49,7 @@ def run_view(
         waiting=waiting,
     )
     if run.ended_at is not None:
-        view.ended_at.CopyFrom(_timestamp(run.ended_at))
+        view.ended_at.CopyFrom(timestamp(run.ended_at))
     if run.soup is not None:
         view.soup.CopyFrom(run_pb2.SoupReport(**run.soup.model_dump()))
     if learners:
@@ -121,7 +121,8 @@ def _blob(name: BlobName | None) -> blob_pb2.BlobRef | None:
     return None if name is None else blob_to_proto(name)
 
 
-def _timestamp(seconds: float) -> Timestamp:
+def timestamp(seconds: float) -> Timestamp:
+    """A moment of the wall clock."""
     stamp = Timestamp()
     stamp.FromNanoseconds(int(seconds * 1e9))
     return stamp

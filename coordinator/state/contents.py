@@ -20,14 +20,18 @@ from lipt.coordinator.state.records import (
     LearnerRecord,
     RunRecord,
     SubsetRecord,
+    TokenRecord,
 )
 
 DATABASE = "lipt.db"
 
-RecordT = TypeVar("RecordT", RunRecord, LearnerRecord, SubsetRecord, DiagnosisRecord, DataRecord)
+RecordT = TypeVar(
+    "RecordT", RunRecord, LearnerRecord, SubsetRecord, DiagnosisRecord, DataRecord, TokenRecord
+)
 # The first with a table of them.
 _SCHEMA_OF_DIAGNOSES = 3
 _SCHEMA_OF_DATA = 4
+_SCHEMA_OF_TOKENS = 5
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Contents:
     subsets: tuple[SubsetRecord, ...]
     diagnoses: tuple[DiagnosisRecord, ...]
     data: tuple[DataRecord, ...]
+    tokens: tuple[TokenRecord, ...]
     problems: tuple[str, ...]
 
     @property
@@ -104,7 +109,8 @@ def _read(connection: sqlite3.Connection, directory: Path) -> Contents:
     if schema >= _SCHEMA_OF_DATA:
         query = "SELECT '', fingerprint, body FROM data_sets ORDER BY fingerprint"
         data = tuple(one for _, one in _rows(connection, query, DataRecord, problems))
-    return Contents(schema, runs, subsets, diagnoses, data, tuple(problems))
+    tokens = read_tokens(connection, problems) if schema >= _SCHEMA_OF_TOKENS else ()
+    return Contents(schema, runs, subsets, diagnoses, data, tokens, tuple(problems))
 
 
 def read_runs(connection: sqlite3.Connection, problems: list[str]) -> tuple[RunRecord, ...]:
@@ -123,6 +129,18 @@ def read_runs(connection: sqlite3.Connection, problems: list[str]) -> tuple[RunR
         run.changed(learners=tuple(learners.get(run_id, ())))
         for run_id, run in _rows(connection, query, RunRecord, problems)
     )
+
+
+def read_tokens(connection: sqlite3.Connection, problems: list[str]) -> tuple[TokenRecord, ...]:
+    """All tokens that were given out, oldest first.
+
+    Args:
+        connection: a database.
+        problems: as in `read_runs`.
+    """
+    query = "SELECT '', token_id, body FROM tokens ORDER BY token_id"
+    found = (token for _, token in _rows(connection, query, TokenRecord, problems))
+    return tuple(sorted(found, key=lambda token: (token.created_at, token.token_id)))
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""Database: runs, learners, subsets, diagnoses and data on disk, durable when a call returns.
+"""Database: all records of a state directory on disk, durable when a call returns.
 
 One thread owns the connection, so that an fsync never holds up the event loop.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from lipt.common.errors import StateError
-from lipt.coordinator.state.contents import read_runs
+from lipt.coordinator.state.contents import read_runs, read_tokens
 from lipt.coordinator.state.migrations import migrate
 from lipt.coordinator.state.privacy import make_private_file
 from lipt.coordinator.state.records import (
@@ -23,9 +23,11 @@ from lipt.coordinator.state.records import (
     LearnerRecord,
     RunRecord,
     SubsetRecord,
+    TokenRecord,
 )
 
 ResultT = TypeVar("ResultT")
+RecordT = TypeVar("RecordT", RunRecord, TokenRecord)
 
 
 class Database:
@@ -65,14 +67,19 @@ class Database:
         Raises:
             StateError: a record cannot be read.
         """
-        problems: list[str] = []
-        runs = await self._do(lambda: read_runs(self._connection, problems))
-        if problems:
-            raise StateError(
-                f"{problems[0]}. lipt state check names all such records; restore a backup, or "
-                "give another --state-dir."
-            )
-        return runs
+        return await self._load(read_runs)
+
+    async def load_tokens(self) -> tuple[TokenRecord, ...]:
+        """All tokens that were given out, oldest first.
+
+        Raises:
+            StateError: as `load_runs`.
+        """
+        return await self._load(read_tokens)
+
+    async def save_token(self, token: TokenRecord) -> None:
+        """Write a token."""
+        await self._do(lambda: _save_token(self._connection, token))
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
         """Write a run, and those of its learners that changed with it."""
@@ -129,6 +136,18 @@ class Database:
         """Write what the directory is served with now, under all its fingerprints."""
         records = tuple(data)
         await self._do(lambda: _save_data(self._connection, records))
+
+    async def _load(
+        self, read: Callable[[sqlite3.Connection, list[str]], tuple[RecordT, ...]]
+    ) -> tuple[RecordT, ...]:
+        problems: list[str] = []
+        records = await self._do(lambda: read(self._connection, problems))
+        if problems:
+            raise StateError(
+                f"{problems[0]}. lipt state check names all such records; restore a backup, or "
+                "give another --state-dir."
+            )
+        return records
 
     async def _do(self, action: Callable[[], ResultT]) -> ResultT:
         # A cancelled caller must not leave a transaction half awaited.
@@ -219,6 +238,15 @@ def _save_diagnosis(connection: sqlite3.Connection, diagnosis: DiagnosisRecord) 
             "INSERT INTO diagnoses (diagnosis_key, run_id, body) VALUES (?, ?, ?) "
             "ON CONFLICT (diagnosis_key) DO UPDATE SET body = excluded.body",
             (diagnosis.key, diagnosis.run_id or None, diagnosis.model_dump_json()),
+        )
+
+
+def _save_token(connection: sqlite3.Connection, token: TokenRecord) -> None:
+    with _transaction(connection):
+        connection.execute(
+            "INSERT INTO tokens (token_id, body) VALUES (?, ?) "
+            "ON CONFLICT (token_id) DO UPDATE SET body = excluded.body",
+            (token.token_id, token.model_dump_json()),
         )
 
 

@@ -53,6 +53,13 @@ MIGRATIONS: tuple[str, ...] = (
     """
     SELECT 1;
     """,
+    # Digests of the tokens that were given out.
+    """
+    CREATE TABLE tokens (
+        token_id TEXT PRIMARY KEY,
+        body     TEXT NOT NULL
+    ) STRICT;
+    """,
 )
 
 

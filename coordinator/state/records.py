@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
 
+from lipt.common.access.roles import Role
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import RunConfig
@@ -224,6 +225,20 @@ class DataRecord(_Record):
     num_examples: int
     # When a coordinator last began to serve it, by the wall clock.
     served_at: float
+
+
+class TokenRecord(_Record):
+    """A token that was given out; times are of the wall clock."""
+
+    token_id: str
+    name: str
+    role: Role
+    # Of the token's text, which is kept nowhere.
+    sha256: str
+    created_at: float
+    created_by: str
+    expires_at: float | None = None
+    revoked_at: float | None = None
 
 
 class SubsetRecord(_Record):

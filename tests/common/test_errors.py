@@ -25,6 +25,8 @@ InvalidRequestError       RequestError      INVALID_REQUEST        INVALID_ARGUM
 InvalidBlobNameError      RequestError      INVALID_BLOB_NAME      INVALID_ARGUMENT     never
 BlobTooLargeError         RequestError      BLOB_TOO_LARGE         RESOURCE_EXHAUSTED   never
 FactoryNotAllowedError    RequestError      FACTORY_NOT_ALLOWED    PERMISSION_DENIED    never
+UnauthenticatedError      RequestError      UNAUTHENTICATED        UNAUTHENTICATED      never
+PermissionDeniedError     RequestError      PERMISSION_DENIED      PERMISSION_DENIED    never
 MissingExtraError         RequestError      MISSING_EXTRA          FAILED_PRECONDITION  never
 IncompatibleProtocolError RequestError      INCOMPATIBLE_PROTOCOL  FAILED_PRECONDITION  never
 DataError                 InputError        BAD_DATA               FAILED_PRECONDITION  never
@@ -42,6 +44,7 @@ UnknownWorkerError        LifecycleError    UNKNOWN_WORKER         NOT_FOUND    
 StaleLeaseError           LifecycleError    STALE_LEASE            FAILED_PRECONDITION  never
 LearnerStoppedError       LifecycleError    LEARNER_STOPPED        CANCELLED            never
 UnknownBlobError          LifecycleError    UNKNOWN_BLOB           NOT_FOUND            never
+UnknownTokenError         LifecycleError    UNKNOWN_TOKEN          NOT_FOUND            never
 ProcessEndedError         LifecycleError    PROCESS_ENDED          INTERNAL             never
 CorruptChunkError         TransferError     CORRUPT_CHUNK          DATA_LOSS            again
 CorruptBlobError          TransferError     CORRUPT_BLOB           DATA_LOSS            again

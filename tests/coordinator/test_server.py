@@ -19,9 +19,12 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
+from lipt.common.access import local_token
+from lipt.common.access.local_token import find_local_token
 from lipt.common.blobs.messages import blob_to_proto, fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ConfigError, DataError, IncompatibleProtocolError, StateError
+from lipt.common.network.address import split_address
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.app import App
@@ -38,6 +41,7 @@ from lipt.v1 import (
     worker_pb2_grpc,
 )
 from tests.coordinator.fakes import FakeCompute, Hanging, make_settings, opened
+from tests.serving import own_user_channel
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -57,7 +61,7 @@ class Served:
 
 
 async def connected(app: App, address: str, stack: AsyncExitStack) -> Served:
-    channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
+    channel = await stack.enter_async_context(own_user_channel(address))
     return Served(app, address, channel)
 
 
@@ -86,7 +90,7 @@ async def test_all_services_of_the_contract_are_served_and_listed(tmp_path: Path
             )
         info = await coordinator.info.GetInfo(info_pb2.GetInfoRequest())
         runs = await coordinator.runs.ListRuns(run_pb2.ListRunsRequest())
-    names = ("Blob", "Info", "Run", "Subset", "Worker")
+    names = ("Access", "Blob", "Info", "Run", "Subset", "Worker")
     assert {f"lipt.v1.{name}Service" for name in names} < set(listed)
     assert "grpc.health.v1.Health" in listed
     assert (info.dataset.num_examples, info.default_run.model) == (500, "tests.tiny:linear")
@@ -121,6 +125,25 @@ async def test_address_is_written_down_once_it_is_served(tmp_path: Path) -> None
         assert file.read_text() == f"{coordinator.address}\n"
         lock = tmp_path / "state" / "coordinator.lock"
         assert lock.read_text().endswith(f"serving {coordinator.address}\n")
+
+
+async def test_local_token_is_there_for_as_long_as_it_is_served(tmp_path: Path) -> None:
+    async with served(tmp_path) as coordinator:
+        _, port = split_address(coordinator.address)
+        own = (tmp_path / "state" / "admin.token").read_text().strip()
+        assert find_local_token(port) == own
+    assert find_local_token(port) is None
+    async with served(tmp_path, insecure=True) as coordinator:
+        _, port = split_address(coordinator.address)
+        assert find_local_token(port) is None
+
+
+async def test_local_token_that_cannot_be_put_anywhere_is_said_with_the_other_way_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(local_token, "_folders", lambda: iter(()))
+    async with served(tmp_path):
+        assert f"--token-file {tmp_path}/state/admin.token" in caplog.text
 
 
 async def test_address_that_is_in_use_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -285,7 +308,7 @@ async def test_process_serves_until_it_is_asked_to_end_and_then_frees_its_state(
         assert not process.done()
         await asyncio.sleep(0)
     async with AsyncExitStack() as stack:
-        channel = grpc.aio.insecure_channel(file.read_text().strip())
+        channel = own_user_channel(file.read_text().strip())
         info: Any = info_pb2_grpc.InfoServiceStub(await stack.enter_async_context(channel))
         assert (await info.GetInfo(info_pb2.GetInfoRequest())).dataset.source == "fake"
     asked.set()

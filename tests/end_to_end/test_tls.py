@@ -1,51 +1,32 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
 from lipt.trainer import Client
+from tests.certificates import Certificates
 from tests.cluster import Cluster
 
 
-@dataclass(frozen=True)
-class Party:
-    """A certificate and its key as files, beside the authority's."""
-
-    cert: Path
-    key: Path
-    ca: Path
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        return ("--tls-cert", str(self.cert), "--tls-key", str(self.key), "--tls-ca", str(self.ca))
-
-
 @pytest.fixture
-def party(tmp_path: Path) -> Party:
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1", "localhost")
-    party = Party(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
-    authority.cert_pem.write_to_path(str(party.ca))
-    issued.private_key_pem.write_to_path(str(party.key))
-    issued.cert_chain_pems[0].write_to_path(str(party.cert))
-    return party
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates.made(tmp_path / "certs")
 
 
 def test_certified_peers_work_and_others_do_not_get_in(
-    cluster: Cluster, small_run: dict[str, Any], party: Party
+    cluster: Cluster, small_run: dict[str, Any], certificates: Certificates
 ) -> None:
-    coordinator = cluster.start_coordinator(*party.flags)
+    coordinator = cluster.start_coordinator(*certificates.flags("coordinator"))
     coordinator.wait_for("mTLS")
-    cluster.start_worker("certified", *party.flags)
-    stranger = cluster.start_worker("stranger", "--tls-ca", str(party.ca))
-    with Client(cluster.address, tls=TlsFiles(party.cert, party.key, party.ca)) as client:
+    cluster.start_worker("certified", *certificates.flags("worker"))
+    stranger = cluster.start_worker("stranger", "--tls-ca", str(certificates.folder / "ca.pem"))
+    with Client(cluster.address, tls=certificates.files("trainer")) as client:
         run = client.wait(client.start_run(small_run).run_id)
         assert run.state is RunState.READY, run.message
         assert {learner.worker for learner in run.learners} == {"certified"}
@@ -54,11 +35,37 @@ def test_certified_peers_work_and_others_do_not_get_in(
         plain.runs()
 
 
-def test_incomplete_certificates_are_refused(party: Party, tmp_path: Path) -> None:
+def test_an_authority_is_exchanged_under_a_coordinator_that_serves(
+    cluster: Cluster, small_run: dict[str, Any], certificates: Certificates, tmp_path: Path
+) -> None:
+    copied = certificates.copied(tmp_path / "copied")
+    coordinator = cluster.start_coordinator(*certificates.flags("coordinator"))
+    worker = cluster.start_worker("old", *copied.flags("worker"))
+    worker.wait_for("joined")
+    with Client(cluster.address, tls=copied.files("trainer")) as connected:
+        connected.runs()
+        certificates.make("init", "--force", "--host", "127.0.0.1")
+        certificates.make("trainer", "--force")
+        with Client(cluster.address, tls=certificates.files("trainer")) as client:
+            run = client.start_run(small_run)
+            coordinator.wait_for(r"new connections use the new content of .*coordinator\.pem")
+            # Connections of before go on.
+            assert client.wait(run.run_id).state is RunState.READY
+            assert [each.run_id for each in connected.runs()] == [run.run_id]
+        with Client(cluster.address, tls=copied.files("trainer")) as late:
+            with pytest.raises(UnreachableError):
+                late.runs()
+            # Its files follow; the client that was opened before does so, too.
+            for name in ("ca.pem", "trainer.pem", "trainer.key"):
+                shutil.copy(certificates.folder / name, copied.folder / name)
+            assert [each.run_id for each in late.runs()] == [run.run_id]
+        assert [each.run_id for each in connected.runs()] == [run.run_id]
+
+
+def test_incomplete_certificates_are_refused(certificates: Certificates, tmp_path: Path) -> None:
+    cert = certificates.folder / "worker.pem"
     with pytest.raises(ConfigError, match="--tls-cert was given without --tls-key"):
-        TlsFiles.from_options(party.cert, None, None)
+        TlsFiles.from_options(cert, None, None)
     with pytest.raises(ConfigError, match=r"none\.pem is not a file"):
         TlsFiles.from_options(None, None, tmp_path / "none.pem")
-    with pytest.raises(ConfigError, match="a server needs --tls-cert"):
-        TlsFiles(ca=party.ca).server_credentials()
     assert TlsFiles.from_options(None, None, None) is None

@@ -34,10 +34,15 @@ class Proxy:
         address: where to connect in place of the target.
         faults: what is still to come.
         bytes_up, bytes_down: what was forwarded.
+        recorded: all of it, where `recording`: a text for each direction of each connection.
     """
 
-    def __init__(self, target: str, faults: list[Fault] | None = None) -> None:
+    def __init__(
+        self, target: str, faults: list[Fault] | None = None, *, recording: bool = False
+    ) -> None:
         self.faults = faults or []
+        self.recorded: list[bytearray] = []
+        self._recording = recording
         self.bytes_up = 0
         self.bytes_down = 0
         self._target = target
@@ -92,6 +97,8 @@ class Proxy:
     ) -> None:
         at = fault.offset_bytes if fault and fault.upstream == upstream else None
         done = 0
+        record = bytearray()
+        self.recorded.append(record)
         with contextlib.suppress(OSError):
             while data := source.recv(_PIECE_BYTES):
                 if self._frozen.is_set():
@@ -100,6 +107,8 @@ class Proxy:
                 if fault and inside:
                     data = _broken(data, fault, at - done)  # type: ignore[operator]
                 sink.sendall(data)
+                if self._recording:
+                    record += data
                 done += len(data)
                 with self._lock:
                     if upstream:

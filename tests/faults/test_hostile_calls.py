@@ -18,13 +18,22 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lipt.common.rpc.status import from_rpc_error
-from lipt.v1 import blob_pb2, diagnosis_pb2, info_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
+from lipt.v1 import (
+    access_pb2,
+    blob_pb2,
+    diagnosis_pb2,
+    info_pb2,
+    run_pb2,
+    run_pb2_grpc,
+    subset_pb2,
+    worker_pb2,
+)
 from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes
 from tests.faults.mutation import mutate, random_message
 
-MODULES = (blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
+MODULES = (access_pb2, blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
 METHODS: tuple[MethodDescriptor, ...] = tuple(
     method
     for module in MODULES
@@ -134,7 +143,7 @@ def test_every_call_with_hostile_messages_ends_with_a_named_status(
     cluster: Cluster, num_cases: int, record: Record
 ) -> None:
     limits = cluster.config("[limits]\nmax_blob_bytes = 1000000\n")
-    coordinator = cluster.start_coordinator(*limits)
+    coordinator = cluster.start_coordinator("--insecure", *limits)
     pid = coordinator.process.pid
     asyncio.run(fuzz(cluster.address, 100))  # imports, pools and buffers are there from here on
     reset_peak(pid)
@@ -153,7 +162,7 @@ def test_every_call_with_hostile_messages_ends_with_a_named_status(
 
 
 def test_message_that_unpacks_to_much_more_is_refused_before_it_does(cluster: Cluster) -> None:
-    pid = cluster.start_coordinator().process.pid
+    pid = cluster.start_coordinator("--insecure").process.pid
     packed = grpc.Compression.Gzip
     options = [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(cluster.address, options, packed) as channel:

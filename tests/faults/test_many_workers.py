@@ -29,7 +29,7 @@ def test_every_worker_is_served_and_every_learner_comes_in(
 ) -> None:
     # Everybody at once; then few at a time, while all others wait for their turn.
     sizes = [num_workers, *[num_workers // 4] * 4]
-    cluster.start_coordinator("--model", "tests.tiny:linear")
+    cluster.start_coordinator("--insecure", "--model", "tests.tiny:linear")
     runs: list[str] = []
     swarm = Swarm(cluster.address, cluster.state, num_workers=num_workers)
     with cluster.client() as client:

@@ -55,7 +55,7 @@ def control_calls(address: str, num: int) -> list[float]:
 def test_clients_that_stop_reading_cost_little_and_keep_nobody_waiting(
     cluster: Cluster, num_readers: int, p99_seconds: float, record: Record
 ) -> None:
-    coordinator = cluster.start_coordinator()
+    coordinator = cluster.start_coordinator("--insecure")
     pid = coordinator.process.pid
     data = content(1)
     with open_channel(cluster.address) as channel:
@@ -85,7 +85,7 @@ def test_clients_that_stop_reading_cost_little_and_keep_nobody_waiting(
 def test_memory_stays_bounded_while_blobs_are_uploaded_at_once(
     cluster: Cluster, num_uploads: int, record: Record
 ) -> None:
-    coordinator = cluster.start_coordinator()
+    coordinator = cluster.start_coordinator("--insecure")
     pid = coordinator.process.pid
     with ThreadPoolExecutor(num_uploads) as pool, open_channel(cluster.address) as channel:
         blobs = list(map(content, range(num_uploads)))

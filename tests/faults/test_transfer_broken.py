@@ -37,7 +37,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def coordinator(cluster: Cluster) -> LoggedProcess:
-    return cluster.start_coordinator()
+    # Behind the proxy its port is another: no local token is found there.
+    return cluster.start_coordinator("--insecure")
 
 
 @pytest.fixture

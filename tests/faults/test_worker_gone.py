@@ -76,7 +76,7 @@ def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_
     seconds_allowed: float,
     record: Record,
 ) -> None:
-    cluster.start_coordinator(*cluster.leases_of(LEASE_SECONDS))
+    cluster.start_coordinator("--insecure", *cluster.leases_of(LEASE_SECONDS))
     with ExitStack() as stack, cluster.client() as client:
         run = client.start_run({**RUN, "learners": ENDLESS})
         vanish, afterwards = begin(cluster, stack)
@@ -97,7 +97,7 @@ def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_
 
 
 def test_late_commit_of_a_zombie_is_refused_and_changes_nothing(cluster: Cluster) -> None:
-    cluster.start_coordinator(*cluster.leases_of(LEASE_SECONDS))
+    cluster.start_coordinator("--insecure", *cluster.leases_of(LEASE_SECONDS))
     learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32}
     with cluster.client() as client:
         run = client.start_run({**RUN, "learners": learners})

@@ -19,6 +19,8 @@ from grpc_status import rpc_status
 
 from lipt.trainer.client.client import Client
 from lipt.v1 import (
+    access_pb2,
+    access_pb2_grpc,
     blob_pb2,
     blob_pb2_grpc,
     config_pb2,
@@ -91,7 +93,10 @@ class FakeCoordinator:
     info: info_pb2.GetInfoResponse = field(default_factory=info_pb2.GetInfoResponse)
     blobs: dict[str, bytes] = field(default_factory=dict)
     weights: dict[int, bytes] = field(default_factory=dict)
+    tokens: list[access_pb2.Token] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
+    # The `authorization` of each call about access.
+    authorizations: list[str] = field(default_factory=list)
     # Set when a watch is over, whoever ended it.
     watch_ended: threading.Event = field(default_factory=threading.Event)
 
@@ -220,6 +225,34 @@ class _Info(info_pb2_grpc.InfoServiceServicer):
         return self._fake.info
 
 
+class _Access(access_pb2_grpc.AccessServiceServicer):
+    def __init__(self, fake: FakeCoordinator) -> None:
+        self._fake = fake
+
+    def _note(self, request: Any, context: grpc.ServicerContext) -> None:
+        self._fake.requests.append(request)
+        shown = dict(context.invocation_metadata())
+        self._fake.authorizations.append(str(shown.get("authorization", "")))
+        if self._fake.refusal:
+            self._fake.refusal.abort(context)
+
+    def CreateToken(self, request: Any, context: Any) -> access_pb2.CreateTokenResponse:
+        self._note(request, context)
+        return access_pb2.CreateTokenResponse(token=self._fake.tokens[-1], secret="the secret")
+
+    def ListTokens(self, request: Any, context: Any) -> access_pb2.ListTokensResponse:
+        self._note(request, context)
+        return access_pb2.ListTokensResponse(tokens=self._fake.tokens)
+
+    def RevokeToken(self, request: Any, context: Any) -> access_pb2.RevokeTokenResponse:
+        self._note(request, context)
+        return access_pb2.RevokeTokenResponse(token=self._fake.tokens[-1])
+
+    def WhoAmI(self, request: Any, context: Any) -> access_pb2.WhoAmIResponse:
+        self._note(request, context)
+        return access_pb2.WhoAmIResponse(name="the token 0a1b2c3d", roles=["ROLE_TRAINER"])
+
+
 def blob_ref(data: bytes) -> blob_pb2.BlobRef:
     return blob_pb2.BlobRef(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
 
@@ -237,6 +270,7 @@ def serve() -> Iterator[Callable[[FakeCoordinator | None], str]]:
             diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(_Diagnoses(fake), server)
             blob_pb2_grpc.add_BlobServiceServicer_to_server(_Blobs(fake), server)
             info_pb2_grpc.add_InfoServiceServicer_to_server(_Info(fake), server)
+            access_pb2_grpc.add_AccessServiceServicer_to_server(_Access(fake), server)
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         servers.append(server)

@@ -20,6 +20,7 @@ from lipt.common.errors import (
     LiptError,
     OverLimitError,
     StaleLeaseError,
+    UnauthenticatedError,
     UnknownRunError,
     UnknownWorkerError,
     UnreachableError,
@@ -156,6 +157,18 @@ def test_coordinator_that_is_away_is_tried_again_until_it_answers_and_complained
     assert all(seconds > 0 for seconds in world.pauses)
     assert world.events.count(EventKind.RETRIED, "joining") == 3
     assert caplog.text.count("Trying again until 127.0.0.1:50051 answers") == 1
+
+
+def test_refusal_after_an_absence_is_complained_of_once_as_well(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    away, refused = UnreachableError("nobody answers."), UnauthenticatedError("no token.")
+    world.fake.refusals["register"] = [away, away, refused, refused]
+    with caplog.at_level(logging.WARNING):
+        world.live(make_assignment(0))
+    assert world.done == [("worker-1", "r/0")]
+    assert caplog.text.count("nobody answers.") == 1
+    assert caplog.text.count("no token.") == 1
 
 
 def test_each_absence_is_complained_of_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:

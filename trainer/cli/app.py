@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from lipt.common.text.terminal import complain
 from lipt.trainer.cli.commands import (
+    certs,
     compare,
     demo,
     diagnose,
@@ -23,6 +24,7 @@ from lipt.trainer.cli.commands import (
     run,
     strategies,
     subset,
+    token,
     train,
     weights,
 )
@@ -86,10 +88,12 @@ main = typer.Typer(
 main.add_typer(run.app, name="run")
 main.add_typer(subset.app, name="subset")
 main.add_typer(weights.app, name="weights")
+main.add_typer(token.app, name="token")
 main.command("diagnose")(diagnose.diagnose)
 main.command("train")(train.train)
 main.command("compare")(compare.compare)
 main.command("report")(report.report)
 main.command("strategies")(strategies.list_strategies)
+main.add_typer(certs.app, name="certs")
 main.command("doctor")(doctor.examine)
 main.command("demo")(demo.demonstrate)

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from lipt.common.access.token_source import TokenSource
 from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -23,6 +24,7 @@ from lipt.common.errors import (
 )
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
+from lipt.trainer.client.access import Access
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.diagnosis_stream import fetch_diagnosis
 from lipt.trainer.client.sources import Features, Source, features_source, weights_source
@@ -52,10 +54,13 @@ class Client(AbstractContextManager["Client"]):
     Args:
         address: `host:port` of the coordinator.
         tls: certificates, or None for a connection in the clear.
+        token: that the coordinator gave out (`lipt token create`), where it asks for one. The user
+            of a coordinator on this machine needs none: the local token is found.
+        token_file: a file with it; it is read for every call.
         reconnect_seconds: how long a stream that broke, or was put off, is tried again.
 
     Raises:
-        ConfigError: `address` is not host:port.
+        ConfigError: `address` is not host:port, or what is given holds no token.
     """
 
     def __init__(
@@ -63,9 +68,12 @@ class Client(AbstractContextManager["Client"]):
         address: str = DEFAULT_ADDRESS,
         *,
         tls: TlsFiles | None = None,
+        token: str | None = None,
+        token_file: str | Path | None = None,
         reconnect_seconds: float = 300.0,
     ) -> None:
-        self._connection = Connection(address, tls)
+        file = Path(token_file) if token_file is not None else None
+        self._connection = Connection(address, tls, TokenSource.from_options(file, token))
         self._reconnect_seconds = reconnect_seconds
 
     def __exit__(self, *error: object) -> None:
@@ -79,6 +87,11 @@ class Client(AbstractContextManager["Client"]):
     def close(self) -> None:
         """End the connection; what was received stays valid, and another call opens another."""
         self._connection.close()
+
+    @property
+    def access(self) -> Access:
+        """Tokens, and who the coordinator takes this client for."""
+        return Access(self._connection)
 
     def info(self) -> InfoView:
         """Who answers, with what data, defaults and workers."""

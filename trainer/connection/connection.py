@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import grpc
 
+from lipt.common.access.token_source import TokenSource
 from lipt.common.errors import ForkedError, LiptError, NotACoordinatorError, UnreachableError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import open_channel
@@ -16,6 +17,7 @@ from lipt.common.rpc.status import from_rpc_error
 from lipt.common.text.printable import printable
 from lipt.trainer.connection.forking import ForkAwareChannel
 from lipt.v1 import (
+    access_pb2_grpc,
     blob_pb2_grpc,
     diagnosis_pb2_grpc,
     info_pb2_grpc,
@@ -46,6 +48,7 @@ class Stubs:
         self.subsets = subset_pb2_grpc.SubsetServiceStub(channel)
         self.diagnoses = diagnosis_pb2_grpc.DiagnosisServiceStub(channel)
         self.blobs = blob_pb2_grpc.BlobServiceStub(channel)
+        self.access = access_pb2_grpc.AccessServiceStub(channel)
         self.info = info_pb2_grpc.InfoServiceStub(channel)
         self.close = channel.close
 
@@ -61,10 +64,12 @@ class Connection:
         ConfigError: `address` is not host:port.
     """
 
-    def __init__(self, address: str, tls: TlsFiles | None) -> None:
+    def __init__(
+        self, address: str, tls: TlsFiles | None, token: TokenSource | None = None
+    ) -> None:
         self.address = address
         self._tls = tls
-        self._channel = ForkAwareChannel(lambda: Stubs(open_channel(address, tls)))
+        self._channel = ForkAwareChannel(lambda: Stubs(open_channel(address, tls, token)))
 
     def close(self) -> None:
         """End the channel and every call on it; a later call opens another."""

@@ -10,8 +10,11 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     """A temporary name beside `path` that takes its place when the block succeeds.
+
+    Until then nobody else can read it; then it has the permissions `mode`, or else those of a
+    user's own file.
 
     The content is on the disk before the rename; a block that raises leaves
     `path` as it was and nothing beside it.
@@ -26,14 +29,14 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())
-        place(temporary, path)
+        place(temporary, path, mode=mode)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def place(temporary: Path, path: Path) -> None:
-    """Give a finished temporary file its name, and the permissions of a user's own file."""
-    temporary.chmod(0o666 & ~_umask())
+def place(temporary: Path, path: Path, *, mode: int | None = None) -> None:
+    """Give a finished temporary file its name, and permissions: else those of a user's own file."""
+    temporary.chmod(0o666 & ~_umask() if mode is None else mode)
     temporary.replace(path)
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from lipt.common.errors import ConfigError
 from lipt.common.network.address import (
-    describe_exposure,
     is_loopback,
     require_deliberate_exposure,
     split_address,
@@ -14,7 +13,6 @@ from lipt.common.network.address import (
 from lipt.common.network.tls import TlsFiles
 
 TLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
-MTLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"), ca=Path("authority.pem"))
 
 
 @pytest.mark.parametrize(
@@ -53,16 +51,3 @@ def test_listening_beyond_this_machine_has_to_be_deliberate() -> None:
     require_deliberate_exposure("0.0.0.0:50051", None, insecure=True)
     require_deliberate_exposure("0.0.0.0:50051", TLS, insecure=False)
     require_deliberate_exposure("127.0.0.1:50051", None, insecure=False)
-
-
-@pytest.mark.parametrize(
-    ("listen", "tls", "words"),
-    [
-        ("127.0.0.1:1", None, "this machine only, unencrypted, no authentication"),
-        ("0.0.0.0:1", None, "any machine that reaches it, unencrypted"),
-        ("0.0.0.0:1", TLS, "TLS, no client authentication"),
-        ("0.0.0.0:1", MTLS, "mTLS: peers certified by authority.pem"),
-    ],
-)
-def test_start_up_line_says_who_can_reach_it(listen: str, tls: TlsFiles | None, words: str) -> None:
-    assert words in describe_exposure(listen, tls)

@@ -11,7 +11,6 @@ import pytest
 import trustme
 
 from lipt.common.errors import ConfigError
-from lipt.common.network.certificates import read_validity
 from lipt.common.network.tls import TlsFiles
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,13 +64,6 @@ def test_files_that_belong_together_are_taken(files: Files) -> None:
     assert files.checked() == TlsFiles(files.cert, files.key, files.ca)
 
 
-def test_the_validity_is_read_from_the_certificate(files: Files) -> None:
-    validity = read_validity(files.cert)
-    assert (validity.not_before, validity.not_after) == (BEGIN, END)
-    # trustme's authorities end in a year that takes DER's longer form.
-    assert read_validity(files.ca).not_after == datetime(3000, 1, 1, tzinfo=UTC)
-
-
 def test_a_key_of_another_certificate_is_named(files: Files) -> None:
     words = f"--tls-key {files.other_key} does not belong to --tls-cert {files.cert}"
     with pytest.raises(ConfigError, match=words):
@@ -106,6 +98,28 @@ def test_an_encrypted_key_is_refused_without_asking_for_its_password(
     )
     with pytest.raises(ConfigError, match=f"--tls-key {encrypted} is encrypted.*openssl pkey"):
         files.checked(key=encrypted)
+
+
+def test_a_key_of_a_kind_that_grpc_closes_connections_on_is_refused(
+    files: Files, tmp_path: Path
+) -> None:
+    key = tmp_path / "edwards.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
+    with pytest.raises(ConfigError, match=f"--tls-key {key} is an Edwards curve's.*P-256"):
+        files.checked(key=key)
+
+
+@pytest.mark.parametrize("options", ["genpkey -algorithm RSA", "ecparam -name prime256v1 -genkey"])
+def test_keys_are_taken_in_the_forms_that_openssl_writes(
+    files: Files, tmp_path: Path, options: str
+) -> None:
+    key, cert = tmp_path / "key", tmp_path / "cert"
+    subprocess.run(["openssl", *options.split(), "-out", key], check=True, capture_output=True)
+    make = ["openssl", "req", "-x509", "-new", "-key", key, "-subj", "/CN=x", "-out", cert]
+    subprocess.run(make, check=True)
+    # Some put the key into the certificate's file, and explain both.
+    cert.write_text(f"explained:\n{key.read_text()}{cert.read_text()}")
+    files.checked(datetime.now(UTC), cert=cert, key=cert, ca=cert)
 
 
 def test_a_file_that_cannot_be_read_is_named(files: Files, tmp_path: Path) -> None:

@@ -1,34 +1,37 @@
 from __future__ import annotations
 
+from contextvars import copy_context
 from typing import Any, cast
 
 import pytest
 
-from lipt.coordinator.rpc.callers import caller_of
+from lipt.common.access.roles import Role
+from lipt.coordinator.access.caller import Caller, note_caller
+from lipt.coordinator.access.tokens import OWN_USER
+from lipt.coordinator.rpc.callers import turn_key
+
+PEER = "ipv4:10.0.0.7:40123"
 
 
-class Peer:
-    """Of a call, what is known of who makes it."""
-
-    def __init__(self, names: tuple[bytes, ...] = ()) -> None:
-        self._names = names
+class Context:
+    """Of a call, what is known of its connection."""
 
     def peer(self) -> str:
-        return "ipv4:10.0.0.7:40123"
+        return PEER
 
-    def auth_context(self) -> dict[str, tuple[bytes, ...]]:
-        return {"x509_common_name": self._names} if self._names else {}
+
+def key_of(caller: Caller) -> str:
+    note_caller(caller)
+    return turn_key(cast("Any", Context()))
 
 
 @pytest.mark.parametrize(
-    ("names", "caller"),
+    ("caller", "key"),
     [
-        ((), "ipv4:10.0.0.7:40123"),
-        ((b"box-7",), "certificate box-7"),
-        ((b"\xff\n",), "certificate \ufffd\n"),
+        (Caller("certificate:ab12", "box-7", frozenset({Role.WORKER})), "certificate:ab12"),
+        (Caller("token:61486203", "the token box-3", frozenset({Role.ADMIN})), "token:61486203"),
+        (OWN_USER, PEER),
     ],
 )
-def test_a_caller_is_its_certificate_or_else_its_connection(
-    names: tuple[bytes, ...], caller: str
-) -> None:
-    assert caller_of(cast("Any", Peer(names))) == caller
+def test_who_takes_turns_is_a_certificate_a_token_or_a_connection(caller: Caller, key: str) -> None:
+    assert copy_context().run(key_of, caller) == key

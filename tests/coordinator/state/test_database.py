@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from lipt.common.access.roles import Role
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import StateError
 from lipt.common.states import LearnerState
+from lipt.coordinator.state.contents import read_contents
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.migrations import MIGRATIONS, migrate
 from lipt.coordinator.state.records import (
@@ -18,6 +20,7 @@ from lipt.coordinator.state.records import (
     RunRecord,
     SoupRecord,
     SubsetRecord,
+    TokenRecord,
 )
 
 MakeRun = Callable[..., RunRecord]
@@ -252,6 +255,36 @@ def test_failed_migration_leaves_the_schema_as_it_was() -> None:
     tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
     connection.close()
     assert tables == []
+
+
+async def test_tokens_come_oldest_first_as_they_were_written_last(tmp_path: Path) -> None:
+    database = Database.open(tmp_path / "lipt.db")
+    newer = TokenRecord(
+        token_id="a", name="n", role=Role.WORKER, sha256="s", created_at=2.0, created_by="b"
+    )
+    older = newer.changed(token_id="b", created_at=1.0, role=Role.ADMIN, expires_at=3.0)
+    for token in (newer, older, newer.changed(revoked_at=4.0)):
+        await database.save_token(token)
+    assert await database.load_tokens() == (older, newer.changed(revoked_at=4.0))
+    await database.close()
+
+
+async def test_token_that_cannot_be_read_is_no_token_less(tmp_path: Path) -> None:
+    # It may be one that was revoked: a coordinator that forgot it would not know.
+    database = Database.open(tmp_path / "lipt.db")
+    token = TokenRecord(
+        token_id="a", name="n", role=Role.WORKER, sha256="s", created_at=2.0, created_by="b"
+    )
+    await database.save_token(token)
+    await database.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "lipt.db")) as connection, connection:
+        connection.execute("UPDATE tokens SET body = json_set(body, '$.role', 'root')")
+    database = Database.open(tmp_path / "lipt.db")
+    with pytest.raises(StateError, match=r"token a cannot be read.*lipt state check"):
+        await database.load_tokens()
+    await database.close()
+    (problem,) = read_contents(tmp_path).problems
+    assert "token a" in problem
 
 
 async def test_data_is_found_under_each_of_its_fingerprints_as_it_was_served_last(

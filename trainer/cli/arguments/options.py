@@ -5,6 +5,7 @@ Nothing here imports gRPC until a command runs: `--help` has to be instant.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -67,7 +68,7 @@ AllowModule = Annotated[
 
 @dataclass(frozen=True)
 class Coordinator:
-    """The coordinator that a command talks to: where it is, and the files of TLS."""
+    """The coordinator that a command talks to: where it is, and what it is shown."""
 
     address: Annotated[
         str,
@@ -95,6 +96,15 @@ class Coordinator:
         ),
     ] = None
 
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            envvar="LIPT_TOKEN_FILE",
+            help="A file with the token that the coordinator asks for; or LIPT_TOKEN with it.",
+        ),
+    ] = None
+
     def tls(self) -> TlsFiles | None:
         """The files of TLS; None for a connection in the clear.
 
@@ -109,8 +119,10 @@ class Coordinator:
         """A client of it.
 
         Raises:
-            ConfigError: the address is not host:port, or as `tls`.
+            ConfigError: the address is not host:port, there is no token in its file, or as `tls`.
         """
         from lipt.trainer.client.client import Client
 
-        return Client(self.address, tls=self.tls())
+        # No flag takes the token itself: command lines are for everybody to see.
+        token = os.environ.get("LIPT_TOKEN") if self.token_file is None else None
+        return Client(self.address, tls=self.tls(), token=token, token_file=self.token_file)

@@ -19,11 +19,10 @@ def examine(*, json: Json = False, coordinator: Coordinator) -> None:
     from lipt.trainer.cli.doctor.checks import check_line
     from lipt.trainer.cli.doctor.examination import installed_versions, local_checks, remote_checks
 
-    tls = coordinator.tls()
     versions = installed_versions()
     checks = []
     # Importing torch takes seconds: what is known is said before the rest is found out.
-    for step in (local_checks(versions), remote_checks(coordinator.address, tls, versions)):
+    for step in (local_checks(versions), remote_checks(coordinator, versions)):
         for check in step:
             checks.append(check)
             if not json:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lipt.common.data.empty_classes import empty_classes
-from lipt.trainer.views import DatasetView, InfoView, WorkerView
+from lipt.trainer.views import CallerView, DatasetView, InfoView, WorkerView
 
 # Workers are heard every few seconds; this long without a word means trouble.
 _STALE_WORKER_SECONDS = 60.0
@@ -49,6 +49,13 @@ def coordinator_checks(
         dataset_check(info.dataset),
         *worker_checks(info.workers),
     ]
+
+
+def caller_check(caller: CallerView | None) -> Check:
+    """Who the coordinator takes this side for; None where it is too old to ask."""
+    if caller is None:
+        return Check("access", None, "the coordinator asks nobody who they are", "Update it.")
+    return Check("access", True, f"called as {caller.name}: {', '.join(caller.roles)}")
 
 
 def protocol_check(theirs: tuple[int, int], ours: tuple[int, int]) -> Check:

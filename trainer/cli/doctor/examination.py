@@ -6,13 +6,14 @@ import importlib.metadata
 import platform
 from collections.abc import Iterator, Mapping
 
-from lipt.common.errors import LiptError, UnreachableError
+from lipt.common.errors import LiptError, NotACoordinatorError, UnreachableError
 from lipt.common.network.address import split_address
-from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.trainer.cli.doctor.checks import Check, coordinator_checks
+from lipt.trainer.cli.arguments.options import Coordinator
+from lipt.trainer.cli.doctor.checks import Check, caller_check, coordinator_checks
 from lipt.trainer.cli.doctor.probe import probe, speaks_tls
 from lipt.trainer.client.client import Client
+from lipt.trainer.views import CallerView
 
 _LIBRARIES = ("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors")
 _EXTRAS = {"pyarrow": "parquet", "scikit-learn": "demo"}
@@ -61,27 +62,35 @@ def _device_check() -> Check:
     return Check("device", True, f"cpu with {torch.get_num_threads()} threads")
 
 
-def remote_checks(
-    coordinator: str, tls: TlsFiles | None, versions: Mapping[str, str]
-) -> Iterator[Check]:
+def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iterator[Check]:
     """Whether a coordinator answers there, and what it says; ends at the first failure.
 
     Raises:
-        ConfigError: the address is not host:port.
+        ConfigError: the address is not host:port, or a file of TLS or of a token is not usable.
     """
-    host, port = split_address(coordinator)
+    host, port = split_address(coordinator.address)
+    tls = coordinator.tls()
     found = probe(host, port, tls)
     yield from found
     if any(check.ok is False for check in found):
         return
     try:
-        with Client(coordinator, tls=tls) as client:
+        with coordinator.connect() as client:
             info = client.info()
+            caller = _caller(client)
     except LiptError as error:
         yield _refusal(error, hidden_tls=tls is None and speaks_tls(host, port))
         return
     ours = PROTOCOL_MAJOR, PROTOCOL_MINOR
+    yield caller_check(caller)
     yield from coordinator_checks(info, protocol=ours, versions=versions)
+
+
+def _caller(client: Client) -> CallerView | None:
+    try:
+        return client.access.who_am_i()
+    except NotACoordinatorError:
+        return None
 
 
 def _refusal(error: LiptError, *, hidden_tls: bool) -> Check:

@@ -14,10 +14,13 @@ import grpc
 import pytest
 import trustme
 
+from lipt.common.access.token import Token
 from lipt.common.config.run_config import RunConfig
+from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
 from lipt.trainer.cli.doctor.checks import (
     Check,
+    caller_check,
     check_line,
     coordinator_checks,
     dataset_check,
@@ -25,7 +28,7 @@ from lipt.trainer.cli.doctor.checks import (
     worker_checks,
 )
 from lipt.trainer.cli.doctor.probe import probe, speaks_tls
-from lipt.trainer.views import DatasetView, InfoView, WorkerView
+from lipt.trainer.views import CallerView, DatasetView, InfoView, RoleName, WorkerView
 
 WORKER = WorkerView("w", "worker-1", "cpu", {"torch": "2.15.0"}, "demo/3", 1.0)
 # What every HTTP/2 server says first: a frame with its settings, none of them here.
@@ -80,6 +83,30 @@ def test_a_worker_that_may_not_do_what_waits_is_noted() -> None:
     assert note.ok is None
     assert note.detail == f"cpu, idle, heard 1 s ago; it {reason}"
     assert "that flag" in note.remedy
+
+
+def test_caller_is_named_with_its_roles() -> None:
+    roles = (RoleName("worker"), RoleName("trainer"))
+    check = caller_check(CallerView("the token 0a1b2c3d (ci)", roles))
+    assert check_line(check) == "ok     access: called as the token 0a1b2c3d (ci): worker, trainer."
+    older = caller_check(None)
+    assert older.ok is None
+    assert "asks nobody" in older.detail
+
+
+def test_the_doctor_shows_its_token_and_names_a_refusal(
+    fake: Any, lipt: Any, refusal: Any, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(Token.draw("one").text)
+    result = lipt("doctor", "--token-file", str(token))
+    assert "access: called as the token 0a1b2c3d: trainer." in result.stdout
+    assert fake.authorizations == [f"Bearer {token.read_text()}"]
+    words = "the token one was revoked on 2026-01-02. Ask for another"
+    fake.refusal = refusal(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", words)
+    result = lipt("doctor", "--token-file", str(token))
+    assert result.exit_code == 1
+    assert f"FAILED coordinator: {words}." in result.stdout
 
 
 def test_classes_without_examples_are_noted() -> None:
@@ -202,7 +229,7 @@ def test_a_certificate_for_another_name_is_named(certificate: TlsFiles, tls_port
 def mtls_port(certificate: TlsFiles) -> Iterator[int]:
     """A gRPC server that lets only peers with a certificate of its authority in."""
     server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
+    port = server.add_secure_port("127.0.0.1:0", server_credentials(certificate))
     server.start()
     yield port
     server.stop(None).wait()

@@ -1,0 +1,1 @@
+"""Access: who calls, and what they may do, as both ends of a call see it."""

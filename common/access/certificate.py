@@ -1,0 +1,97 @@
+"""Certificate: who a peer is by the client certificate that it showed, and what that lets it do.
+
+An authority gives a role in either of two places of a certificate, and may give several:
+
+    SAN, URI:     lipt:role:worker    lipt:role:trainer    lipt:role:admin
+    subject, OU:  lipt-worker         lipt-trainer         lipt-admin
+
+What is none of these gives nothing. That the certificate is of the authority, and of today, gRPC
+has seen to before a call arrives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID, ObjectIdentifier
+
+from lipt.common.access.roles import Role
+from lipt.common.text.printable import printable
+
+# Under which gRPC shows the certificate of a peer, without what follows in its chain.
+_PEM = "x509_pem_cert"
+
+
+@dataclass(frozen=True)
+class CertificateIdentity:
+    """Who showed a certificate.
+
+    name: the subject's common name, or else the first DNS name or URI that is no role, or else the
+        beginning of `sha256`; printable.
+    sha256: of the certificate (DER), in hexadecimal.
+    roles: what the authority lets it do; may be none.
+    """
+
+    name: str
+    sha256: str
+    roles: frozenset[Role]
+
+
+def role_uri(role: Role) -> str:
+    """The URI that gives the role, for a certificate's subject alternative names."""
+    return f"lipt:role:{role}"
+
+
+def role_unit(role: Role) -> str:
+    """The organizational unit that gives the role, for a certificate's subject."""
+    return f"lipt-{role}"
+
+
+_BY_URI = {role_uri(role): role for role in Role}
+_BY_UNIT = {role_unit(role): role for role in Role}
+
+
+def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdentity | None:
+    """Who is behind a call, or None where the peer showed no certificate.
+
+    Args:
+        auth_context: gRPC's, of the call. What it holds was written by the peer's authority.
+    """
+    pem = next(iter(auth_context.get(_PEM, ())), None)
+    if pem is None:
+        return None
+    sha256 = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).hexdigest()
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        names = _subject(certificate, NameOID.COMMON_NAME)
+        units = _subject(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)
+        dns_names, uris = _alternative_names(certificate)
+    # gRPC takes forms that cryptography does not; a role is not guessed from these.
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return CertificateIdentity(sha256[:16], sha256, frozenset())
+    names += dns_names + [uri for uri in uris if uri not in _BY_URI]
+    roles = {_BY_UNIT[unit] for unit in units if unit in _BY_UNIT}
+    roles |= {_BY_URI[uri] for uri in uris if uri in _BY_URI}
+    name = next(filter(None, names), sha256[:16])
+    return CertificateIdentity(printable(name), sha256, frozenset(roles))
+
+
+def _subject(certificate: x509.Certificate, part: ObjectIdentifier) -> list[str]:
+    found = (attribute.value for attribute in certificate.subject.get_attributes_for_oid(part))
+    return [value for value in found if isinstance(value, str)]
+
+
+def _alternative_names(certificate: x509.Certificate) -> tuple[list[str], list[str]]:
+    """DNS names and URIs."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return [], []
+    return (
+        names.get_values_for_type(x509.DNSName),
+        names.get_values_for_type(x509.UniformResourceIdentifier),
+    )

@@ -1,0 +1,1 @@
+"""Access: who a caller is, and what the coordinator lets them do."""

@@ -1,0 +1,114 @@
+"""Identification: who is behind a call, by what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lipt.common.access.certificate import CertificateIdentity, role_unit, role_uri
+from lipt.common.access.roles import EVERY_ROLE, Role
+from lipt.common.errors import PermissionDeniedError, UnauthenticatedError
+from lipt.coordinator.access.admission import Admission
+from lipt.coordinator.access.caller import ANYBODY, Caller
+from lipt.coordinator.access.tokens import HOW_TO_GET_ONE, OWN_USER, Tokens
+
+_SCHEME = "bearer"
+
+_NO_TOKEN = f"the call shows no token, and this coordinator asks for one. {HOW_TO_GET_ONE}"
+_NOT_OWN_USER = (
+    "this coordinator serves the user that started it, whose processes on this machine find its "
+    "local token by themselves, and the call shows none. Call as that user, with a lipt of the "
+    "coordinator's version; or ask that user for a token (lipt token create --role worker or "
+    "trainer), and give it with --token-file or LIPT_TOKEN."
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a call shows.
+
+    authorization: the metadata of that name; None for none.
+    local_token: the token that the client found on its machine; None for none.
+    certificate: the client's, which gRPC has checked; None for none.
+    peer: the address that the connection comes from, with its port.
+    """
+
+    authorization: str | None
+    local_token: str | None
+    certificate: CertificateIdentity | None
+    peer: str
+
+
+# Raises UnauthenticatedError, or PermissionDeniedError for a certificate without any role.
+Identify = Callable[[Shown], Caller]
+
+
+def identification(admitted: Admission, tokens: Tokens) -> Identify:
+    """What tells callers apart, where these get in."""
+    return lambda shown: identify(shown, admitted, tokens)
+
+
+def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
+    """Who is behind a call: by its token, or its certificate, or as the coordinator listens.
+
+    A token is looked at wherever one is shown, and a wrong one is refused wherever it is not
+    needed: who shows it believes that it holds.
+
+    Raises:
+        UnauthenticatedError: no token, or one that does not hold.
+        PermissionDeniedError: a certificate that gives no role.
+    """
+    if shown.authorization is not None:
+        return tokens.caller(_bearer(shown.authorization))
+    if shown.certificate is not None:
+        return _certified(shown.certificate)
+    match admitted:
+        case Admission.ANYBODY:
+            return Caller(key=shown.peer, name=ANYBODY.name, roles=EVERY_ROLE)
+        case Admission.OWN_USER:
+            return _own_user(shown.local_token, tokens)
+        case Admission.TOKEN | Admission.CERTIFIED:
+            raise UnauthenticatedError(_NO_TOKEN)
+
+
+def _bearer(authorization: str) -> str:
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != _SCHEME:
+        raise UnauthenticatedError(
+            "the call's authorization is not of the form 'Bearer TOKEN'. Send a token, or no "
+            "authorization."
+        )
+    return token
+
+
+def _certified(certificate: CertificateIdentity) -> Caller:
+    caller = Caller(
+        key=f"certificate:{certificate.sha256}",
+        name=f"the certificate of {certificate.name}",
+        roles=certificate.roles,
+        certificate=certificate.sha256,
+    )
+    if not caller.roles:
+        raise PermissionDeniedError(
+            f"{caller.name} (SHA-256 {certificate.sha256[:16]}...) gives no role. Put "
+            f"{_choices(role_unit)} into its subject as a unit (OU), or {_choices(role_uri)} into "
+            "its alternative names as a URI; lipt certs makes such certificates. Or show a token "
+            "besides."
+        )
+    return caller
+
+
+def _choices(written: Callable[[Role], str]) -> str:
+    *others, last = map(written, Role)
+    return f"{', '.join(others)} or {last}"
+
+
+def _own_user(local_token: str | None, tokens: Tokens) -> Caller:
+    if local_token is None:
+        raise UnauthenticatedError(_NOT_OWN_USER)
+    if not tokens.is_own(local_token):
+        raise UnauthenticatedError(
+            "the local token that the call shows is another coordinator's: what is called here is "
+            f"not the one that listens at this port where the caller runs. {HOW_TO_GET_ONE}"
+        )
+    return OWN_USER

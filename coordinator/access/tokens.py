@@ -1,0 +1,169 @@
+"""Tokens that a coordinator takes: those that it gave out, and its own.
+
+The digests of all are in memory. A token counts once it is on disk; one that is revoked ends at
+once, whatever the disk says.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from lipt.common.access.roles import Role
+from lipt.common.access.token import Token
+from lipt.common.errors import InvalidRequestError, UnauthenticatedError, UnknownTokenError
+from lipt.coordinator.access.caller import Caller
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import TokenRecord
+
+_DAY_SECONDS = 86_400.0
+_MAX_DAYS = 36_500.0
+
+HOW_TO_GET_ONE = (
+    "Ask whoever runs the coordinator for one (lipt token create --role worker or trainer), and "
+    "give it with --token-file or LIPT_TOKEN."
+)
+
+# Who can read the coordinator's own token.
+OWN_USER = Caller(key="own user", name="the coordinator's own user", roles=frozenset({Role.ADMIN}))
+
+
+class Tokens:
+    """Who shows which token."""
+
+    def __init__(self, database: Database, own: Token, *, wall_clock: Callable[[], float]) -> None:
+        """Tokens of a state.
+
+        Args:
+            database: keeps those that are given out.
+            own: the coordinator's, which makes an admin of whoever can read it.
+            wall_clock: what tokens expire by.
+        """
+        self._database = database
+        self._own = own
+        self._clock = wall_clock
+        self._records: dict[str, TokenRecord] = {}
+
+    async def load(self) -> None:
+        """Read what was given out.
+
+        Raises:
+            StateError: a record cannot be read.
+        """
+        self._records = {record.token_id: record for record in await self._database.load_tokens()}
+
+    @property
+    def own(self) -> str:
+        """The text of the coordinator's own token."""
+        return self._own.text
+
+    def listed(self) -> tuple[TokenRecord, ...]:
+        """All that were given out, oldest first."""
+        return tuple(self._records.values())
+
+    async def create(
+        self, role: Role, *, name: str, days: float, created_by: str
+    ) -> tuple[TokenRecord, str]:
+        """Give out a token.
+
+        Args:
+            role: what it lets its holder do.
+            name: what it is listed under; its id where empty.
+            days: how long it holds; 0 until it is revoked.
+            created_by: who asks for it.
+
+        Returns:
+            Its record, and its text, which is kept nowhere.
+
+        Raises:
+            InvalidRequestError: `days` is out of range.
+        """
+        if not 0.0 <= days <= _MAX_DAYS:  # also refuses NaN
+            raise InvalidRequestError(
+                f"a token cannot hold for {days:g} days. Give 0 < days <= {_MAX_DAYS:g}, or none "
+                "for one that holds until it is revoked."
+            )
+        token = Token.draw(self._free_id())
+        now = self._clock()
+        record = TokenRecord(
+            token_id=token.token_id,
+            name=name or token.token_id,
+            role=role,
+            sha256=token.sha256,
+            created_at=now,
+            created_by=created_by,
+            expires_at=now + days * _DAY_SECONDS if days else None,
+        )
+        await self._database.save_token(record)
+        self._records[record.token_id] = record
+        return record, token.text
+
+    async def revoke(self, token_id: str) -> TokenRecord:
+        """End a token; one that has ended stays as it is.
+
+        Raises:
+            UnknownTokenError: none has that id.
+            StateError: it has ended, and could not be written: a restart would bring it back.
+                Asking again writes it.
+        """
+        record = self._records.get(token_id)
+        if record is None:
+            raise UnknownTokenError(
+                f"there is no token {token_id!r}. lipt token list shows the ids of all."
+            )
+        if record.revoked_at is None:
+            record = record.changed(revoked_at=self._clock())
+            self._records[token_id] = record
+        await self._database.save_token(record)
+        return record
+
+    def is_own(self, text: str) -> bool:
+        """Whether this is the coordinator's own token."""
+        return hmac.compare_digest(text.encode(), self._own.text.encode())
+
+    def caller(self, text: str) -> Caller:
+        """Who shows this token.
+
+        Raises:
+            UnauthenticatedError: it is none of these, or holds no longer.
+        """
+        token = Token.parse(text)
+        if token is not None and self.is_own(token.text):
+            return OWN_USER
+        record = self._records.get(token.token_id) if token is not None else None
+        if token is None or record is None or not hmac.compare_digest(token.sha256, record.sha256):
+            raise UnauthenticatedError(
+                f"the token that the call shows is none of this coordinator's. {HOW_TO_GET_ONE}"
+            )
+        self._require_valid(record)
+        return Caller(
+            key=f"token:{record.token_id}",
+            name=_name(record),
+            roles=frozenset({record.role}),
+        )
+
+    def _require_valid(self, record: TokenRecord) -> None:
+        if record.revoked_at is not None:
+            raise UnauthenticatedError(
+                f"{_name(record)} was revoked on {_day(record.revoked_at)}. {HOW_TO_GET_ONE}"
+            )
+        if record.expires_at is not None and self._clock() >= record.expires_at:
+            raise UnauthenticatedError(
+                f"{_name(record)} has expired on {_day(record.expires_at)}. {HOW_TO_GET_ONE}"
+            )
+
+    def _free_id(self) -> str:
+        while (token_id := secrets.token_hex(4)) in self._records:
+            pass
+        return token_id
+
+
+def _name(record: TokenRecord) -> str:
+    named = f" ({record.name})" if record.name != record.token_id else ""
+    return f"the token {record.token_id}{named}"
+
+
+def _day(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"

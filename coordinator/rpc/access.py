@@ -1,0 +1,80 @@
+"""`lipt.v1.AccessService`: tokens, and who calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+
+from lipt.common.access.roles import Role
+from lipt.common.errors import InvalidRequestError
+from lipt.common.rpc.messages import enum_to_proto, enum_value
+from lipt.coordinator.access.caller import current_caller
+from lipt.coordinator.access.tokens import Tokens
+from lipt.coordinator.rpc.messages import timestamp
+from lipt.coordinator.state.records import TokenRecord
+from lipt.v1 import access_pb2 as pb
+from lipt.v1 import access_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class AccessService(access_pb2_grpc.AccessServiceServicer):
+    """What admins call, and who wants to know who they are."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def CreateToken(
+        self, request: pb.CreateTokenRequest, context: Context
+    ) -> pb.CreateTokenResponse:
+        """Give out a token."""
+        record, secret = await self._tokens.create(
+            _role(request.role),
+            name=request.name,
+            days=request.days,
+            created_by=current_caller().name,
+        )
+        return pb.CreateTokenResponse(token=_token(record), secret=secret)
+
+    async def ListTokens(
+        self, request: pb.ListTokensRequest, context: Context
+    ) -> pb.ListTokensResponse:
+        """List all that were given out."""
+        return pb.ListTokensResponse(tokens=map(_token, self._tokens.listed()))
+
+    async def RevokeToken(
+        self, request: pb.RevokeTokenRequest, context: Context
+    ) -> pb.RevokeTokenResponse:
+        """End a token."""
+        return pb.RevokeTokenResponse(token=_token(await self._tokens.revoke(request.token_id)))
+
+    async def WhoAmI(self, request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
+        """Say who calls."""
+        caller = current_caller()
+        roles = [enum_to_proto(pb.Role.DESCRIPTOR, role) for role in Role if role in caller.roles]
+        return pb.WhoAmIResponse(name=caller.name, roles=roles)
+
+
+def _role(number: int) -> Role:
+    try:
+        return Role(enum_value(pb.Role.DESCRIPTOR, number))
+    except ValueError:
+        raise InvalidRequestError(
+            f"a token needs one of the roles {', '.join(Role)}. Set `role` to one of them."
+        ) from None
+
+
+def _token(record: TokenRecord) -> pb.Token:
+    token = pb.Token(
+        token_id=record.token_id,
+        name=record.name,
+        role=enum_to_proto(pb.Role.DESCRIPTOR, record.role),
+        created_at=timestamp(record.created_at),
+        created_by=record.created_by,
+    )
+    if record.expires_at is not None:
+        token.expires_at.CopyFrom(timestamp(record.expires_at))
+    if record.revoked_at is not None:
+        token.revoked_at.CopyFrom(timestamp(record.revoked_at))
+    return token

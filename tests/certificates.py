@@ -1,0 +1,54 @@
+"""Certificates as `lipt certs` makes them, for processes and clients of a test."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+from lipt.common.network.tls import TlsFiles
+
+
+class Certificates:
+    """A folder with an authority and what it has signed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def made(cls, folder: Path) -> Self:
+        """Of "coordinator", which is on this machine, "worker" and "trainer"."""
+        certificates = cls(folder)
+        certificates.make("init", "--host", "127.0.0.1")
+        certificates.make("worker")
+        certificates.make("trainer")
+        return certificates
+
+    def copied(self, folder: Path) -> Certificates:
+        """The same in another folder, as it would be on another machine."""
+        shutil.copytree(self.folder, folder)
+        return Certificates(folder)
+
+    def make(self, *arguments: str) -> str:
+        """`lipt certs ARGUMENTS`; what it says."""
+        command = [sys.executable, "-m", "lipt.trainer.cli", "certs", *arguments]
+        done = subprocess.run(
+            [*command, "--folder", str(self.folder)], check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    def files(self, name: str) -> TlsFiles:
+        """What the one of that name shows, and whom it believes."""
+        cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        return TlsFiles(cert, key, self.folder / "ca.pem")
+
+    def flags(self, name: str) -> tuple[str, ...]:
+        """The same as flags of a command."""
+        files = self.files(name)
+        return (
+            *("--tls-cert", str(files.cert)),
+            *("--tls-key", str(files.key)),
+            *("--tls-ca", str(files.ca)),
+        )

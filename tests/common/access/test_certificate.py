@@ -1,0 +1,156 @@
+"""Whom a client certificate names, as gRPC shows it to a server."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+
+import grpc
+import grpc.aio
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtensionOID, NameOID
+
+from lipt.common.access.certificate import (
+    CertificateIdentity,
+    identity_of,
+    role_unit,
+    role_uri,
+)
+from lipt.common.access.roles import Role
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+NOW = datetime.now(UTC)
+Uri = x509.UniformResourceIdentifier
+
+
+def certificate(
+    common_name: str = "",
+    units: Sequence[str] = (),
+    names: Sequence[x509.GeneralName] = (),
+    *,
+    extension: x509.ExtensionType | None = None,
+) -> x509.Certificate:
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
+    if common_name:
+        attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name))
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name(attributes))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")]))
+        .public_key(KEY.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW - timedelta(days=1))
+        .not_valid_after(NOW + timedelta(days=1))
+    )
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    if extension:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(KEY, hashes.SHA256())
+
+
+def pem(made: x509.Certificate) -> bytes:
+    return made.public_bytes(Encoding.PEM)
+
+
+def identity(made: x509.Certificate) -> CertificateIdentity:
+    found = identity_of({"x509_pem_cert": [pem(made)]})
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_is_given_by_a_uri_or_by_a_unit(role: Role) -> None:
+    assert role_uri(role) == f"lipt:role:{role.value}"
+    assert role_unit(role) == f"lipt-{role.value}"
+    assert identity(certificate("a", names=[Uri(role_uri(role))])).roles == {role}
+    assert identity(certificate("a", [role_unit(role)])).roles == {role}
+
+
+def test_roles_of_both_places_add_up() -> None:
+    both = certificate("a", ["research", "lipt-worker"], [Uri("lipt:role:trainer")])
+    assert identity(both).roles == {Role.WORKER, Role.TRAINER}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        certificate("lipt-admin"),
+        certificate("OU=lipt-admin"),
+        certificate("a,OU=lipt-admin", ["Lipt-Admin", "lipt-admin ", "lipt-", "lipt-root"]),
+        certificate("a", ["lipt:role:admin"]),
+        certificate("a", names=[x509.DNSName("lipt:role:admin"), Uri("lipt:role:Admin")]),
+        certificate("a", names=[Uri("lipt:role:admin/x"), Uri("lipt-admin"), Uri("lipt:role:")]),
+        certificate("a", names=[Uri("spiffe://lipt:role:admin"), x509.RFC822Name("lipt-admin")]),
+    ],
+)
+def test_what_is_no_role_gives_none(made: x509.Certificate) -> None:
+    assert identity(made).roles == frozenset()
+
+
+def test_a_name_is_the_common_name_or_else_a_dns_name_or_else_a_uri() -> None:
+    names = [Uri("lipt:role:worker"), Uri("spiffe://cluster/box"), x509.DNSName("box.example")]
+    assert identity(certificate("box", names=names)).name == "box"
+    assert identity(certificate(names=names)).name == "box.example"
+    assert identity(certificate(names=names[:2])).name == "spiffe://cluster/box"
+    unnamed = identity(certificate(names=names[:1]))
+    assert unnamed.name == unnamed.sha256[:16]
+
+
+def test_a_name_cannot_act() -> None:
+    assert identity(certificate("box\x1b[2J\nadmin")).name == r"box\x1b[2J\nadmin"
+
+
+def test_an_unreadable_name_gives_no_role() -> None:
+    # gRPC's library takes a certificate whose alternative names are no names; a unit is there.
+    junk = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"junk")
+    found = identity(certificate("box", ["lipt-admin"], extension=junk))
+    assert found.roles == frozenset()
+    assert found.name == found.sha256[:16]
+
+
+def test_no_certificate_is_nobody() -> None:
+    assert identity_of({}) is None
+    assert identity_of({"transport_security_type": [b"insecure"]}) is None
+
+
+async def test_a_server_sees_whom_the_connection_shows() -> None:
+    key = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    loopback = x509.IPAddress(ip_address("127.0.0.1"))
+    shown = certificate("box", ["lipt-worker"], [loopback])
+    # Whatever else a peer sends behind its own certificate is not who it is.
+    chain = pem(shown) + pem(certificate("another", ["lipt-admin"]))
+    roots = pem(certificate("authority"))
+    seen: list[CertificateIdentity | None] = []
+
+    async def note(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        seen.append(identity_of(context.auth_context()))
+        return request
+
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(note)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
+    proof = [(key, pem(shown))]
+    mutual = grpc.ssl_server_credentials(proof, roots, require_client_auth=True)
+    one_sided = grpc.ssl_server_credentials(proof)
+    ports = [server.add_secure_port("127.0.0.1:0", each) for each in (mutual, one_sided)]
+    ports.append(server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    client = grpc.ssl_channel_credentials(roots, key, chain)
+    for channel in (
+        grpc.aio.secure_channel(f"127.0.0.1:{ports[0]}", client),
+        grpc.aio.secure_channel(f"127.0.0.1:{ports[1]}", client),
+        grpc.aio.insecure_channel(f"127.0.0.1:{ports[2]}"),
+    ):
+        async with channel:
+            assert await channel.unary_unary("/s/m")(b"x") == b"x"
+    await server.stop(None)
+    sha256 = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem(shown).decode())).hexdigest()
+    assert seen == [CertificateIdentity("box", sha256, frozenset({Role.WORKER})), None, None]

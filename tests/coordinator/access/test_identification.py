@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lipt.common.access.certificate import CertificateIdentity
+from lipt.common.access.roles import EVERY_ROLE, Role
+from lipt.common.access.token import Token
+from lipt.common.errors import LiptError, PermissionDeniedError, UnauthenticatedError
+from lipt.coordinator.access.admission import Admission
+from lipt.coordinator.access.identification import Shown, identify
+from lipt.coordinator.access.tokens import OWN_USER, Tokens
+
+NOTHING = Shown(authorization=None, local_token=None, certificate=None, peer="ipv4:10.0.0.7:4242")
+BOX = CertificateIdentity("box-1", "ab" * 32, frozenset({Role.WORKER}))
+
+
+def refusal(shown: Shown, admitted: Admission, tokens: Tokens) -> LiptError:
+    with pytest.raises(LiptError) as caught:
+        identify(shown, admitted, tokens)
+    return caught.value
+
+
+@pytest.mark.parametrize("admitted", Admission)
+async def test_token_is_taken_however_the_coordinator_listens(
+    tokens: Tokens, admitted: Admission
+) -> None:
+    _, text = await tokens.create(Role.TRAINER, name="", days=0.0, created_by="a test")
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        shown = replace(NOTHING, authorization=f"{scheme} {text}")
+        assert identify(shown, admitted, tokens).roles == {Role.TRAINER}
+
+
+@pytest.mark.parametrize("admitted", Admission)
+def test_wrong_token_is_refused_where_none_is_needed_too(
+    tokens: Tokens, own: Token, admitted: Admission
+) -> None:
+    shown = Shown(f"Bearer {Token.draw('x').text}", own.text, BOX, NOTHING.peer)
+    assert isinstance(refusal(shown, admitted, tokens), UnauthenticatedError)
+
+
+@pytest.mark.parametrize("authorization", ["", "Basic eDp5", "Bearer", "token"])
+def test_authorization_of_another_form_is_refused(tokens: Tokens, authorization: str) -> None:
+    shown = replace(NOTHING, authorization=authorization)
+    assert isinstance(refusal(shown, Admission.ANYBODY, tokens), UnauthenticatedError)
+
+
+def test_token_goes_before_the_certificate_and_the_certificate_before_the_local_token(
+    tokens: Tokens, own: Token
+) -> None:
+    shown = Shown(f"Bearer {own.text}", own.text, BOX, NOTHING.peer)
+    assert identify(shown, Admission.CERTIFIED, tokens) is OWN_USER
+    shown = replace(shown, authorization=None)
+    assert identify(shown, Admission.CERTIFIED, tokens).roles == {Role.WORKER}
+
+
+def test_certified_peer_is_counted_by_its_certificate(tokens: Tokens) -> None:
+    caller = identify(replace(NOTHING, certificate=BOX), Admission.CERTIFIED, tokens)
+    assert caller.key == f"certificate:{'ab' * 32}"
+    assert caller.certificate == "ab" * 32
+    assert caller.name == "the certificate of box-1"
+    assert caller.only_works
+
+
+def test_certificate_without_a_role_is_refused_with_where_it_stands(tokens: Tokens) -> None:
+    shown = replace(NOTHING, certificate=replace(BOX, roles=frozenset()))
+    error = refusal(shown, Admission.CERTIFIED, tokens)
+    assert isinstance(error, PermissionDeniedError)
+    for words in ("box-1", "abababab", "lipt-worker", "lipt:role:trainer", "lipt certs"):
+        assert words in str(error)
+
+
+def test_local_token_is_the_own_user_s_and_looked_at_only_where_it_is_asked_for(
+    tokens: Tokens, own: Token
+) -> None:
+    mine = replace(NOTHING, local_token=own.text)
+    assert identify(mine, Admission.OWN_USER, tokens) is OWN_USER
+    assert isinstance(refusal(mine, Admission.TOKEN, tokens), UnauthenticatedError)
+    # Of whatever listens at that port on the caller's own machine.
+    other = replace(NOTHING, local_token=Token.draw("admin").text)
+    assert identify(other, Admission.ANYBODY, tokens).roles == EVERY_ROLE
+    error = refusal(other, Admission.OWN_USER, tokens)
+    assert "another coordinator's" in str(error)
+
+
+async def test_local_token_is_not_one_that_was_given_out(tokens: Tokens) -> None:
+    _, text = await tokens.create(Role.ADMIN, name="", days=0.0, created_by="a test")
+    shown = replace(NOTHING, local_token=text)
+    assert isinstance(refusal(shown, Admission.OWN_USER, tokens), UnauthenticatedError)
+
+
+@pytest.mark.parametrize(
+    ("admitted", "words"),
+    [
+        (Admission.OWN_USER, "serves the user that started it"),
+        (Admission.TOKEN, "asks for one"),
+        (Admission.CERTIFIED, "asks for one"),
+    ],
+)
+def test_who_shows_nothing_is_told_how_to_get_a_token(
+    tokens: Tokens, admitted: Admission, words: str
+) -> None:
+    error = refusal(NOTHING, admitted, tokens)
+    assert isinstance(error, UnauthenticatedError)
+    for expected in (words, "lipt token create --role", "--token-file"):
+        assert expected in str(error)
+
+
+def test_anybody_is_counted_by_the_connection(tokens: Tokens) -> None:
+    caller = identify(NOTHING, Admission.ANYBODY, tokens)
+    assert (caller.key, caller.roles) == (NOTHING.peer, EVERY_ROLE)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from lipt.common.access.token import Token
+from lipt.common.errors import InvalidRequestError, UnknownTokenError
+from lipt.common.rpc.status import from_rpc_error
+from lipt.coordinator.access.tokens import Tokens
+from lipt.coordinator.rpc.access import AccessService
+from lipt.coordinator.state.database import Database
+from lipt.v1 import access_pb2 as pb
+from lipt.v1 import access_pb2_grpc
+from tests.clock import Clock
+from tests.serving import serving
+
+
+@pytest.fixture
+async def stub(database: Database, clock: Clock) -> AsyncIterator[Any]:
+    """One whose caller is anybody: nobody stands at this entrance."""
+    service = AccessService(Tokens(database, Token.draw("admin"), wall_clock=clock))
+    async with (
+        serving((access_pb2_grpc.add_AccessServiceServicer_to_server, service)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        yield access_pb2_grpc.AccessServiceStub(channel)
+
+
+async def test_token_is_made_listed_and_ended(stub: Any, clock: Clock) -> None:
+    clock.now = 1000.0
+    request = pb.CreateTokenRequest(role=pb.ROLE_TRAINER, name="ci", days=2.0)
+    made = await stub.CreateToken(request)
+    token = Token.parse(made.secret)
+    assert token is not None
+    assert made.token.token_id == token.token_id
+    assert (made.token.name, made.token.role) == ("ci", pb.ROLE_TRAINER)
+    assert made.token.created_by == "anybody"
+    assert (made.token.created_at.seconds, made.token.expires_at.seconds) == (1000, 173_800)
+    assert list((await stub.ListTokens(pb.ListTokensRequest())).tokens) == [made.token]
+    clock.now = 2000.0
+    ended = await stub.RevokeToken(pb.RevokeTokenRequest(token_id=token.token_id))
+    assert ended.token.revoked_at.seconds == 2000
+    (listed,) = (await stub.ListTokens(pb.ListTokensRequest())).tokens
+    assert listed == ended.token
+    assert not listed.name.startswith("lipt_")
+
+
+async def test_token_without_a_name_or_an_end_has_its_id_for_a_name(stub: Any) -> None:
+    made = (await stub.CreateToken(pb.CreateTokenRequest(role=pb.ROLE_WORKER))).token
+    assert made.name == made.token_id
+    assert not made.HasField("expires_at")
+    assert not made.HasField("revoked_at")
+
+
+@pytest.mark.parametrize("role", [0, 9])
+async def test_role_that_is_none_is_refused_with_those_that_are(stub: Any, role: int) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.CreateToken(pb.CreateTokenRequest(role=role))  # type: ignore[arg-type]
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, InvalidRequestError)
+    assert "worker, trainer, admin" in str(error)
+
+
+async def test_unknown_id_is_refused(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.RevokeToken(pb.RevokeTokenRequest(token_id="none"))
+    assert isinstance(from_rpc_error(caught.value), UnknownTokenError)
+
+
+async def test_caller_is_told_who_it_is(stub: Any) -> None:
+    answer = await stub.WhoAmI(pb.WhoAmIRequest())
+    assert answer.name == "anybody"
+    assert list(answer.roles) == [pb.ROLE_WORKER, pb.ROLE_TRAINER, pb.ROLE_ADMIN]

@@ -1,0 +1,314 @@
+"""Every call of every kind of caller, on coordinators that listen in every way.
+
+What is expected stands here once more, apart from the coordinator's own table: a row of that one
+that is changed is found. The request is no message at all, so that nothing is computed: a caller
+who is let in is told that it cannot be read, and one who is not is refused before it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from lipt.common.access.local_token import METADATA_KEY, find_local_token
+from lipt.common.access.token import Token
+from lipt.common.network.address import split_address
+from lipt.common.rpc.status import from_rpc_error
+from lipt.v1 import access_pb2, access_pb2_grpc
+from tests.cluster import Cluster
+from tests.rpcs import all_methods, path_of
+
+IN, UNKNOWN, DENIED, SHUT = "let in", "UNAUTHENTICATED", "PERMISSION_DENIED", "no connection"
+
+WORKER, TRAINER, ADMIN = {"worker", "admin"}, {"trainer", "admin"}, {"admin"}
+ANY = WORKER | TRAINER
+EXPECTED = {
+    "lipt.v1.AccessService": {
+        "CreateToken": ADMIN,
+        "ListTokens": ADMIN,
+        "RevokeToken": ADMIN,
+        "WhoAmI": ANY,
+    },
+    "lipt.v1.BlobService": {"ReadBlob": ANY, "WriteBlob": ANY, "GetUploadStatus": ANY},
+    "lipt.v1.DiagnosisService": {"Diagnose": TRAINER},
+    "lipt.v1.InfoService": {"GetInfo": ANY},
+    "lipt.v1.RunService": {
+        "CreateRun": TRAINER,
+        "GetRun": TRAINER,
+        "ListRuns": TRAINER,
+        "CancelRun": TRAINER,
+        "WatchRun": TRAINER,
+        "GetWeights": TRAINER,
+    },
+    "lipt.v1.SubsetService": {"GetSubset": TRAINER, "ListStrategies": TRAINER},
+    "lipt.v1.WorkerService": {
+        "Register": WORKER,
+        "AcquireAssignment": WORKER,
+        "Heartbeat": WORKER,
+        "CommitResult": WORKER,
+        "ReleaseAssignment": WORKER,
+    },
+    "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": ANY},
+}
+HEALTH = "grpc.health.v1.Health"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of caller, and what it is let in with.
+
+    metadata: the tokens that it shows, by their names.
+    certificate: by its name, on a coordinator with mTLS.
+    gets_in_as: the roles that this gives it; or why it does not get in.
+    """
+
+    metadata: str = ""
+    certificate: str = ""
+    gets_in_as: str = UNKNOWN
+
+    def expected(self) -> dict[str, str]:
+        """What becomes of each of its calls."""
+        found = {f"/{HEALTH}/{name}": IN for name in ("Check", "Watch", "List")}
+        for service, methods in EXPECTED.items():
+            for name, roles in methods.items():
+                found[f"/{service}/{name}"] = self._outcome(roles)
+        if self.gets_in_as == SHUT:
+            return dict.fromkeys(found, SHUT)
+        return found
+
+    def _outcome(self, roles: set[str]) -> str:
+        if self.gets_in_as in (UNKNOWN, DENIED):
+            return self.gets_in_as
+        return IN if roles & set(self.gets_in_as.split()) else DENIED
+
+
+# On every coordinator.
+TOKENS = {
+    "worker": Kind("worker", gets_in_as="worker"),
+    "another worker": Kind("another worker", gets_in_as="worker"),
+    "trainer": Kind("trainer", gets_in_as="trainer"),
+    "admin": Kind("admin", gets_in_as="admin"),
+    "the state directory's token": Kind("own", gets_in_as="admin"),
+    "wrong token": Kind("wrong"),
+    "token of another form": Kind("formless"),
+    "revoked token": Kind("revoked"),
+    "expired token": Kind("expired"),
+    "no bearer": Kind("basic"),
+}
+NOTHING = {
+    "no token": Kind(),
+    "local token": Kind("local"),
+    "wrong local token": Kind("wrong local"),
+}
+KINDS: dict[str, dict[str, Kind]] = {
+    "own user": TOKENS
+    | NOTHING
+    | {
+        "local token": Kind("local", gets_in_as="admin"),
+        "wrong token beside the local one": Kind("wrong local"),
+    },
+    "insecure": TOKENS
+    | {
+        name: Kind(kind.metadata, gets_in_as="worker trainer admin")
+        for name, kind in NOTHING.items()
+    },
+    "insecure, tokens": TOKENS | NOTHING,
+    "tls": TOKENS | NOTHING,
+    "mtls": {
+        **{
+            f"{name}, certificate without a role": Kind(kind.metadata, "roleless", kind.gets_in_as)
+            for name, kind in TOKENS.items()
+        },
+        "no certificate": Kind(gets_in_as=SHUT),
+        "no certificate, admin": Kind("admin", gets_in_as=SHUT),
+        "expired certificate": Kind("admin", "expired", SHUT),
+        "certificate of another authority": Kind("admin", "stranger", SHUT),
+        "certificate without a role": Kind("", "roleless", DENIED),
+        "certificate of an unknown role": Kind("", "unknown role", DENIED),
+        "certified worker": Kind("", "worker", "worker"),
+        "another certified worker": Kind("", "another worker", "worker"),
+        "certified trainer": Kind("", "trainer", "trainer"),
+        "certified admin": Kind("", "admin", "admin"),
+        "local token of a certified worker": Kind("local", "worker", "worker"),
+        "wrong token of a certified admin": Kind("wrong", "admin"),
+        "revoked token of a certified admin": Kind("revoked", "admin"),
+        "worker's token of a certified admin": Kind("worker", "admin", "worker"),
+        "trainer's token of a certified worker": Kind("trainer", "worker", "trainer"),
+    },
+}
+CASES = [(server, name) for server, kinds in KINDS.items() for name in kinds]
+
+
+class Certificates:
+    """An authority's, and those of a stranger."""
+
+    def __init__(self, directory: Path) -> None:
+        self._authority = trustme.CA()
+        self.files = {name: directory / f"{name}.pem" for name in ("cert", "key", "ca")}
+        server = self._authority.issue_cert("127.0.0.1")
+        server.cert_chain_pems[0].write_to_path(str(self.files["cert"]))
+        server.private_key_pem.write_to_path(str(self.files["key"]))
+        self._authority.cert_pem.write_to_path(str(self.files["ca"]))
+        issue = self._authority.issue_cert
+        past = datetime(2026, 1, 1, tzinfo=UTC)
+        self._issued = {
+            "roleless": issue("peer"),
+            "unknown role": issue("peer", organization_unit_name="lipt-root"),
+            "worker": issue("box-1", organization_unit_name="lipt-worker"),
+            "another worker": issue("box-2", organization_unit_name="lipt-worker"),
+            "trainer": issue("alice", organization_unit_name="lipt-trainer"),
+            "admin": issue("root", organization_unit_name="lipt-admin"),
+            "expired": issue("late", organization_unit_name="lipt-admin", not_after=past),
+            "stranger": trustme.CA().issue_cert("x", organization_unit_name="lipt-admin"),
+        }
+
+    def credentials(self, name: str) -> grpc.ChannelCredentials:
+        """What a client connects with that shows the certificate of this name, if any."""
+        root = self._authority.cert_pem.bytes()
+        if not name:
+            return grpc.ssl_channel_credentials(root)
+        issued = self._issued[name]
+        return grpc.ssl_channel_credentials(
+            root, issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
+        )
+
+
+@dataclass
+class Server:
+    """A coordinator, and what can be shown to it."""
+
+    cluster: Cluster
+    certificates: Certificates
+    secure: bool
+    shown: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+
+    def channel(self, certificate: str = "") -> grpc.Channel:
+        address = self.cluster.address
+        if self.secure:
+            return grpc.secure_channel(address, self.certificates.credentials(certificate))
+        return grpc.insecure_channel(address)
+
+    def give_out_tokens(self) -> None:
+        """Every token that the kinds of callers show."""
+        own = bearer((self.cluster.state / "admin.token").read_text().strip())
+        # With mTLS the connection takes a certificate, too.
+        with self.channel("roleless") as channel:
+            stub: Any = access_pb2_grpc.AccessServiceStub(channel)
+
+            def make(role: str, *, days: float = 0.0) -> tuple[str, str]:
+                request = access_pb2.CreateTokenRequest(role=f"ROLE_{role.upper()}", days=days)
+                made = stub.CreateToken(request, metadata=own, timeout=30)
+                return made.secret, made.token.token_id
+
+            revoked, revoked_id = make("admin")
+            stub.RevokeToken(
+                access_pb2.RevokeTokenRequest(token_id=revoked_id), metadata=own, timeout=30
+            )
+            texts = {
+                "worker": make("worker")[0],
+                "another worker": make("worker")[0],
+                "trainer": make("trainer")[0],
+                "admin": make("admin")[0],
+                "own": own[0][1].removeprefix("Bearer "),
+                # As long as a call takes to be answered, and no longer.
+                "expired": make("admin", days=1e-9)[0],
+                "revoked": revoked,
+                # Of a token that there is, with another secret.
+                "wrong": Token.draw(revoked_id).text,
+                "formless": "x" * 60,
+            }
+        port = split_address(self.cluster.address)[1]
+        self.shown = {name: bearer(text) for name, text in texts.items()} | {
+            "": (),
+            "basic": (("authorization", "Basic eDp5"),),
+            "local": ((METADATA_KEY, find_local_token(port) or "none"),),
+            "wrong local": ((METADATA_KEY, Token.draw("admin").text),),
+        }
+
+
+def bearer(text: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {text}"),)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    certificates = Certificates(tmp_path_factory.mktemp("certificates"))
+    files = {name: str(path) for name, path in certificates.files.items()}
+    tls = ("--tls-cert", files["cert"], "--tls-key", files["key"])
+    flags: dict[str, tuple[str, ...]] = {
+        "own user": (),
+        "insecure": ("--insecure",),
+        "insecure, tokens": ("--insecure", "--require-token"),
+        "tls": tls,
+        "mtls": (*tls, "--tls-ca", files["ca"]),
+    }
+    assert flags.keys() == KINDS.keys()
+    with ExitStack() as stack:
+        found: dict[str, Server] = {}
+        for name, given in flags.items():
+            cluster = stack.enter_context(Cluster(tmp_path_factory.mktemp("server")))
+            cluster.start_coordinator(*given)
+            found[name] = Server(cluster, certificates, secure="tls" in name)
+            found[name].give_out_tokens()
+        yield found
+
+
+def outcome(channel: grpc.Channel, method: Any, metadata: tuple[tuple[str, str], ...]) -> str:
+    """What becomes of one call."""
+    requests = "stream" if method.client_streaming else "unary"
+    responses = "stream" if method.server_streaming else "unary"
+    make = getattr(channel, f"{requests}_{responses}")
+    # No field ends like this.
+    request: Any = iter([b"\xff"]) if method.client_streaming else b"\xff"
+    try:
+        answer = make(path_of(method))(request, metadata=metadata, timeout=60)
+        if method.server_streaming:
+            next(answer)
+    except grpc.RpcError as error:
+        known = from_rpc_error(error)
+        if known.reason in (UNKNOWN, DENIED):
+            return known.reason
+        call: Any = error
+        return SHUT if call.code() is grpc.StatusCode.UNAVAILABLE else IN
+    return IN
+
+
+@pytest.mark.parametrize(("server", "kind"), CASES)
+def test_every_call_is_let_in_or_refused_as_its_role_says(
+    servers: dict[str, Server], server: str, kind: str
+) -> None:
+    called, caller = servers[server], KINDS[server][kind]
+    with called.channel(caller.certificate) as channel:
+        found = {
+            path_of(method): outcome(channel, method, called.shown[caller.metadata])
+            for method in all_methods()
+        }
+    expected = caller.expected()
+    assert found == {path: expected.get(path, "nobody said who may") for path in found}
+
+
+def test_every_call_that_there_is_is_expected_to_be_somebody_s() -> None:
+    named = {path for path in Kind().expected() if HEALTH not in path}
+    assert named == {path_of(method) for method in all_methods()} - {
+        path_of(method) for method in all_methods() if HEALTH in path_of(method)
+    }
+
+
+@pytest.mark.parametrize("server", KINDS)
+def test_probe_that_shows_nothing_is_told_that_all_is_well(
+    servers: dict[str, Server], server: str
+) -> None:
+    # With mTLS the connection itself takes a certificate.
+    with servers[server].channel("roleless") as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=30)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING

@@ -1,0 +1,170 @@
+"""Who gets in at a coordinator, as people meet it: the commands, workers, other users."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lipt.common.access.token import Token
+from lipt.common.errors import PermissionDeniedError, UnauthenticatedError
+from lipt.common.network.tls import TlsFiles
+from lipt.common.states import RunState
+from lipt.common.weights.container import pack
+from lipt.trainer import Client
+from tests.certificates import Certificates
+from tests.cluster import Cluster
+
+# Loads what it takes as the user that may read it, then becomes nobody.
+AS_NOBODY = """
+import os, sys
+from lipt.common.errors import LiptError
+from lipt.trainer.client.client import Client
+with Client(sys.argv[1]) as client:
+    client.info()
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+try:
+    with Client(sys.argv[1]) as client:
+        client.runs()
+except LiptError as error:
+    print(error.reason, error)
+try:
+    print(open(sys.argv[2]).read())
+except PermissionError:
+    print("unreadable")
+"""
+
+
+def elsewhere(directory: Path) -> dict[str, str]:
+    """The environment of a client that looks for local tokens where there are none."""
+    directory.mkdir(exist_ok=True)
+    return {"TMPDIR": str(directory), "XDG_RUNTIME_DIR": str(directory)}
+
+
+def test_who_finds_no_local_token_is_refused_until_it_has_a_token(
+    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
+) -> None:
+    cluster.start_coordinator().wait_for("lets in this user's processes, and who shows a token")
+    outside = elsewhere(tmp_path / "elsewhere")
+    stranger = cluster.start_worker("stranger", environment=outside)
+    stranger.wait_for(r"serves the user that started it.*lipt token create --role.*Trying again")
+    command = ["-m", "lipt.trainer.cli", "run", "list", "--coordinator", cluster.address]
+    text = cluster.start("list", command, outside).refused()
+    assert "serves the user that started it" in text
+    token = tmp_path / "token"
+    made = cluster.lipt("token", "create", "--role", "worker", "--name", "guest")
+    token.write_text(made.stdout)
+    cluster.start_worker("guest", "--token-file", str(token), environment=outside)
+    with cluster.client() as client:
+        run = client.wait(client.start_run(small_run).run_id)
+        assert {learner.worker for learner in run.learners} == {"guest"}
+    text = cluster.start("list", [*command, "--token-file", str(token)], outside).refused()
+    assert "(guest) has the role worker, and RunService/ListRuns takes the role trainer" in text
+    listed = cluster.lipt("token", "list").stdout
+    assert [line.split()[1:4] for line in listed.splitlines()[1:]] == [["guest", "worker", "valid"]]
+    assert made.stdout.strip() not in listed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_other_user_of_the_machine_is_refused(cluster: Cluster) -> None:
+    cluster.start_coordinator()
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, cluster.address, str(cluster.state / "admin.token")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    refusal, file = done.stdout.splitlines()
+    assert refusal.startswith("UNAUTHENTICATED this coordinator serves the user that started it")
+    assert file == "unreadable"
+
+
+def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
+    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
+) -> None:
+    cluster.start_coordinator("--insecure", "--require-token")
+    file = tmp_path / "worker.token"
+    own = str(cluster.state / "admin.token")
+    with Client(cluster.address, token_file=own) as client:
+        given = client.access.create_token("worker")
+        file.write_text(given.secret)
+        worker = cluster.start_worker("one", "--token-file", str(file))
+        worker.wait_for("joined")
+        client.access.revoke_token(given.token.token_id)
+        run = client.start_run(small_run)
+        worker.wait_for(f"the token {given.token.token_id} was revoked on .*Trying again")
+        assert client.run(run.run_id).state is not RunState.READY
+        file.write_text(client.access.create_token("worker").secret)
+        assert client.wait(run.run_id).state is RunState.READY
+    assert given.secret not in worker.text()
+
+
+@pytest.fixture(params=["in the clear", "TLS"])
+def asking(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path
+) -> Callable[..., Client]:
+    """Makes clients of a coordinator that lets in nobody without a token."""
+    tls = None
+    flags: tuple[str, ...] = ("--insecure", "--require-token")
+    if request.param == "TLS":
+        made = Certificates(tmp_path / "certs")
+        made.make("init", "--host", "127.0.0.1")
+        shown = made.files("coordinator")
+        flags = ("--tls-cert", str(shown.cert), "--tls-key", str(shown.key))
+        tls = TlsFiles(ca=shown.ca)
+    cluster.start_coordinator(*flags).wait_for("lets in who shows a token")
+    return partial(Client, cluster.address, tls=tls)
+
+
+def test_session_ends_at_the_call_after_its_token_is_revoked(
+    cluster: Cluster, asking: Callable[..., Client]
+) -> None:
+    with asking(token_file=cluster.state / "admin.token") as admin:
+        given = admin.access.create_token("trainer", name="notebook")
+        with asking(token=given.secret) as client:
+            assert client.runs() == []
+            assert client.access.who_am_i().roles == ("trainer",)
+            upload = client.upload_weights(pack({"w": torch.ones(3)}))
+            assert upload.size_bytes > 12
+            with pytest.raises(PermissionDeniedError, match="takes the role admin"):
+                client.access.create_token("admin")
+            admin.access.revoke_token(given.token.token_id)
+            with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
+                client.runs()
+            with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
+                next(client.watch())
+            with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
+                client.upload_weights(pack({"w": torch.zeros(3)}))
+    with asking() as nobody, pytest.raises(UnauthenticatedError, match="no token"):
+        nobody.runs()
+    with (
+        asking(token=Token.draw("x").text) as wrong,
+        pytest.raises(UnauthenticatedError, match="none of this coordinator's"),
+    ):
+        wrong.runs()
+
+
+def test_next_coordinator_on_a_port_is_found_whatever_became_of_the_last(
+    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
+) -> None:
+    first = cluster.start_coordinator()
+    worker = cluster.start_worker("one")
+    worker.wait_for("joined")
+    with cluster.client() as client:
+        assert client.access.who_am_i().roles == ("admin",)
+        first.stop(signal.SIGKILL)
+        # Of another state, so with another token of its own.
+        other = ("--listen", cluster.address, "--state-dir", str(tmp_path / "other"))
+        cluster.start_coordinator(*other)
+        run = client.wait(client.start_run(small_run).run_id)
+    assert {learner.worker for learner in run.learners} == {"one"}
