@@ -31,6 +31,7 @@ from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.coordinator.app import App, open_app
+from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
 from lipt.coordinator.metrics import from_other_threads, gauges
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.diagnoses import DiagnosisService
@@ -161,7 +162,8 @@ def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.a
     runs = RunService(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(app.blobs), server)
+    blobs = BlobService(app.blobs, of_workers=WorkerBlobs(app.dispatcher))
+    blob_pb2_grpc.add_BlobServiceServicer_to_server(blobs, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
     subset_pb2_grpc.add_SubsetServiceServicer_to_server(SubsetService(app.subsets), server)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from lipt.common.errors import InvalidRequestError, UnknownWorkerError
+from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
 from lipt.common.imports.factory import is_factory_spec
+from lipt.coordinator.access.identity import NOTHING_SHOWN, UNBOUND, Binding, Shown, worker_id_of
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,8 @@ class WorkerRecord:
     heard_at: float
     # What it was told that keeps it from learners that wait.
     idle_reason: str = ""
+    # What its calls have to show.
+    binding: Binding = UNBOUND
 
     def can_run(self, run: RunRecord) -> bool:
         """Whether it may build the run's model."""
@@ -68,16 +70,28 @@ class WorkerRegistry:
         device: str,
         versions: Mapping[str, str],
         allowed_modules: tuple[str, ...],
+        shown: Shown = NOTHING_SHOWN,
     ) -> WorkerRecord:
         """Make a worker known; the same instance is the same worker, also after a restart.
 
+        Args:
+            instance_id: drawn by the worker's process, and known to it alone.
+            name: how it is shown.
+            device: what it trains on.
+            versions: of the libraries that it runs.
+            allowed_modules: from which it imports model factories.
+            shown: what its calls are bound to from now on.
+
         Raises:
             InvalidRequestError: the instance has no id.
+            ForeignWorkerError: the id is that of a worker that showed something else.
         """
         if not instance_id:
             raise InvalidRequestError("instance_id is empty. Draw one per worker process.")
-        worker_id = f"w-{hashlib.sha256(instance_id.encode()).hexdigest()[:16]}"
-        if worker_id not in self._workers:
+        worker_id = worker_id_of(instance_id)
+        if worker_id in self._workers:
+            self.require(worker_id, shown)
+        else:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
         worker = WorkerRecord(
             worker_id,
@@ -86,10 +100,52 @@ class WorkerRegistry:
             dict(sorted(versions.items())),
             allowed_modules,
             self._clock(),
+            binding=Binding.of(shown),
         )
         self._forget()
         self._workers[worker_id] = worker
         return worker
+
+    def require(self, worker_id: str, shown: Shown) -> None:
+        """Refuse a call under a worker's id that is not of that worker.
+
+        One that has not registered with this process, as after a restart, proves itself by its
+        secret alone.
+
+        Raises:
+            ForeignWorkerError: it is somebody else's.
+            UnknownWorkerError: it has not registered, and proves nothing.
+        """
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            if not shown.proves(worker_id):
+                raise _unknown(worker_id)
+        elif objection := worker.binding.objection(shown):
+            raise ForeignWorkerError(
+                f"the call under worker id {worker_id} {objection}. Only that worker may use it: "
+                "register, and use the id and the secret of your own."
+            )
+
+    def behind(self, shown: Shown) -> tuple[str, ...] | None:
+        """The workers that a call may be of, by what it shows; None where it is no worker's.
+
+        An older worker shows no secret: where its caller may do nothing but work, it is any of
+        those that registered with the same key.
+
+        Raises:
+            ForeignWorkerError: it shows a worker's secret, and not its certificate.
+        """
+        if shown.secret:
+            worker_id = worker_id_of(shown.secret)
+            self.require(worker_id, shown)
+            return (worker_id,)
+        if not shown.caller.only_works:
+            return None
+        return tuple(
+            worker.worker_id
+            for worker in self._workers.values()
+            if not worker.binding.objection(shown)
+        )
 
     def heard(self, worker_id: str) -> WorkerRecord:
         """The worker, noted as heard from now.
@@ -99,9 +155,7 @@ class WorkerRegistry:
         """
         worker = self._workers.get(worker_id)
         if worker is None:
-            raise UnknownWorkerError(
-                f"worker {worker_id!r} is not registered with this coordinator. Register again."
-            )
+            raise _unknown(worker_id)
         worker = replace(worker, heard_at=self._clock())
         self._workers[worker_id] = worker
         return worker
@@ -157,3 +211,9 @@ class WorkerRegistry:
             }
         while len(self._workers) >= _MAX_WORKERS:
             del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
+
+
+def _unknown(worker_id: str) -> UnknownWorkerError:
+    return UnknownWorkerError(
+        f"worker {worker_id!r} is not registered with this coordinator. Register again."
+    )
