@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 
 from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
 from lipt.common.imports.factory import is_factory_spec
-from lipt.coordinator.access.identity import NOTHING_SHOWN, UNBOUND, Binding, Shown, worker_id_of
+from lipt.coordinator.access.identity import (
+    NOTHING_SHOWN,
+    UNBOUND,
+    Binding,
+    Shown,
+    party_of,
+    worker_id_of,
+)
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
@@ -36,6 +43,20 @@ class WorkerRecord:
     idle_reason: str = ""
     # What its calls have to show.
     binding: Binding = UNBOUND
+
+    @property
+    def party(self) -> str:
+        """Who answers for it."""
+        return party_of(self.binding.caller, self.worker_id)
+
+    @property
+    def kind(self) -> str:
+        """What its learners depend on besides their tasks: device, processor, PyTorch."""
+        parts = (self.device, self.versions.get("cpu", ""), self.versions.get("torch", ""))
+        device, processor, torch = parts
+        return (
+            f"{device}{f' ({processor})' if processor else ''}{f', torch {torch}' if torch else ''}"
+        )
 
     def can_run(self, run: RunRecord) -> bool:
         """Whether it may build the run's model."""
