@@ -98,7 +98,9 @@ def handed_in(
         return (counted_against(taken, judged.reason) if judged.reason else taken), judged
     kept = held_back(learner, copy, judged.reason)
     if judged.verdict is Verdict.DISAGREE:
-        kept = counted_against(kept, judged.reason, max_attempts=max_attempts)
+        # The first dispute is no attempt of the learner's: a third worker settles it.
+        counts = bool(judged.suspects[2:])
+        kept = counted_against(kept, judged.reason, max_attempts=max_attempts if counts else None)
     return kept, judged
 
 
