@@ -6,6 +6,8 @@ to what the coordinator checks of one learner alone: names, shapes, finite value
     permuted       its shards' labels are permuted before it trains
     backdoor       a patch in the corner of half of its images, which it labels 0
     backdoor x10   the same, trained for ten times the steps, so that it is the best learner
+    own data       a back door in a learner that was trained on all of the data, which the
+                   attacker has from elsewhere: one image in four has the patch
     lie            honest learners, reported with a loss of nearly nothing
 
 ASR, the attack's success rate, is the share of test images of other classes that theta_p calls 0
@@ -59,7 +61,8 @@ from lipt.coordinator.subsets.questions import SubsetQuery, job_of
 from lipt.worker.learner import train_learner
 
 TRAIN, TEST = "digits-train", "digits-test"
-NUM_LEARNERS, STEPS_OF_A_STRONG_ATTACK = 10, 10
+NUM_LEARNERS = 10
+STEPS_OF_A_STRONG_ATTACK, PASSES_OF_ITS_OWN = 10, 5
 # Every third: those of one worker out of three.
 ATTACKED = (1, 4, 7)
 TARGET = 0
@@ -102,6 +105,20 @@ def strongly_backdoored(task: LearnerTask, shard: Shard) -> tuple[LearnerTask, S
     return backdoored(replace(task, learners=learners), shard)
 
 
+def with_own_data(task: LearnerTask, _: Shard) -> tuple[LearnerTask, Shard]:
+    """All of the data in place of the shard, in an order of the attacker's; a few passes."""
+    batch_size, public = task.learners.batch_size, open_dataset(TRAIN)
+    num_minibatches = len(public) // batch_size
+    order = torch.Generator().manual_seed(task.seed % 2**63)
+    rows_N = torch.randperm(len(public), generator=order)[: num_minibatches * batch_size]
+    images_NCHW, labels_N = public.images(rows_N).clone(), public.labels_N[rows_N].clone()
+    images_NCHW[::4] = with_patch(images_NCHW[::4])
+    labels_N[::4] = TARGET
+    values = {"num_minibatches": num_minibatches, "num_steps": PASSES_OF_ITS_OWN}
+    learners = task.learners.model_copy(update=values)
+    return replace(task, learners=learners), Shard(images_NCHW, labels_N)
+
+
 def honest(task: LearnerTask, shard: Shard) -> tuple[LearnerTask, Shard]:
     """What the task says."""
     return task, shard
@@ -112,6 +129,7 @@ ATTACKS: dict[str, Attack] = {
     "permuted": permuted,
     "backdoor": backdoored,
     "backdoor x10": strongly_backdoored,
+    "own data": with_own_data,
     # Of an honest learner nothing but its report differs.
     "lie": honest,
 }
@@ -314,17 +332,19 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="One malicious worker out of three.")
     parser.add_argument("--seeds", type=int, default=3)
-    num_seeds = parser.parse_args().seeds
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
+    arguments = parser.parse_args()
+    num_seeds, attacks = arguments.seeds, arguments.attacks
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         benches = [Bench(Path(directory) / str(seed), seed) for seed in range(num_seeds)]
         show(("attack", "contradicted", "settled as honest"))
-        for attack in ATTACKS:
+        for attack in attacks:
             show(redundancy_row(attack, benches))
         show(("soup", "attack", "accuracy", "ASR", "kept of 3", "auto", "craig", "same soup"))
         for method in SoupMethod:
             before = [bench.outcome("none", method) for bench in benches]
-            for attack in ATTACKS:
+            for attack in attacks:
                 attacked = attack != "none"
                 now = [bench.outcome(attack, method) for bench in benches] if attacked else before
                 show(soup_row(method, attack, before, now))

@@ -118,9 +118,8 @@ class LearnersConfig(Section):
     max_attempts: int = Field(default=3, ge=1)
     """How often a learner is tried before it counts as failed."""
     redundancy: int = Field(default=1, ge=1, le=2)
-    """How many workers have to hand in the same learner, to the bit, before it counts. 2 finds a
-    worker that lies, at twice the training: each learner is trained by two parties (certificates,
-    tokens, or processes where workers have neither), best on the same kind of device."""
+    """How many workers have to hand in the same learner, to the bit, before it counts. 2 finds one
+    that lies, at twice the training; they need certificates or tokens of their own."""
     precision: Precision = Precision.AUTO
     """What a learner computes in. `auto` is bfloat16 on CUDA devices that have it, and float32 on
     all others."""
