@@ -149,6 +149,13 @@ class PermissionDeniedError(RequestError):
     reason = "PERMISSION_DENIED"
 
 
+class ForeignWorkerError(RequestError):
+    """A call under the id of a worker that does not come from that worker."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+    reason = "NOT_THIS_WORKER"
+
+
 class MissingExtraError(RequestError):
     """An optional dependency is not installed; the message has the command that installs it."""
 
@@ -267,6 +274,13 @@ class StaleLeaseError(LifecycleError):
     """The assignment's lease is over; the result is not used."""
 
     reason = "STALE_LEASE"
+
+
+class ForeignBlobError(LifecycleError):
+    """A worker asked for, or sent, a blob that is not of the learner it has the lease of."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+    reason = "NOT_ITS_BLOB"
 
 
 class LearnerStoppedError(LifecycleError):

@@ -32,6 +32,7 @@ from lipt.coordinator.access.admission import Admission, admission, describe_exp
 from lipt.coordinator.access.identification import identification
 from lipt.coordinator.access.own_token import FILE as OWN_TOKEN_FILE
 from lipt.coordinator.app import App, open_app
+from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
 from lipt.coordinator.metrics import from_other_threads, gauges
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.blobs import BlobService
@@ -196,7 +197,8 @@ def _build(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )
     access_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(app.tokens), server)
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(app.blobs), server)
+    blobs = BlobService(app.blobs, of_workers=WorkerBlobs(app.dispatcher))
+    blob_pb2_grpc.add_BlobServiceServicer_to_server(blobs, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
     subset_pb2_grpc.add_SubsetServiceServicer_to_server(SubsetService(app.subsets), server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import grpc
@@ -23,8 +24,10 @@ class PlayedWorker:
 
     def __init__(self, directory: Path, channel: grpc.Channel, name: str) -> None:
         self.client = CoordinatorClient(channel)
+        # Drawn by its name, so that the same one after a restart is the same worker.
+        self.secret = hashlib.sha256(name.encode()).hexdigest()
         self.worker_id = self.client.register(
-            name, name=name, device="cpu", versions={}, allowed_modules=()
+            self.secret, name=name, device="cpu", versions={}, allowed_modules=()
         )
         self._store = BlobStore(directory / f"cache-{name}", max_blob_bytes=2**30)
 

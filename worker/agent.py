@@ -30,7 +30,7 @@ from lipt.common.errors import (
 )
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.events import EventKind, Events
-from lipt.common.process.devices import device_name, versions
+from lipt.common.process.devices import device_name, processor_name, versions
 from lipt.worker.client import Assignment, CoordinatorClient
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.settings import WorkerSettings
@@ -146,7 +146,7 @@ class Agent:
             self._instance_id,
             name=self._settings.name,
             device=device_name(self._device),
-            versions=versions(),
+            versions=self._versions(),
             allowed_modules=self._settings.allow_modules,
         )
         logger.info(
@@ -157,6 +157,11 @@ class Agent:
             device_name(self._device),
         )
         return worker_id
+
+    def _versions(self) -> dict[str, str]:
+        # The processor is part of what a learner's bits depend on where it computes them.
+        processor = {"cpu": processor_name()} if self._device.type == "cpu" else {}
+        return versions() | processor
 
     def _work(self, worker_id: str) -> None:
         while not self._finished():

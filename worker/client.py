@@ -21,6 +21,7 @@ from lipt.common.errors import LiptError
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
+from lipt.worker.showing import showing
 
 _CALL_SECONDS = 20.0
 # A commit is answered once the learner has been read and checked.
@@ -62,8 +63,10 @@ class CoordinatorClient:
     """One worker's calls; safe to use from several threads."""
 
     def __init__(self, channel: grpc.Channel) -> None:
-        self._stub = worker_pb2_grpc.WorkerServiceStub(channel)
-        self.blobs = blob_pb2_grpc.BlobServiceStub(channel)
+        self._secret = ""
+        proving = showing(channel, lambda: self._secret)
+        self._stub = worker_pb2_grpc.WorkerServiceStub(proving)
+        self.blobs = blob_pb2_grpc.BlobServiceStub(proving)
         self._polling: grpc.Future[Any] | None = None
         self._polling_lock = threading.Lock()
         self._interrupted = False
@@ -79,7 +82,12 @@ class CoordinatorClient:
         versions: dict[str, str],
         allowed_modules: tuple[str, ...],
     ) -> str:
-        """This worker's id; the same instance has the same one."""
+        """This worker's id; the same instance has the same one.
+
+        From here on every call shows the instance's id, which is drawn at random and told to
+        nobody else.
+        """
+        self._secret = instance_id
         request = worker_pb2.RegisterRequest(
             instance_id=instance_id,
             name=name,

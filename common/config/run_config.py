@@ -117,6 +117,9 @@ class LearnersConfig(Section):
     that are in. 0 waits for all; else it should outlast a lease."""
     max_attempts: int = Field(default=3, ge=1)
     """How often a learner is tried before it counts as failed."""
+    redundancy: int = Field(default=1, ge=1, le=2)
+    """How many workers have to hand in the same learner, to the bit, before it counts. 2 finds one
+    that lies, at twice the training; they need certificates or tokens of their own."""
     precision: Precision = Precision.AUTO
     """What a learner computes in. `auto` is bfloat16 on CUDA devices that have it, and float32 on
     all others."""

@@ -30,6 +30,9 @@ class EventKind(StrEnum):
     LEARNER_FAILED = "learner_failed"
     # A learner's result was in, and the disk has changed or lost it: it is trained again.
     LEARNER_DAMAGED = "learner_damaged"
+    # Workers handed in different learners where they have to be the same; detail: settled where
+    # two others agree.
+    LEARNER_DISPUTED = "learner_disputed"
     # A worker gave its learner back undone.
     LEARNER_RETURNED = "learner_returned"
     # Nobody waits any more for what was to be computed; detail: whether it had begun.

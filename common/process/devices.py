@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
 from lipt.common.errors import ConfigError
 
 _PACKAGES = ("lipt", "torch", "torchvision")
+# As the contract takes of a device and a version.
+_MAX_NAME_CHARACTERS = 80
 
 
 def resolve_device(spec: str) -> torch.device:
@@ -56,6 +60,15 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return device.type
+
+
+def processor_name() -> str:
+    """What this machine's processor is called, which the sums of a CPU's kernels depend on."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()[:_MAX_NAME_CHARACTERS]
+    return (platform.processor() or platform.machine())[:_MAX_NAME_CHARACTERS]
 
 
 def versions() -> dict[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 # Peers whose majors differ refuse each other; a higher minor only adds.
 # 1: snapshots of learners in CommitResult.
 # 2: subsets as differences to the previous one.
-# 3: callers have roles, by tokens or certificates, AccessService; learners given back because
-#    they are over a worker's limits.
+# 3: callers have roles, by tokens or certificates, AccessService; a worker proves with every call
+#    that it is itself; learners given back because they are over a worker's limits.
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 3
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.quarantine import NOTHING_HELD_BACK, HeldBack
+from lipt.coordinator.dispatch.redundancy import may_train, why_all_trained, why_unconfirmed
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.state.records import RunRecord
 
@@ -43,11 +44,14 @@ def why_idle(worker: WorkerRecord, runs: Iterable[RunRecord]) -> str:
     Returns:
         Empty where it may train one of them, or none waits.
     """
-    waiting = [(run, worker.refusal(run)) for run in runs if waits(run)]
-    if not waiting or not all(refusal for _, refusal in waiting):
-        return ""
-    run, refusal = waiting[0]
-    return f"cannot train run {run.name}, for it does not {refusal}"
+    reasons = [_why_not(worker, run) for run in runs if waits(run)]
+    return reasons[0] if reasons and all(reasons) else ""
+
+
+def _why_not(worker: WorkerRecord, run: RunRecord) -> str:
+    if refusal := worker.refusal(run):
+        return f"cannot train run {run.name}, for it does not {refusal}"
+    return why_all_trained(worker, run)
 
 
 def why_waiting(
@@ -61,11 +65,13 @@ def why_waiting(
         busy: ids of those that train something now.
 
     Returns:
-        Empty where one of them may train its learners, where there are no workers at all, or
-        where no learner waits.
+        Empty where they can train its learners, where there are no workers at all, or where no
+        learner waits.
     """
-    if not alive or not waits(run) or any(worker.can_run(run) for worker in alive):
+    if not alive or not waits(run):
         return ""
+    if able := [worker for worker in alive if worker.can_run(run)]:
+        return why_unconfirmed(run, able)
     shown = sorted(alive, key=lambda worker: (worker.worker_id in busy, worker.name))
     first = shown[0]
     others = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
@@ -87,8 +93,9 @@ def choose_learner(
     """The learner that a free worker should train next.
 
     The oldest run first, in it the lowest index. A learner that already failed
-    on this worker is left to the others while any of them could take it. Those that
-    seem to end their workers come last.
+    on this worker is left to the others while any of them could take it; one that
+    its party has trained is theirs (`redundancy`). Those that seem to end their
+    workers come last.
 
     Args:
         worker: who asks.
@@ -104,6 +111,8 @@ def choose_learner(
         for learner in run.learners:
             key = AssignmentKey(run.run_id, learner.index)
             if learner.state is not LearnerState.QUEUED or key in reserved:
+                continue
+            if not may_train(worker, run, learner, alive=alive):
                 continue
             if worker.worker_id in learner.failed_on and any(
                 other.worker_id not in learner.failed_on and other.can_run(run) for other in alive

@@ -33,12 +33,12 @@ from lipt.coordinator.dispatch.quarantine import (
     quarantined,
 )
 from lipt.coordinator.dispatch.queue import WorkerQueue
+from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, handed_in
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import (
     LearnerResult,
     after_failure,
-    done,
     is_in,
     leased,
     requeued,
@@ -103,6 +103,11 @@ class Dispatcher:
         waiting = worker.worker_id in self._waiting.worker_ids()
         return 0.0 if waiting else self.workers.seconds_since_heard(worker)
 
+    def held_by(self, worker_id: str) -> tuple[RunRecord, LearnerRecord] | None:
+        """The learner that a worker has the lease of, with its run."""
+        key = self.leases.held_by(worker_id)
+        return None if key is None else self._learner(key)
+
     def why_idle(self, worker: WorkerRecord) -> str:
         """What keeps a worker from learners that wait; empty where it has one."""
         held = self.leases.held_by(worker.worker_id)
@@ -125,9 +130,9 @@ class Dispatcher:
         worker = self.workers.heard(worker_id)
         if worker_id in self._silent:
             await self._forgive(worker_id)
-        held = self.leases.held_by(worker_id)
+        held = self.held_by(worker_id)
         if held is not None:
-            return self._learner(held)
+            return held
         turn = self._waiting.join(worker_id)
         self._match()
         try:
@@ -171,22 +176,45 @@ class Dispatcher:
     async def commit(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
     ) -> None:
-        """Take a checked result; committing the same one again changes nothing.
+        """Take a checked result, or hold it back until another worker hands in the same.
+
+        Committing the same one again changes nothing.
 
         Raises:
             StaleLeaseError: the lease is over, or the run has closed.
         """
+        judged = Judgement(Verdict.TAKE)
 
         def change(run: RunRecord) -> RunRecord:
+            nonlocal judged
             learner = run.learners[key.learner]
             if is_in(learner, result.blob, worker_id, epoch):
                 return run
             self.leases.require(key, worker_id, epoch)
-            return run.with_learner(done(learner, result))
+            learners = run.config.learners
+            learner, judged = handed_in(
+                learner,
+                result,
+                redundancy=learners.redundancy,
+                max_attempts=learners.max_attempts,
+            )
+            return run.with_learner(learner)
 
         await self._store.update(key.run_id, change)
-        self.leases.end(key)
-        logger.info("learner %s of worker %s is in", key, self.workers.name(worker_id))
+        # Where the same call came twice, the learner may be another worker's by now.
+        if self.leases.has(key, epoch):
+            self.leases.end(key)
+        name = self.workers.name(worker_id)
+        if judged.suspects:
+            self._record(
+                EventKind.LEARNER_DISPUTED,
+                key,
+                worker_id,
+                judged.reason,
+                detail="settled" if judged.verdict is Verdict.TAKE else "",
+            )
+        what = "is in" if judged.verdict is Verdict.TAKE else "is held back"
+        logger.info("learner %s of worker %s %s", key, name, what)
 
     def check_commit(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
@@ -317,7 +345,12 @@ class Dispatcher:
                 return run
             started = run.training_started_at or self._wall_clock()
             granted = leased(
-                learner, worker_id=worker.worker_id, worker_name=worker.name, device=worker.device
+                learner,
+                worker_id=worker.worker_id,
+                worker_name=worker.name,
+                device=worker.device,
+                party=worker.party,
+                kind=worker.kind,
             )
             return run.changed(training_started_at=started).with_learner(granted)
 
@@ -326,7 +359,8 @@ class Dispatcher:
         if learner.state is not LearnerState.LEASED or learner.worker_id != worker.worker_id:
             return None
         self.leases.grant(key, learner.worker_id, learner.epoch)
-        if learner.epoch > 1:
+        # A copy for another to confirm is no sign of trouble.
+        if learner.epoch > 1 and not learner.copies:
             self._record(EventKind.LEARNER_REASSIGNED, key, learner.worker_id, learner.message)
         return run, learner
 

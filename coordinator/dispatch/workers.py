@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from lipt.common.errors import InvalidRequestError, UnknownWorkerError
+from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
 from lipt.common.imports.factory import is_factory_spec
+from lipt.coordinator.access.identity import (
+    NOTHING_SHOWN,
+    UNBOUND,
+    Binding,
+    Shown,
+    party_of,
+    worker_id_of,
+)
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
@@ -36,6 +43,22 @@ class WorkerRecord:
     idle_reason: str = ""
     # Runs whose learners are too much for it.
     declined: frozenset[str] = frozenset()
+    # What its calls have to show.
+    binding: Binding = UNBOUND
+
+    @property
+    def party(self) -> str:
+        """Who answers for it."""
+        return party_of(self.binding.caller, self.worker_id)
+
+    @property
+    def kind(self) -> str:
+        """What its learners depend on besides their tasks: device, processor, PyTorch."""
+        parts = (self.device, self.versions.get("cpu", ""), self.versions.get("torch", ""))
+        device, processor, torch = parts
+        return (
+            f"{device}{f' ({processor})' if processor else ''}{f', torch {torch}' if torch else ''}"
+        )
 
     def can_run(self, run: RunRecord) -> bool:
         """Whether it may build the run's model, and has not found its learners too much."""
@@ -72,16 +95,28 @@ class WorkerRegistry:
         device: str,
         versions: Mapping[str, str],
         allowed_modules: tuple[str, ...],
+        shown: Shown = NOTHING_SHOWN,
     ) -> WorkerRecord:
         """Make a worker known; the same instance is the same worker, also after a restart.
 
+        Args:
+            instance_id: drawn by the worker's process, and known to it alone.
+            name: how it is shown.
+            device: what it trains on.
+            versions: of the libraries that it runs.
+            allowed_modules: from which it imports model factories.
+            shown: what its calls are bound to from now on.
+
         Raises:
             InvalidRequestError: the instance has no id.
+            ForeignWorkerError: the id is that of a worker that showed something else.
         """
         if not instance_id:
             raise InvalidRequestError("instance_id is empty. Draw one per worker process.")
-        worker_id = f"w-{hashlib.sha256(instance_id.encode()).hexdigest()[:16]}"
-        if worker_id not in self._workers:
+        worker_id = worker_id_of(instance_id)
+        if worker_id in self._workers:
+            self.require(worker_id, shown)
+        else:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
         worker = WorkerRecord(
             worker_id,
@@ -90,10 +125,52 @@ class WorkerRegistry:
             dict(sorted(versions.items())),
             allowed_modules,
             self._clock(),
+            binding=Binding.of(shown),
         )
         self._forget()
         self._workers[worker_id] = worker
         return worker
+
+    def require(self, worker_id: str, shown: Shown) -> None:
+        """Refuse a call under a worker's id that is not of that worker.
+
+        One that has not registered with this process, as after a restart, proves itself by its
+        secret alone.
+
+        Raises:
+            ForeignWorkerError: it is somebody else's.
+            UnknownWorkerError: it has not registered, and proves nothing.
+        """
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            if not shown.proves(worker_id):
+                raise _unknown(worker_id)
+        elif objection := worker.binding.objection(shown):
+            raise ForeignWorkerError(
+                f"the call under worker id {worker_id} {objection}. Only that worker may use it: "
+                "register, and use the id and the secret of your own."
+            )
+
+    def behind(self, shown: Shown) -> tuple[str, ...] | None:
+        """The workers that a call may be of, by what it shows; None where it is no worker's.
+
+        An older worker shows no secret: where its caller may do nothing but work, it is any of
+        those that registered with the same key.
+
+        Raises:
+            ForeignWorkerError: it shows a worker's secret, and not its certificate.
+        """
+        if shown.secret:
+            worker_id = worker_id_of(shown.secret)
+            self.require(worker_id, shown)
+            return (worker_id,)
+        if not shown.caller.only_works:
+            return None
+        return tuple(
+            worker.worker_id
+            for worker in self._workers.values()
+            if not worker.binding.objection(shown)
+        )
 
     def heard(self, worker_id: str) -> WorkerRecord:
         """The worker, noted as heard from now.
@@ -103,9 +180,7 @@ class WorkerRegistry:
         """
         worker = self._workers.get(worker_id)
         if worker is None:
-            raise UnknownWorkerError(
-                f"worker {worker_id!r} is not registered with this coordinator. Register again."
-            )
+            raise _unknown(worker_id)
         worker = replace(worker, heard_at=self._clock())
         self._workers[worker_id] = worker
         return worker
@@ -168,3 +243,9 @@ class WorkerRegistry:
             }
         while len(self._workers) >= _MAX_WORKERS:
             del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
+
+
+def _unknown(worker_id: str) -> UnknownWorkerError:
+    return UnknownWorkerError(
+        f"worker {worker_id!r} is not registered with this coordinator. Register again."
+    )

@@ -25,6 +25,8 @@ from lipt.common.errors import (
     WrongOffsetError,
 )
 from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
+from lipt.coordinator.rpc.proving import shown_by
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -36,9 +38,22 @@ IDLE_SECONDS = 20.0
 class BlobService(blob_pb2_grpc.BlobServiceServicer):
     """Serves one store; errors are raised, the server's interceptor makes statuses of them."""
 
-    def __init__(self, store: BlobStore, *, idle_seconds: float = IDLE_SECONDS) -> None:
-        """Serve `store`; an upload without a message for `idle_seconds` is ended."""
+    def __init__(
+        self,
+        store: BlobStore,
+        *,
+        of_workers: WorkerBlobs | None = None,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        """Serve `store`.
+
+        Args:
+            store: the blobs.
+            of_workers: says which of them a worker may name; None where there are no workers.
+            idle_seconds: an upload without a message for so long is ended.
+        """
         self._store = store
+        self._of_workers = of_workers
         self._idle_seconds = idle_seconds
 
     async def ReadBlob(
@@ -46,6 +61,8 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     ) -> AsyncIterator[blob_pb2.ReadBlobResponse]:
         """Stream a blob from an offset to its end."""
         name = blob_from_proto(request.blob)
+        if self._of_workers:
+            self._of_workers.require_readable(name, shown_by(context))
         path = await asyncio.to_thread(self._store.path, name)
         offset = request.offset_bytes
         if not 0 <= offset <= name.size_bytes:
@@ -77,6 +94,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
                 "the first message of an upload names no blob. Set `blob` in it, and a chunk."
             )
         name = blob_from_proto(first.blob)
+        self._require_sendable(name, context)
         if not await asyncio.to_thread(self._store.has, name):
             upload = await self._open(name, first.chunk.offset_bytes)
             try:
@@ -91,9 +109,14 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     ) -> blob_pb2.GetUploadStatusResponse:
         """Say how much of an upload is kept."""
         name = blob_from_proto(request.blob)
+        self._require_sendable(name, context)
         offset = await asyncio.to_thread(self._store.committed_offset, name)
         complete = await asyncio.to_thread(self._store.has, name)
         return blob_pb2.GetUploadStatusResponse(committed_offset_bytes=offset, complete=complete)
+
+    def _require_sendable(self, name: BlobName, context: Context) -> None:
+        if self._of_workers:
+            self._of_workers.require_sendable(name, shown_by(context))
 
     async def _open(self, name: BlobName, offset_bytes: int) -> Upload:
         opening = asyncio.ensure_future(

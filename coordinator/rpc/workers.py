@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -16,10 +17,12 @@ from lipt.common.errors import (
 )
 from lipt.common.rpc.messages import enum_value
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.coordinator.access.identity import require_unguessable
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.rpc.messages import protocol_version
+from lipt.coordinator.rpc.proving import shown_by
 from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -31,6 +34,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_WAIT_SECONDS = 60.0
 _HEARTBEATS_PER_LEASE = 3
+# From here on a worker shows its instance id with every call.
+_MINOR_OF_SECRETS = 3
 
 
 class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
@@ -51,12 +56,17 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 f"this coordinator {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}. "
                 "Install the same lipt on both."
             )
+        shown = shown_by(context)
+        if request.protocol.minor >= _MINOR_OF_SECRETS:
+            require_unguessable(request.instance_id)
+            shown = replace(shown, secret=request.instance_id)
         worker = self._dispatcher.workers.register(
             request.instance_id,
             name=request.name,
             device=request.device,
             versions=request.versions,
             allowed_modules=tuple(request.allowed_modules),
+            shown=shown,
         )
         return pb.RegisterResponse(worker_id=worker.worker_id, protocol=protocol_version())
 
@@ -64,6 +74,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.AcquireAssignmentRequest, context: Context
     ) -> pb.AcquireAssignmentResponse:
         """Wait for a learner to train."""
+        self._require_worker(request.worker_id, context)
         wait_seconds = request.wait_seconds
         if not 0.0 <= wait_seconds <= _MAX_WAIT_SECONDS:  # also refuses NaN
             raise InvalidRequestError(
@@ -81,6 +92,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.HeartbeatRequest, context: Context
     ) -> pb.HeartbeatResponse:
         """Keep a lease."""
+        self._require_worker(request.worker_id, context)
         progress = request.progress
         stop = self._dispatcher.heartbeat(
             request.worker_id,
@@ -98,6 +110,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.CommitResultRequest, context: Context
     ) -> pb.CommitResultResponse:
         """Check and take a learner."""
+        self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
         report = request.report
         result = LearnerResult(
@@ -114,6 +127,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.ReleaseAssignmentRequest, context: Context
     ) -> pb.ReleaseAssignmentResponse:
         """Take a learner back undone."""
+        self._require_worker(request.worker_id, context)
         held = (request.worker_id, AssignmentKey.parse(request.assignment_id), request.epoch)
         if request.over_limits:
             await self._dispatcher.decline(*held, request.error[:1000])
@@ -122,6 +136,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         else:
             await self._dispatcher.release(*held)
         return pb.ReleaseAssignmentResponse()
+
+    def _require_worker(self, worker_id: str, context: Context) -> None:
+        self._dispatcher.workers.require(worker_id, shown_by(context))
 
     def _assignment(self, run: RunRecord, learner: LearnerRecord) -> pb.Assignment:
         lease_seconds = self._dispatcher.leases.duration_seconds

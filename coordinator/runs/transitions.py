@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.states import LearnerState
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
+from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
 
 # What is kept of the attempts that failed: a run may allow any number of them.
 _MAX_REFUSALS = 5
@@ -115,7 +115,13 @@ def _whereabouts(learner: LearnerRecord) -> str:
 
 
 def leased(
-    learner: LearnerRecord, *, worker_id: str, worker_name: str, device: str
+    learner: LearnerRecord,
+    *,
+    worker_id: str,
+    worker_name: str,
+    device: str,
+    party: str = "",
+    kind: str = "",
 ) -> LearnerRecord:
     """The learner out at a worker, under a new epoch."""
     return learner.changed(
@@ -124,6 +130,8 @@ def leased(
         worker_id=worker_id,
         worker_name=worker_name,
         device=device,
+        party=party,
+        kind=kind,
     )
 
 
@@ -143,6 +151,26 @@ def after_failure(
         refusals=(*learner.refusals, message)[-_MAX_REFUSALS:],
         silent_ends=(),
     )
+
+
+def held_back(learner: LearnerRecord, copy: CopyRecord, reason: str) -> LearnerRecord:
+    """The learner queued again, for another worker to hand in the same."""
+    return learner.changed(
+        state=LearnerState.QUEUED, copies=(*learner.copies, copy), message=reason
+    )
+
+
+def counted_against(
+    learner: LearnerRecord, reason: str, *, max_attempts: int | None = None
+) -> LearnerRecord:
+    """The learner with a reason that stays on its record, and counts where attempts are counted."""
+    text = reason[:_MAX_REASON_CHARACTERS]
+    noted = learner.changed(refusals=(*learner.refusals, text)[-_MAX_REFUSALS:])
+    if max_attempts is None:
+        return noted
+    failures = learner.failures + 1
+    state = LearnerState.FAILED if failures >= max_attempts else learner.state
+    return noted.changed(failures=failures, state=state, message=text)
 
 
 def requeued(
@@ -196,12 +224,11 @@ def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
 
 
 def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:
-    """Whether the learner is done with this very result of this lease."""
-    return learner.state is LearnerState.DONE and (
-        learner.worker_id,
-        learner.epoch,
-        learner.result,
-    ) == (worker_id, epoch, result)
+    """Whether this very result of this lease was taken, or is held back."""
+    handed_in = [(copy.worker_id, copy.epoch, copy.result) for copy in learner.copies]
+    if learner.state is LearnerState.DONE and learner.result is not None:
+        handed_in.append((learner.worker_id, learner.epoch, learner.result))
+    return (worker_id, epoch, result) in handed_in
 
 
 def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
@@ -219,5 +246,5 @@ def without_results(run: RunRecord, indices: tuple[int, ...]) -> RunRecord:
     """The run with these learners queued again: their results are not there any more."""
     for index in indices:
         learner = requeued(run.learners[index], DAMAGED)
-        run = run.with_learner(learner.changed(result=None, snapshots=()))
+        run = run.with_learner(learner.changed(result=None, snapshots=(), copies=()))
     return run

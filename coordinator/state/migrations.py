@@ -60,6 +60,11 @@ MIGRATIONS: tuple[str, ...] = (
         body     TEXT NOT NULL
     ) STRICT;
     """,
+    # From here on learners have `party`, `kind` and `copies`, which an older version would not
+    # read: it would take a learner that is held back for one that nobody has trained.
+    """
+    SELECT 1;
+    """,
 )
 
 

@@ -24,9 +24,10 @@ class Need:
 def needed_blobs(contents: Contents) -> tuple[Need, ...]:
     """What has to be kept for these records, with what it is kept for.
 
-    A run needs its weights for ever, its shards while learners are to be trained on
-    them, and its learners' results and snapshots unless it failed or was cancelled:
-    strategies that watch training read them. A subset needs its examples, a diagnosis its file.
+    A run needs its weights for ever, its shards and what waits for a second worker while
+    learners are to be trained on them, and its learners' results and snapshots unless it
+    failed or was cancelled: strategies that watch training read them. A subset needs its
+    examples, a diagnosis its file.
     """
     return (
         *(need for run in contents.runs for need in _of_run(run)),
@@ -60,6 +61,9 @@ def _of_run(run: RunRecord) -> Iterator[Need]:
         whose = f"of learner {learner.index} of run {run.name}"
         if learner.state.open and not run.state.ended:
             yield Need(learner.shard, f"the shard {whose}")
+            for copy in learner.copies:
+                for blob in copy.files:
+                    yield Need(blob, f"what {copy.worker_name} handed in {whose}")
         if learner.result is not None and run.state not in _GIVEN_UP:
             yield Need(learner.result, f"the result {whose}")
             for number, snapshot in enumerate(learner.snapshots):

@@ -80,6 +80,25 @@ class SilentEnd(_Record):
     at: float
 
 
+class CopyRecord(_Record):
+    """A learner as one worker handed it in, held back until another worker hands in the same."""
+
+    epoch: int
+    worker_id: str
+    worker_name: str
+    # Who answers for the worker.
+    party: str
+    # Of the device that it was trained on.
+    kind: str
+    result: Blob
+    snapshots: tuple[Blob, ...] = ()
+
+    @property
+    def files(self) -> tuple[BlobName, ...]:
+        """All that was handed in."""
+        return (*self.snapshots, self.result)
+
+
 class LearnerRecord(_Record):
     """One learner: its draw, its attempts, its result."""
 
@@ -93,6 +112,11 @@ class LearnerRecord(_Record):
     worker_id: str = ""
     worker_name: str = ""
     device: str = ""
+    # Who answers for that worker, and the kind of its device: the same bits come of one kind.
+    party: str = ""
+    kind: str = ""
+    # Where several workers train it: what each has handed in, oldest first.
+    copies: tuple[CopyRecord, ...] = ()
     # Workers on which it failed: others are asked first.
     failed_on: tuple[str, ...] = ()
     result: Blob | None = None

@@ -282,8 +282,10 @@ def _key(run: RunRecord, job: SelectSubset) -> str:
     # Everything that the result depends on, and nothing else. What a job does without
     # is left out, so that an older version's subsets keep their keys.
     given = {name: value for name, value in asdict(job).items() if value is not None}
-    # So is the number of snapshots: what it led to stands in the job's trajectories.
-    config = run.config.model_dump(mode="json", exclude={"learners": {"num_snapshots"}})
+    # So is the number of snapshots: what it led to stands in the job's trajectories. How many
+    # workers had to agree on a learner changes nothing in it.
+    without = {"learners": {"num_snapshots", "redundancy"}}
+    config = run.config.model_dump(mode="json", exclude=without)
     asked = given | {"config": config, "run": run.run_id}
     if revision := find_strategy(job.strategy).revision:
         asked["revision"] = revision

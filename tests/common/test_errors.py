@@ -27,6 +27,7 @@ BlobTooLargeError         RequestError      BLOB_TOO_LARGE         RESOURCE_EXHA
 FactoryNotAllowedError    RequestError      FACTORY_NOT_ALLOWED    PERMISSION_DENIED    never
 UnauthenticatedError      RequestError      UNAUTHENTICATED        UNAUTHENTICATED      never
 PermissionDeniedError     RequestError      PERMISSION_DENIED      PERMISSION_DENIED    never
+ForeignWorkerError        RequestError      NOT_THIS_WORKER        PERMISSION_DENIED    never
 MissingExtraError         RequestError      MISSING_EXTRA          FAILED_PRECONDITION  never
 IncompatibleProtocolError RequestError      INCOMPATIBLE_PROTOCOL  FAILED_PRECONDITION  never
 DataError                 InputError        BAD_DATA               FAILED_PRECONDITION  never
@@ -42,6 +43,7 @@ RunNotReadyError          LifecycleError    RUN_NOT_READY          FAILED_PRECON
 RunFailedError            LifecycleError    RUN_FAILED             FAILED_PRECONDITION  never
 UnknownWorkerError        LifecycleError    UNKNOWN_WORKER         NOT_FOUND            never
 StaleLeaseError           LifecycleError    STALE_LEASE            FAILED_PRECONDITION  never
+ForeignBlobError          LifecycleError    NOT_ITS_BLOB           PERMISSION_DENIED    never
 LearnerStoppedError       LifecycleError    LEARNER_STOPPED        CANCELLED            never
 UnknownBlobError          LifecycleError    UNKNOWN_BLOB           NOT_FOUND            never
 UnknownTokenError         LifecycleError    UNKNOWN_TOKEN          NOT_FOUND            never

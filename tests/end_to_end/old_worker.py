@@ -1,7 +1,7 @@
 """`lipt-worker` as it was at contract 1.0: run as `python old_worker.py ARGUMENTS`.
 
 It says so when it registers, takes from an assignment only what 1.0 had, and sends
-nothing that 1.0 had not: a commit's snapshots came with 1.1.
+nothing that 1.0 had not: a commit's snapshots came with 1.1, a worker's secret with 1.3.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def main() -> None:
         return call(method, request, timeout_seconds)
 
     module.task_from_proto, module._call = parse_1_0, call_1_0
+    module.showing = lambda channel, secret: channel
     cli.main()
 
 

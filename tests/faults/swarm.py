@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
+from lipt.common.access.worker_secret import WORKER_SECRET
 from lipt.common.blobs.messages import blob_from_proto, blob_to_proto, fill_chunk
 from lipt.common.blobs.name import BlobName
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -60,9 +61,12 @@ class Swarm:
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             tasks = []
             for number in range(self._num_workers):
-                channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+                secret = f"{number:032x}"
+                channel = grpc.aio.insecure_channel(
+                    self._address, options=_OPTIONS, interceptors=_showing(secret)
+                )
                 await stack.enter_async_context(channel)
-                tasks.append(group.create_task(self._work(number, channel)))
+                tasks.append(group.create_task(self._work(number, secret, channel)))
             wanted = 0
             for num_learners in runs:
                 wanted += num_learners
@@ -73,11 +77,11 @@ class Swarm:
             for task in tasks:
                 task.cancel()
 
-    async def _work(self, number: int, channel: grpc.aio.Channel) -> None:
+    async def _work(self, number: int, secret: str, channel: grpc.aio.Channel) -> None:
         workers: Any = worker_pb2_grpc.WorkerServiceStub(channel)
         blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
         request = worker_pb2.RegisterRequest(
-            instance_id=f"worker {number}",
+            instance_id=secret,
             name=f"worker-{number}",
             protocol=worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
             device="cpu",
@@ -129,3 +133,31 @@ class Swarm:
         result = await call
         self.latencies[name].append(perf_counter() - started)
         return result
+
+
+def _showing(secret: str) -> list[Any]:
+    """What makes each call of a worker show its secret."""
+    return [_ShowingUnary(secret), _ShowingStream(secret)]
+
+
+class _Showing:
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def _with_secret(self, details: Any) -> Any:
+        metadata = grpc.aio.Metadata(*(details.metadata or ()), (WORKER_SECRET, self._secret))
+        return details._replace(metadata=metadata)
+
+
+class _ShowingUnary(_Showing, grpc.aio.UnaryUnaryClientInterceptor):
+    async def intercept_unary_unary(
+        self, continuation: Any, client_call_details: Any, request: Any
+    ) -> Any:
+        return await continuation(self._with_secret(client_call_details), request)
+
+
+class _ShowingStream(_Showing, grpc.aio.StreamUnaryClientInterceptor):
+    async def intercept_stream_unary(
+        self, continuation: Any, client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        return await continuation(self._with_secret(client_call_details), request_iterator)

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from lipt.common.access.worker_secret import WORKER_SECRET
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.errors import StaleLeaseError
 from lipt.common.rpc.channel import open_channel
@@ -117,7 +118,9 @@ def test_late_commit_of_a_zombie_is_refused_and_changes_nothing(cluster: Cluster
                 result=blob_to_proto(late),
             )
             with open_channel(cluster.address) as channel, pytest.raises(grpc.RpcError) as caught:
-                worker_pb2_grpc.WorkerServiceStub(channel).CommitResult(request, timeout=30)
+                worker_pb2_grpc.WorkerServiceStub(channel).CommitResult(
+                    request, timeout=30, metadata=((WORKER_SECRET, zombie.secret),)
+                )
             assert isinstance(caught.value, grpc.Call)
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             error = from_rpc_error(caught.value)

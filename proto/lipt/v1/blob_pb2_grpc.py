@@ -26,7 +26,10 @@ if _version_not_supported:
 
 
 class BlobServiceStub(object):
-    """Moves blobs between a peer and the coordinator's store.
+    """Moves blobs between a peer and the coordinator's store. A worker reads what its assignment
+    names, and sends its learner's files while it has the lease; trainers read and send any.
+
+    PERMISSION_DENIED / NOT_ITS_BLOB: a worker named another blob.
     """
 
     def __init__(self, channel):
@@ -53,7 +56,10 @@ class BlobServiceStub(object):
 
 
 class BlobServiceServicer(object):
-    """Moves blobs between a peer and the coordinator's store.
+    """Moves blobs between a peer and the coordinator's store. A worker reads what its assignment
+    names, and sends its learner's files while it has the lease; trainers read and send any.
+
+    PERMISSION_DENIED / NOT_ITS_BLOB: a worker named another blob.
     """
 
     def ReadBlob(self, request, context):
@@ -111,7 +117,10 @@ def add_BlobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BlobService(object):
-    """Moves blobs between a peer and the coordinator's store.
+    """Moves blobs between a peer and the coordinator's store. A worker reads what its assignment
+    names, and sends its learner's files while it has the lease; trainers read and send any.
+
+    PERMISSION_DENIED / NOT_ITS_BLOB: a worker named another blob.
     """
 
     @staticmethod

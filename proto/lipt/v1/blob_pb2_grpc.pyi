@@ -30,7 +30,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class BlobServiceStub:
-    """Moves blobs between a peer and the coordinator's store."""
+    """Moves blobs between a peer and the coordinator's store. A worker reads what its assignment
+    names, and sends its learner's files while it has the lease; trainers read and send any.
+
+    PERMISSION_DENIED / NOT_ITS_BLOB: a worker named another blob.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -54,7 +58,11 @@ class BlobServiceStub:
 
 @_typing.type_check_only
 class BlobServiceAsyncStub(BlobServiceStub):
-    """Moves blobs between a peer and the coordinator's store."""
+    """Moves blobs between a peer and the coordinator's store. A worker reads what its assignment
+    names, and sends its learner's files while it has the lease; trainers read and send any.
+
+    PERMISSION_DENIED / NOT_ITS_BLOB: a worker named another blob.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReadBlob: _aio.UnaryStreamMultiCallable[_blob_pb2.ReadBlobRequest, _blob_pb2.ReadBlobResponse]  # type: ignore[assignment]
@@ -74,7 +82,11 @@ class BlobServiceAsyncStub(BlobServiceStub):
     """Says how much of an upload the coordinator already keeps."""
 
 class BlobServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Moves blobs between a peer and the coordinator's store."""
+    """Moves blobs between a peer and the coordinator's store. A worker reads what its assignment
+    names, and sends its learner's files while it has the lease; trainers read and send any.
+
+    PERMISSION_DENIED / NOT_ITS_BLOB: a worker named another blob.
+    """
 
     @_abc_1.abstractmethod
     def ReadBlob(

@@ -106,7 +106,7 @@ class InitializationConfig(_message.Message):
     def __init__(self, epochs: _Optional[float] = ..., steps: _Optional[int] = ..., weights_sha256: _Optional[str] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ...) -> None: ...
 
 class LearnersConfig(_message.Message):
-    __slots__ = ("num_learners", "num_minibatches", "num_steps", "batch_size", "learning_rate", "momentum", "weight_decay", "min_learners", "deadline_seconds", "max_attempts", "precision", "cpu_threads", "encoding", "num_snapshots")
+    __slots__ = ("num_learners", "num_minibatches", "num_steps", "batch_size", "learning_rate", "momentum", "weight_decay", "min_learners", "deadline_seconds", "max_attempts", "precision", "cpu_threads", "encoding", "num_snapshots", "redundancy")
     NUM_LEARNERS_FIELD_NUMBER: _ClassVar[int]
     NUM_MINIBATCHES_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,7 @@ class LearnersConfig(_message.Message):
     CPU_THREADS_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     NUM_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    REDUNDANCY_FIELD_NUMBER: _ClassVar[int]
     num_learners: int
     num_minibatches: int
     num_steps: int
@@ -135,7 +136,8 @@ class LearnersConfig(_message.Message):
     cpu_threads: int
     encoding: WeightEncoding
     num_snapshots: int
-    def __init__(self, num_learners: _Optional[int] = ..., num_minibatches: _Optional[int] = ..., num_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., min_learners: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., max_attempts: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., cpu_threads: _Optional[int] = ..., encoding: _Optional[_Union[WeightEncoding, str]] = ..., num_snapshots: _Optional[int] = ...) -> None: ...
+    redundancy: int
+    def __init__(self, num_learners: _Optional[int] = ..., num_minibatches: _Optional[int] = ..., num_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., min_learners: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., max_attempts: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., cpu_threads: _Optional[int] = ..., encoding: _Optional[_Union[WeightEncoding, str]] = ..., num_snapshots: _Optional[int] = ..., redundancy: _Optional[int] = ...) -> None: ...
 
 class AugmentationConfig(_message.Message):
     __slots__ = ("method", "num_ops", "magnitude")

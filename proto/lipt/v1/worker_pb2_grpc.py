@@ -65,7 +65,8 @@ class WorkerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Register(self, request, context):
-        """Makes a worker known. Repeating it with the same `instance_id` renews it.
+        """Makes a worker known. Repeating it with the same `instance_id` renews it, for the same
+        worker only.
 
         FAILED_PRECONDITION / INCOMPATIBLE_PROTOCOL: update the older side.
         """

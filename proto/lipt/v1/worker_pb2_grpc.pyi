@@ -3,6 +3,13 @@
 isort:skip_file
 The worker's side. A worker opens every call; it needs no port of its own.
 Requests may be repeated: the same request has the same answer.
+
+From protocol 1.3 on a worker shows its `instance_id` with every call but Register, those of
+BlobService too, as metadata `lipt-worker-secret`; and where it showed a certificate when it
+registered, it shows that one again, or a renewed one of the same name. An older worker is
+bound to its certificate, its token or its address.
+
+PERMISSION_DENIED / NOT_THIS_WORKER: the call is not of the worker whose id it names.
 """
 
 from collections import abc as _abc
@@ -34,7 +41,8 @@ class WorkerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerServiceAsyncStub: ...
     Register: _grpc.UnaryUnaryMultiCallable[_worker_pb2.RegisterRequest, _worker_pb2.RegisterResponse]
-    """Makes a worker known. Repeating it with the same `instance_id` renews it.
+    """Makes a worker known. Repeating it with the same `instance_id` renews it, for the same
+    worker only.
 
     FAILED_PRECONDITION / INCOMPATIBLE_PROTOCOL: update the older side.
     """
@@ -62,7 +70,8 @@ class WorkerServiceStub:
 class WorkerServiceAsyncStub(WorkerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Register: _aio.UnaryUnaryMultiCallable[_worker_pb2.RegisterRequest, _worker_pb2.RegisterResponse]  # type: ignore[assignment]
-    """Makes a worker known. Repeating it with the same `instance_id` renews it.
+    """Makes a worker known. Repeating it with the same `instance_id` renews it, for the same
+    worker only.
 
     FAILED_PRECONDITION / INCOMPATIBLE_PROTOCOL: update the older side.
     """
@@ -93,7 +102,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_pb2.RegisterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.RegisterResponse, _abc.Awaitable[_worker_pb2.RegisterResponse]]:
-        """Makes a worker known. Repeating it with the same `instance_id` renews it.
+        """Makes a worker known. Repeating it with the same `instance_id` renews it, for the same
+        worker only.
 
         FAILED_PRECONDITION / INCOMPATIBLE_PROTOCOL: update the older side.
         """

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lipt.common.errors import ConfigError
-from lipt.common.process.devices import device_name, resolve_device, versions
+from lipt.common.process.devices import device_name, processor_name, resolve_device, versions
 
 
 @pytest.fixture
@@ -79,3 +79,8 @@ def test_versions_name_what_a_result_depends_on() -> None:
     assert set(found) == {"python", "lipt", "torch", "torchvision"}
     assert found["python"] == platform.python_version()
     assert torch.__version__.startswith(found["torch"])
+
+
+def test_the_processor_has_a_name_that_fits_the_contract() -> None:
+    assert 0 < len(processor_name()) <= 80
+    assert processor_name() == processor_name().strip()

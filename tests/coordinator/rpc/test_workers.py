@@ -15,10 +15,18 @@ from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
-from lipt.common.errors import LearnerRejectedError, UnknownBlobError
+from lipt.common.errors import (
+    ForeignWorkerError,
+    InvalidRequestError,
+    LearnerRejectedError,
+    StaleLeaseError,
+    UnknownBlobError,
+    UnknownWorkerError,
+)
 from lipt.common.states import LearnerState
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
+from lipt.coordinator.access.identity import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.rpc.workers import WorkerService
@@ -28,7 +36,23 @@ from lipt.coordinator.state.records import CommittedLearner, LearnerRecord, RunR
 from lipt.v1 import worker_pb2 as pb
 
 MakeRun = Callable[..., RunRecord]
-CONTEXT = cast("Any", None)
+
+
+class Context:
+    """Of calls that show what they are given to show."""
+
+    def __init__(self, **metadata: str) -> None:
+        self._metadata = tuple((key.replace("_", "-"), text) for key, text in metadata.items())
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._metadata
+
+
+def context(**metadata: str) -> Any:
+    return cast("Any", Context(**metadata))
+
+
+CONTEXT = context()
 THETA = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}
 
 
@@ -203,3 +227,40 @@ async def test_worker_that_finds_a_learner_too_much_is_believed(bench: Bench) ->
     assert bench.learner.state is LearnerState.QUEUED
     assert bench.learner.failures == 0
     assert bench.learner.message == "worker one gave it back: over --max-memory"
+
+
+SECRET = "s" * 32
+
+
+async def test_worker_with_a_secret_is_known_by_it_also_where_it_has_not_registered(
+    bench: Bench,
+) -> None:
+    service = bench.service
+    register = pb.RegisterRequest(instance_id=SECRET, protocol=pb.ProtocolVersion(major=1, minor=3))
+    worker_id = (await service.Register(register, CONTEXT)).worker_id
+    asking = pb.AcquireAssignmentRequest(worker_id=worker_id)
+    shows_it = context(lipt_worker_secret=SECRET)
+    await service.AcquireAssignment(asking, shows_it)
+    for other in (CONTEXT, context(lipt_worker_secret=SECRET.upper())):
+        with pytest.raises(ForeignWorkerError, match=f"worker id {worker_id} does not show"):
+            await service.AcquireAssignment(asking, other)
+    # An older worker that somebody plays, and that knows what nobody tells it.
+    register.protocol.minor = 2
+    with pytest.raises(ForeignWorkerError):
+        await service.Register(register, CONTEXT)
+    # As after a restart: a heartbeat needs no Register first, and no stranger gets through.
+    stranger = "t" * 32
+    beat = pb.HeartbeatRequest(worker_id=worker_id_of(stranger), assignment_id="r/0", epoch=1)
+    with pytest.raises(StaleLeaseError):
+        await service.Heartbeat(beat, context(lipt_worker_secret=stranger))
+    with pytest.raises(UnknownWorkerError):
+        await service.Heartbeat(beat, shows_it)
+
+
+async def test_secret_that_could_be_guessed_is_refused_and_not_shown(bench: Bench) -> None:
+    register = pb.RegisterRequest(
+        instance_id="box-3", protocol=pb.ProtocolVersion(major=1, minor=3)
+    )
+    with pytest.raises(InvalidRequestError, match="instance_id has 5 characters") as caught:
+        await bench.service.Register(register, CONTEXT)
+    assert "box-3" not in str(caught.value)

@@ -108,7 +108,8 @@ def _worker_check(worker: WorkerView) -> Check:
             f"worker {worker.name}",
             None,
             f"{detail}; it {worker.idle_reason}",
-            "Start it with that flag where its machine may run that code.",
+            "Start it with that flag where its machine may run that code, or start the other "
+            "worker that is wanted.",
         )
     return Check(f"worker {worker.name}", True, detail)
 

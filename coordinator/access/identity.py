@@ -1,0 +1,106 @@
+"""Worker identity: whether a call under a worker's id comes from that worker.
+
+Worker ids are shown to everybody, and epochs can be counted. So a call has to show more:
+
+- A worker of protocol 1.3 or later shows its `instance_id`, which nobody else is ever told, as
+  metadata (`lipt-worker-secret`). Its id is a hash of that, so this needs no registration:
+  it holds for a lease that outlived the coordinator, too.
+- Whoever showed a certificate when it registered shows the same one, or, after a renewal, one
+  of the same name.
+- An older worker has no secret, and is bound to its caller's key alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+from lipt.common.access.worker_secret import MIN_SECRET_CHARACTERS
+from lipt.common.errors import InvalidRequestError
+from lipt.coordinator.access.caller import ANYBODY, Caller
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a call shows of who makes it: the caller, and a worker's secret, or an empty text."""
+
+    caller: Caller = ANYBODY
+    secret: str = field(default="", repr=False)
+
+    def proves(self, worker_id: str) -> bool:
+        """Whether the secret is that of the worker."""
+        return bool(self.secret) and hmac.compare_digest(worker_id_of(self.secret), worker_id)
+
+
+NOTHING_SHOWN = Shown()
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a worker showed when it registered, and has to show again; the secret is hashed."""
+
+    caller: Caller = ANYBODY
+    secret_digest: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, shown: Shown) -> Binding:
+        """The binding of a worker that registers with this."""
+        return cls(shown.caller, _digest(shown.secret) if shown.secret else "")
+
+    def objection(self, shown: Shown) -> str:
+        """Why a call is not of the worker that was bound so, as what it does; empty where it is."""
+        if self.secret_digest:
+            if not hmac.compare_digest(_digest(shown.secret), self.secret_digest):
+                return "does not show the secret of the worker that registered under it"
+        elif not _same_party(self.caller, shown.caller):
+            return f"is of {shown.caller.name}, and the worker registered as {self.caller.name}"
+        if self.caller.certificate and not _same_party(self.caller, shown.caller):
+            return f"does not show the certificate of {self.caller.name}, as the worker did"
+        return ""
+
+
+UNBOUND = Binding()
+
+
+def worker_id_of(instance_id: str) -> str:
+    """The id that everybody may know of a worker."""
+    return f"w-{_digest(instance_id)[:16]}"
+
+
+def party_of(caller: Caller, worker_id: str) -> str:
+    """Who answers for a worker: two workers of one party do not confirm each other.
+
+    Whoever was let in by a certificate or a token is one party, however many processes it runs;
+    of those that nobody was asked to show anything, each process is.
+    """
+    if caller.certificate:
+        return f"certificate {caller.name}"
+    return f"caller {caller.key}" if caller.only_works else f"worker {worker_id}"
+
+
+def require_unguessable(instance_id: str) -> None:
+    """Refuse an instance id that is no secret; it is not shown.
+
+    Raises:
+        InvalidRequestError: it is shorter than what a peer draws at random.
+    """
+    if len(instance_id) < MIN_SECRET_CHARACTERS:
+        raise InvalidRequestError(
+            f"instance_id has {len(instance_id)} characters. From protocol 1.3 on a worker proves "
+            f"itself by it: draw at least {MIN_SECRET_CHARACTERS} hexadecimal digits at random per "
+            "process."
+        )
+
+
+def _same_party(bound: Caller, now: Caller) -> bool:
+    if bound.certificate:
+        # Another one of the same name is the same party's, renewed.
+        return bool(now.certificate) and (
+            hmac.compare_digest(now.certificate, bound.certificate) or now.name == bound.name
+        )
+    return now.key == bound.key
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,200 @@
+"""Redundancy: whether a learner counts that several workers trained, and who trains it next.
+
+On one kind of device a learner comes out the same to the bit, whoever trains it. So where
+`learners.redundancy` is 2, what one worker hands in is held back until another has handed in the
+same files. The copies are trained one after the other, and are no different to their workers from
+any other learner: each has its own lease and epoch, and what was handed in before is not told.
+
+Two workers that disagree are both named, and a third trains the learner again. Whoever agrees with
+another wins, and who disagreed is named. On two kinds of devices two honest workers may differ:
+that is held against neither, but they do not confirm each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.dispatch.workers import WorkerRecord
+from lipt.coordinator.runs.transitions import LearnerResult, counted_against, done, held_back
+from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord
+
+
+class Verdict(Enum):
+    """What becomes of a learner that has just been handed in."""
+
+    TAKE = auto()
+    # Nobody has handed in the same yet, nor contradicted it.
+    HOLD = auto()
+    # Another worker on such a device handed in something else.
+    DISAGREE = auto()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict, why, and the workers that it speaks against (of two that disagree, both)."""
+
+    verdict: Verdict
+    reason: str = ""
+    suspects: tuple[str, ...] = ()
+
+
+def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int) -> Judgement:
+    """What to do with a learner of which `newest` has just come in.
+
+    Args:
+        earlier: what other workers handed in before, of which no two agree.
+        newest: has passed all checks of one learner alone.
+        redundancy: how many workers have to agree, 1 or 2.
+    """
+    if redundancy == 1:
+        return Judgement(Verdict.TAKE)
+    others = [copy for copy in earlier if copy.party != newest.party]
+    same = [copy for copy in others if copy.files == newest.files]
+    if same:
+        wrong = [copy for copy in others if copy.files != newest.files]
+        if not wrong:
+            return Judgement(Verdict.TAKE)
+        return Judgement(
+            Verdict.TAKE,
+            f"workers {same[0].worker_name} and {newest.worker_name} agree on it, and "
+            f"{_handed_in(wrong)}: look at {_names(wrong)}",
+            tuple(copy.worker_name for copy in wrong),
+        )
+    rivals = [copy for copy in others if copy.kind == newest.kind]
+    if not rivals:
+        return Judgement(
+            Verdict.HOLD,
+            f"worker {newest.worker_name} has handed it in; it waits for another worker to hand "
+            "in the same",
+        )
+    both = (*rivals, newest)
+    return Judgement(
+        Verdict.DISAGREE,
+        f"{_handed_in(both)}, on the same kind of device ({newest.kind}): none is taken until "
+        "another worker agrees with one of them",
+        tuple(copy.worker_name for copy in both),
+    )
+
+
+def handed_in(
+    learner: LearnerRecord, result: LearnerResult, *, redundancy: int, max_attempts: int
+) -> tuple[LearnerRecord, Judgement]:
+    """A learner after the worker that has it hands in a result, and what was made of that."""
+    copy = CopyRecord(
+        epoch=learner.epoch,
+        worker_id=learner.worker_id,
+        worker_name=learner.worker_name,
+        party=learner.party,
+        kind=learner.kind,
+        result=result.blob,
+        snapshots=result.snapshots,
+    )
+    judged = judge(learner.copies, copy, redundancy=redundancy)
+    if judged.verdict is Verdict.TAKE:
+        taken = done(learner, result)
+        return (counted_against(taken, judged.reason) if judged.reason else taken), judged
+    kept = held_back(learner, copy, judged.reason)
+    if judged.verdict is Verdict.DISAGREE:
+        # The first dispute is no attempt of the learner's: a third worker settles it.
+        counts = bool(judged.suspects[2:])
+        kept = counted_against(kept, judged.reason, max_attempts=max_attempts if counts else None)
+    return kept, judged
+
+
+def may_train(
+    worker: WorkerRecord,
+    run: RunRecord,
+    learner: LearnerRecord,
+    *,
+    alive: Collection[WorkerRecord],
+) -> bool:
+    """Whether a worker may train a learner, of which others may have handed in copies.
+
+    Never the same party twice; and a device of another kind only where none of those kinds is
+    there to confirm a copy, for it could only begin anew.
+
+    Args:
+        worker: who asks.
+        run: whose learner it is.
+        learner: waits for a worker.
+        alive: the workers that are there, with or without the one who asks.
+    """
+    if not learner.copies:
+        return True
+    if not _is_another(worker, learner):
+        return False
+    kinds = {copy.kind for copy in learner.copies}
+    return worker.kind in kinds or not any(
+        other.kind in kinds and _is_another(other, learner) and other.can_run(run)
+        for other in alive
+    )
+
+
+def why_all_trained(worker: WorkerRecord, run: RunRecord) -> str:
+    """What keeps a worker from all learners of a run that wait, as a clause about it; or empty."""
+    waiting = _waiting(run)
+    if not waiting or any(_is_another(worker, learner) for learner in waiting):
+        return ""
+    return (
+        f"has trained all that waits of run {run.name}, and learners.redundancy = "
+        f"{run.config.learners.redundancy} wants another worker to train it, too"
+    )
+
+
+def why_unconfirmed(run: RunRecord, able: Collection[WorkerRecord]) -> str:
+    """What a run's learners wait for that no two workers can give, as a clause about them.
+
+    Args:
+        run: any run.
+        able: the workers there that may build its model, one at least.
+
+    Returns:
+        Empty where two of them can confirm each learner that waits.
+    """
+    wanted = run.config.learners.redundancy
+    parties = {worker.party for worker in able}
+    lacking = [
+        learner
+        for learner in _waiting(run)
+        if (
+            not any(_is_another(worker, learner) for worker in able)
+            if learner.copies
+            else len(parties) < wanted
+        )
+    ]
+    if not lacking:
+        return ""
+    # Those who came first are the ones to be named.
+    names = sorted(worker.name for worker in able)
+    there = f"worker {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    kinds = sorted({copy.kind for learner in lacking for copy in learner.copies})
+    device = f", on such a device: {' or '.join(kinds)}" if kinds else ""
+    num_held = sum(bool(learner.copies) for learner in lacking)
+    held = f"; {num_held} of its learners held back for it" if num_held else ""
+    return (
+        f"{there} {'is' if len(names) == 1 else 'are'} not enough: learners.redundancy = {wanted} "
+        f"wants another, with a certificate or token of its own where workers have some"
+        f"{device}{held}"
+    )
+
+
+def _waiting(run: RunRecord) -> list[LearnerRecord]:
+    if run.state is not RunState.TRAINING:
+        return []
+    return [learner for learner in run.learners if learner.state is LearnerState.QUEUED]
+
+
+def _is_another(worker: WorkerRecord, learner: LearnerRecord) -> bool:
+    return all(worker.party != copy.party for copy in learner.copies)
+
+
+def _handed_in(copies: Sequence[CopyRecord]) -> str:
+    parts = [f"{copy.worker_name} handed in {copy.result.sha256[:12]}" for copy in copies]
+    return f"worker{'s' if len(parts) > 1 else ''} {', '.join(parts)}"
+
+
+def _names(copies: Sequence[CopyRecord]) -> str:
+    return ", ".join(f"{copy.worker_name} ({copy.kind})" for copy in copies)

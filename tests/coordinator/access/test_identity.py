@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lipt.common.access.roles import EVERY_ROLE, Role
+from lipt.common.errors import InvalidRequestError
+from lipt.coordinator.access.caller import ANYBODY, Caller
+from lipt.coordinator.access.identity import (
+    Binding,
+    Shown,
+    party_of,
+    require_unguessable,
+    worker_id_of,
+)
+
+SECRET = "5" * 32
+WORKER = frozenset({Role.WORKER})
+BOX = Caller("cert-1", "box", EVERY_ROLE, certificate="aa")
+RENEWED = Caller("cert-2", "box", EVERY_ROLE, certificate="bb")
+OTHER = Caller("cert-3", "other", EVERY_ROLE, certificate="cc")
+# A token that is called as the certificate is.
+NAMESAKE = Caller("token-1", "box", WORKER)
+
+
+def test_the_id_is_a_hash_of_the_secret_and_shows_nothing_of_it() -> None:
+    # printf '5%.0s' {1..32} | sha256sum
+    assert worker_id_of(SECRET) == "w-b235d9133396f6aa"
+    shown = Shown(ANYBODY, SECRET)
+    assert shown.proves(worker_id_of(SECRET))
+    assert not shown.proves(worker_id_of("other"))
+    assert not Shown().proves(worker_id_of(""))
+    assert SECRET not in repr(shown) + repr(Binding.of(shown))
+
+
+@pytest.mark.parametrize("now", [ANYBODY, BOX, OTHER, NAMESAKE])
+def test_a_worker_bound_by_its_secret_is_whoever_shows_it(now: Caller) -> None:
+    binding = Binding.of(Shown(ANYBODY, SECRET))
+    assert binding.objection(Shown(now, SECRET)) == ""
+    for secret in ("", SECRET[1:], SECRET.replace("5", "6")):
+        expected = "does not show the secret of the worker that registered under it"
+        assert binding.objection(Shown(now, secret)) == expected
+
+
+@pytest.mark.parametrize("secret", ["", SECRET])
+def test_a_certificate_has_to_be_shown_again_or_a_renewed_one_of_its_name(secret: str) -> None:
+    binding = Binding.of(Shown(BOX, secret))
+    for caller in (BOX, RENEWED):
+        assert binding.objection(Shown(caller, secret)) == ""
+    for caller in (OTHER, NAMESAKE, ANYBODY, replace(BOX, certificate="", name="x")):
+        assert binding.objection(Shown(caller, secret)) != ""
+    if secret:
+        words = "does not show the certificate of box, as the worker did"
+        assert binding.objection(Shown(OTHER, secret)) == words
+        assert binding.objection(Shown(BOX)) != ""
+
+
+def test_an_older_worker_is_bound_to_its_callers_key() -> None:
+    here, there = (Caller(key, key, EVERY_ROLE) for key in ("10.0.0.1", "10.0.0.2"))
+    binding = Binding.of(Shown(here))
+    assert binding.objection(Shown(here)) == ""
+    words = "is of 10.0.0.2, and the worker registered as 10.0.0.1"
+    assert binding.objection(Shown(there)) == words
+
+
+def test_whoever_was_let_in_is_one_party_and_of_others_each_process_is() -> None:
+    # A certificate by its name, for it may be renewed while a run lasts.
+    assert party_of(BOX, "w-1") == party_of(RENEWED, "w-2") != party_of(OTHER, "w-1")
+    assert party_of(NAMESAKE, "w-1") == party_of(NAMESAKE, "w-2") != party_of(BOX, "w-1")
+    assert party_of(ANYBODY, "w-1") != party_of(ANYBODY, "w-2")
+
+
+def test_a_secret_of_fewer_than_128_bits_is_refused() -> None:
+    require_unguessable("f" * 32)
+    with pytest.raises(InvalidRequestError, match=r"has 31 characters\..*draw at least 32"):
+        require_unguessable("f" * 31)
