@@ -29,6 +29,7 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.lock import StateLock
 from lipt.coordinator.state.records import DataRecord, RunRecord
+from lipt.coordinator.storage.storage import Storage, open_storage
 from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.service import Subsets
 from lipt.coordinator.subsets.weights import RunWeights
@@ -55,6 +56,7 @@ class App:
     subsets: Subsets
     diagnoses: Diagnoses
     weights: RunWeights
+    storage: Storage
 
 
 @asynccontextmanager
@@ -122,6 +124,18 @@ async def open_app(
             wall_clock=time,
         )
         await requests.check_model(settings.run)
+        storage = await open_storage(
+            settings.state_dir,
+            blobs,
+            store,
+            dispatcher,
+            settings.storage,
+            events,
+            wall_clock=time,
+            clock=monotonic,
+        )
+        collecting = asyncio.create_task(storage.collector.run(), name="collection")
+        stack.push_async_callback(_end, collecting)
         dispatcher.restore()
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
@@ -165,6 +179,7 @@ async def open_app(
             subsets=subsets,
             diagnoses=diagnoses,
             weights=weights,
+            storage=storage,
         )
 
 

@@ -131,7 +131,9 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
     if listen is None:
         yield
         return
-    figures = from_other_threads(lambda: gauges(app.store, app.dispatcher, app.compute))
+    figures = from_other_threads(
+        lambda: gauges(app.store, app.dispatcher, app.compute) + app.storage.gauges()
+    )
     with serving_metrics(listen, tls, app.events, figures) as address:
         logger.info("metrics on %s/metrics", address)
         yield
@@ -157,11 +159,12 @@ def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.a
         default_run=app.settings.run,
         device=device_name(resolve_device(app.settings.device)),
     )
-    workers = WorkerService(app.dispatcher, app.intake, stopping)
+    workers = WorkerService(app.dispatcher, app.intake, stopping, app.storage.allowances)
     runs = RunService(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(app.blobs), server)
+    blobs = BlobService(app.blobs, app.storage.uploads)
+    blob_pb2_grpc.add_BlobServiceServicer_to_server(blobs, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
     subset_pb2_grpc.add_SubsetServiceServicer_to_server(SubsetService(app.subsets), server)

@@ -47,6 +47,27 @@ class LimitSettings(Section):
     """Calls under way at once, those of workers that wait for work included; more are refused."""
 
 
+class StorageSettings(Section):
+    """What peers upload: how much of it is stored, and for how long."""
+
+    max_bytes: int | None = Field(default=None, ge=1, examples=[100 * 1024**3])
+    """What uploads may take in all, with what they declare and have yet to send. What a run, subset
+    or diagnosis is made of does not count. Default: a third of the disk that is free at the
+    start."""
+    max_bytes_per_peer: int | None = Field(default=None, ge=1, examples=[50 * 1024**3])
+    """Of these, one peer's. Default: half of all."""
+    max_unfinished: int = Field(default=512, ge=1)
+    """Uploads that may have begun and not ended, in all."""
+    max_unfinished_per_peer: int = Field(default=32, ge=1)
+    """Of these, one peer's."""
+    unfinished_hours: float = Field(default=6.0, gt=0.0)
+    """An upload that got no byte for so long is removed."""
+    unused_hours: float = Field(default=24.0, gt=0.0)
+    """What no record needs, and nobody has used for so long, is removed."""
+    collect_every_seconds: float = Field(default=900.0, gt=0.0, le=86_400.0)
+    """How often the coordinator looks for what is to be removed; first after so long."""
+
+
 class ComputeSettings(Section):
     """What is computed for trainers: cheap requests have one queue, dear ones another."""
 
@@ -97,6 +118,7 @@ class CoordinatorSettings(LayeredSettings):
     dataset: DatasetSettings
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
+    storage: StorageSettings = StorageSettings()
     compute: ComputeSettings = ComputeSettings()
     run: RunConfig = RunConfig()
     """What a run takes where its request says nothing. The figures are the paper's (Ro et al. 2023)

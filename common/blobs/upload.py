@@ -111,6 +111,8 @@ class Upload:
                     f"blob {self.name} arrived as {self._digest.hexdigest()[:12]}: bytes changed "
                     "on the way or while it was read. Send it again from the start."
                 )
+            # Its age counts from now, also where its last byte came long ago.
+            os.utime(self._part)
             publish(self._file, self._part, self._target)
             self._on_arrival(self.name)
         return self.name
@@ -141,9 +143,7 @@ def _open_locked(name: BlobName, part: Path) -> FileIO:
             return file
         file.close()
         if locked is False:
-            raise UploadInProgressError(
-                f"blob {name} is being sent by someone else. Try again: it may be complete then."
-            )
+            raise UploadInProgressError.of(name)
 
 
 def _private(path: str, flags: int) -> int:

@@ -34,6 +34,8 @@ class EventKind(StrEnum):
     LEARNER_RETURNED = "learner_returned"
     # Nobody waits any more for what was to be computed; detail: whether it had begun.
     JOB_DROPPED = "job_dropped"
+    # Files that nobody needs or uses were removed; detail: whole blobs, or uploads that were cut.
+    EXPIRED = "expired"
     # This process was stopped for a while: all leases begin anew.
     PAUSED = "paused"
     # Something is tried again; detail: what.

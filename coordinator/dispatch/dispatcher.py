@@ -91,6 +91,11 @@ class Dispatcher:
         waiting = worker.worker_id in self._waiting.worker_ids()
         return 0.0 if waiting else self.workers.seconds_since_heard(worker)
 
+    def held_by(self, worker_id: str) -> tuple[RunRecord, LearnerRecord] | None:
+        """The learner that a worker has the lease of, with its run."""
+        key = self.leases.held_by(worker_id)
+        return None if key is None else self._learner(key)
+
     def why_idle(self, worker: WorkerRecord) -> str:
         """What keeps a worker from learners that wait; empty where it has one."""
         held = self.leases.held_by(worker.worker_id)
@@ -111,9 +116,9 @@ class Dispatcher:
             UnknownWorkerError: it has not registered with this process.
         """
         worker = self.workers.heard(worker_id)
-        held = self.leases.held_by(worker_id)
+        held = self.held_by(worker_id)
         if held is not None:
-            return self._learner(held)
+            return held
         turn = self._waiting.join(worker_id)
         self._match()
         try:

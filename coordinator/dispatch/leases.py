@@ -86,6 +86,11 @@ class LeaseTable:
             (key for key, lease in self._leases.items() if lease.worker_id == worker_id), None
         )
 
+    def has(self, key: AssignmentKey, epoch: int) -> bool:
+        """Whether the learner's present lease is the one of that epoch."""
+        lease = self._leases.get(key)
+        return lease is not None and lease.epoch == epoch
+
     def __len__(self) -> int:
         return len(self._leases)
 

@@ -25,6 +25,8 @@ from lipt.common.errors import (
     WrongOffsetError,
 )
 from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.coordinator.rpc.peers import peer_of
+from lipt.coordinator.storage.uploads import Uploads
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -36,9 +38,18 @@ IDLE_SECONDS = 20.0
 class BlobService(blob_pb2_grpc.BlobServiceServicer):
     """Serves one store; errors are raised, the server's interceptor makes statuses of them."""
 
-    def __init__(self, store: BlobStore, *, idle_seconds: float = IDLE_SECONDS) -> None:
-        """Serve `store`; an upload without a message for `idle_seconds` is ended."""
+    def __init__(
+        self, store: BlobStore, uploads: Uploads, *, idle_seconds: float = IDLE_SECONDS
+    ) -> None:
+        """Serve `store`.
+
+        Args:
+            store: the blobs.
+            uploads: what arrives in it.
+            idle_seconds: an upload without a message for so long is ended.
+        """
         self._store = store
+        self._uploads = uploads
         self._idle_seconds = idle_seconds
 
     async def ReadBlob(
@@ -46,13 +57,17 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     ) -> AsyncIterator[blob_pb2.ReadBlobResponse]:
         """Stream a blob from an offset to its end."""
         name = blob_from_proto(request.blob)
-        path = await asyncio.to_thread(self._store.path, name)
         offset = request.offset_bytes
-        if not 0 <= offset <= name.size_bytes:
-            raise WrongOffsetError(
-                f"blob {name} has no byte {offset}. Ask for an offset in 0..{name.size_bytes}."
-            )
-        file = await asyncio.to_thread(path.open, "rb")
+        # Open, or held until it is, it cannot go; a reader that is cut finds it again, for it was
+        # used now.
+        with self._store.expiry.holding(name.sha256):
+            await asyncio.to_thread(self._store.use, name)
+            path = await asyncio.to_thread(self._store.path, name)
+            if not 0 <= offset <= name.size_bytes:
+                raise WrongOffsetError(
+                    f"blob {name} has no byte {offset}. Ask for an offset in 0..{name.size_bytes}."
+                )
+            file = await asyncio.to_thread(path.open, "rb")
         ahead = _read_soon(name, file, offset)
         try:
             while offset < name.size_bytes:
@@ -77,13 +92,11 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
                 "the first message of an upload names no blob. Set `blob` in it, and a chunk."
             )
         name = blob_from_proto(first.blob)
-        if not await asyncio.to_thread(self._store.has, name):
-            upload = await self._open(name, first.chunk.offset_bytes)
-            try:
+        if not await asyncio.to_thread(self._store.use, name):
+            offset, peer = first.chunk.offset_bytes, peer_of(context)
+            async with self._uploads.receiving(name, offset, peer) as upload:
                 await self._append_all(upload, first, request_iterator)
                 await asyncio.to_thread(upload.finish)
-            finally:
-                await asyncio.shield(asyncio.to_thread(upload.close))
         return blob_pb2.WriteBlobResponse(blob=blob_to_proto(name))
 
     async def GetUploadStatus(
@@ -92,19 +105,8 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         """Say how much of an upload is kept."""
         name = blob_from_proto(request.blob)
         offset = await asyncio.to_thread(self._store.committed_offset, name)
-        complete = await asyncio.to_thread(self._store.has, name)
+        complete = await asyncio.to_thread(self._store.use, name)
         return blob_pb2.GetUploadStatusResponse(committed_offset_bytes=offset, complete=complete)
-
-    async def _open(self, name: BlobName, offset_bytes: int) -> Upload:
-        opening = asyncio.ensure_future(
-            asyncio.to_thread(self._store.open_upload, name, offset_bytes)
-        )
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            # The thread cannot be stopped; what it opens must not stay locked.
-            opening.add_done_callback(_close_opened)
-            raise
 
     async def _append_all(
         self,
@@ -151,8 +153,3 @@ def _read(name: BlobName, file: BufferedReader, offset_bytes: int) -> blob_pb2.R
 
 def _append(upload: Upload, chunk: blob_pb2.Chunk) -> None:
     upload.write(chunk_data(chunk, blob=upload.name, offset_bytes=upload.offset_bytes))
-
-
-def _close_opened(opening: asyncio.Future[Upload]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()

@@ -20,10 +20,12 @@ from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.rpc.messages import protocol_version
+from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.storage.allowances import Allowances
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
 
@@ -37,8 +39,14 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     """What workers call."""
 
     def __init__(
-        self, dispatcher: Dispatcher, intake: LearnerIntake, stopping: asyncio.Event
+        self,
+        dispatcher: Dispatcher,
+        intake: LearnerIntake,
+        stopping: asyncio.Event,
+        allowances: Allowances | None = None,
     ) -> None:
+        """Serve workers; `allowances` is told as which peer each of them calls."""
+        self._allowances = allowances
         self._dispatcher = dispatcher
         self._intake = intake
         self._stopping = stopping
@@ -69,6 +77,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             raise InvalidRequestError(
                 f"wait_seconds {wait_seconds} is outside 0..{_MAX_WAIT_SECONDS:g}."
             )
+        self._note(request.worker_id, context)
         granted = await unless(
             self._stopping, self._dispatcher.acquire(request.worker_id, wait_seconds=wait_seconds)
         )
@@ -81,6 +90,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.HeartbeatRequest, context: Context
     ) -> pb.HeartbeatResponse:
         """Keep a lease."""
+        self._note(request.worker_id, context)
         progress = request.progress
         stop = self._dispatcher.heartbeat(
             request.worker_id,
@@ -120,6 +130,10 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         else:
             await self._dispatcher.release(*held)
         return pb.ReleaseAssignmentResponse()
+
+    def _note(self, worker_id: str, context: Context) -> None:
+        if self._allowances is not None:
+            self._allowances.note(worker_id, peer_of(context))
 
     def _assignment(self, run: RunRecord, learner: LearnerRecord) -> pb.Assignment:
         lease_seconds = self._dispatcher.leases.duration_seconds

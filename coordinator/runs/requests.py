@@ -64,6 +64,12 @@ class RunRequests:
         if earlier is not None:
             return earlier
         config = run_config_from_proto(overrides, self._defaults)
+        given = config.initialization.weights_sha256
+        # Until the record names them they are anybody's upload, which expires.
+        with self._blobs.expiry.holding(*([given] if given else [])):
+            return await self._create(request_id, name, config)
+
+    async def _create(self, request_id: str, name: str, config: RunConfig) -> RunRecord:
         self._check_data(config)
         await self.check_model(config)
         async with self._creating:
