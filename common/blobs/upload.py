@@ -102,6 +102,8 @@ class Upload:
         """
         with self._lock, self._file, state_errors(self._part):
             if self.offset_bytes != self.name.size_bytes:
+                if not self.offset_bytes:
+                    self._part.unlink()
                 raise WrongOffsetError(
                     f"blob {self.name} ends at byte {self.offset_bytes}. Send the rest from there."
                 )
