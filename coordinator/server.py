@@ -13,6 +13,7 @@ from contextlib import (
     contextmanager,
 )
 from pathlib import Path
+from time import monotonic
 
 import grpc
 import grpc.aio
@@ -35,6 +36,8 @@ from lipt.coordinator.metrics import from_other_threads, gauges
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.diagnoses import DiagnosisService
 from lipt.coordinator.rpc.info import InfoService
+from lipt.coordinator.rpc.limiting import LimitInterceptor
+from lipt.coordinator.rpc.peer_limits import PeerLimits
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.rpc.subsets import SubsetService
@@ -56,6 +59,9 @@ from lipt.v1 import (
 )
 
 logger = logging.getLogger(__name__)
+
+# For health checks, and for refusals that are on their way.
+_SPARE_CALLS = 1024
 
 _SERVICES = tuple(
     service.full_name
@@ -140,9 +146,15 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
 
 
 def _build(app: App, stopping: asyncio.Event) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
+    limits = app.settings.limits
     server = grpc.aio.server(
-        interceptors=[ErrorInterceptor(app.events)],
-        maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls,
+        # The first is the outermost: it answers what the second refuses.
+        interceptors=[
+            ErrorInterceptor(app.events),
+            LimitInterceptor(PeerLimits(limits, clock=monotonic)),
+        ],
+        # gRPC itself would refuse health checks as well.
+        maximum_concurrent_rpcs=limits.max_concurrent_calls + _SPARE_CALLS,
         options=(
             ("grpc.so_reuseport", 0),
             # Workers ping every 30 s, also between calls.

@@ -38,6 +38,22 @@ class LeaseSettings(Section):
     """A worker that is silent for longer than this loses its learner to another."""
 
 
+class PeerLimitSettings(Section):
+    """What one peer may do: a certificate's name, or else a connection. 0 is no limit."""
+
+    calls_per_second: float = Field(default=200.0, ge=0.0)
+    """Calls that one peer may make a second, five seconds of them at once; what comes earlier waits
+    for up to a second, and is refused beyond that."""
+    registrations_per_minute: int = Field(default=600, ge=0)
+    """Times a minute that one peer may register workers; more are refused."""
+    max_calls: int = Field(default=1024, ge=0)
+    """One peer's calls under way, those of workers that wait for work included; more are
+    refused."""
+    max_streams: int = Field(default=64, ge=0)
+    """One peer's streams, which are transfers, requests for subsets and diagnoses, and watching; a
+    transfer takes two chunks of 256 KiB in memory."""
+
+
 class LimitSettings(Section):
     """What a peer may ask this process to hold."""
 
@@ -45,6 +61,7 @@ class LimitSettings(Section):
     """Largest file that is accepted: uploaded weights, or a learner's result."""
     max_concurrent_calls: int = Field(default=4096, ge=8)
     """Calls under way at once, those of workers that wait for work included; more are refused."""
+    per_peer: PeerLimitSettings = PeerLimitSettings()
 
 
 class StorageSettings(Section):
