@@ -42,10 +42,11 @@ class PeerLimitSettings(Section):
     """What one peer may do: a certificate's name, or else a connection. 0 is no limit."""
 
     calls_per_second: float = Field(default=200.0, ge=0.0)
-    """Calls that one peer may make a second, five seconds of them at once; what comes earlier waits
-    for up to a second, and is refused beyond that."""
+    """Calls that one peer may make a second, as many at once; what comes earlier waits for up to a
+    second, and is refused beyond that."""
     registrations_per_minute: int = Field(default=600, ge=0)
-    """Times a minute that one peer may register workers; more are refused."""
+    """Times a minute that one peer may register workers, those of ten seconds at once; more are
+    refused."""
     max_calls: int = Field(default=1024, ge=0)
     """One peer's calls under way, those of workers that wait for work included; more are
     refused."""

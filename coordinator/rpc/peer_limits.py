@@ -18,9 +18,9 @@ from lipt.coordinator.settings import LimitSettings
 logger = logging.getLogger(__name__)
 
 # What may be used at once of a rate, in seconds of it; and what a call may wait for.
-_BURST_SECONDS = 5.0
+_BURST_SECONDS = 1.0
 _MAX_WAIT_SECONDS = 1.0
-_REGISTRATIONS_BURST_SECONDS = 60.0
+_REGISTRATIONS_BURST_SECONDS = 10.0
 # Of those that are not there now; one that is forgotten begins anew.
 _MAX_PEERS = 10_000
 # One line in the log for a peer that goes on and on.

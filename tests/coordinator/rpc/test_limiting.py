@@ -128,9 +128,9 @@ async def test_health_is_answered_where_no_call_is(tmp_path: Path) -> None:
             call.cancel()
 
 
-# Ten calls at once, two that wait for up to a second, and what comes then is refused.
+# Two calls at once, two that wait for up to a second, and what comes then is refused.
 SLOW = {"calls_per_second": 2}
-NUM_AT_ONCE = 16
+NUM_AT_ONCE = 6
 
 
 def at_once(act: Callable[[int], object]) -> None:
@@ -159,6 +159,6 @@ async def test_transfers_call_again_when_they_are_told_to(tmp_path: Path) -> Non
 
 async def test_one_call_after_another_is_slowed_down_and_never_refused(tmp_path: Path) -> None:
     async with served(tmp_path, **SLOW) as coordinator, connected(coordinator.address) as channel:
-        for _ in range(13):
+        for _ in range(6):
             await info(channel)
         assert coordinator.events.count(EventKind.CALL_REFUSED) == 0
