@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from lipt.common.errors import TooManyCallsError
 from lipt.coordinator.rpc.peer_limits import PeerLimits
 from lipt.coordinator.rpc.peers import peer_of
 
@@ -52,7 +53,14 @@ class LimitInterceptor(grpc.aio.ServerInterceptor):
         @asynccontextmanager
         async def admitted(context: _Context) -> AsyncIterator[None]:
             peer = peer_of(context)
-            waits = self._limits.enter(peer, streams=any(streams), registers=method == _REGISTER)
+            try:
+                waits = self._limits.enter(
+                    peer, streams=any(streams), registers=method == _REGISTER
+                )
+            except TooManyCallsError:
+                with self._limits.refusing(peer) as seconds:
+                    await self._sleep(seconds)
+                raise
             try:
                 if waits:
                     await self._sleep(waits)

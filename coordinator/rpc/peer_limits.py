@@ -1,15 +1,16 @@
 """Peer limits: how often one peer may call, and how much it may have under way at once.
 
 A call that comes a little early waits for its turn, so that a burst is slowed down and not
-refused; who would have to wait for longer is told when to call again. Rates are kept as the time
-up to which they are used (GCRA): one number for each, and no clock that ticks.
+refused. Who would have to wait for longer is told when to call again, and not at once. Rates are
+kept as the time up to which they are used (GCRA): one number each, and no clock that ticks.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lipt.common.errors import TooManyCallsError
@@ -26,6 +27,8 @@ _MAX_PEERS = 10_000
 # One line in the log for a peer that goes on and on.
 _WARN_EVERY_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
+_REFUSAL_SECONDS = 1.0
+_MAX_REFUSED, _MAX_REFUSED_IN_ALL = 64, 512
 
 
 @dataclass
@@ -34,6 +37,7 @@ class _Peer:
 
     num_calls: int = 0
     num_streams: int = 0
+    num_refused: int = 0
     calls_until: float = 0.0
     registrations_until: float = 0.0
     warned_at: float = float("-inf")
@@ -47,7 +51,7 @@ class PeerLimits:
         self._settings = settings
         self._clock = clock
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
-        self._num_calls = 0
+        self._num_calls = self._num_refused = 0
 
     def enter(self, peer: str, *, streams: bool, registers: bool = False) -> float:
         """Count a call from now on, and say how long it has to wait; `leave` has to follow.
@@ -80,6 +84,24 @@ class PeerLimits:
         state.num_calls -= 1
         state.num_streams -= streams
         self._num_calls -= 1
+
+    @contextmanager
+    def refusing(self, peer: str) -> Iterator[float]:
+        """How long a refusal may take: who calls again at once is slowed down by that.
+
+        Only so many of a peer, and of all, are kept waiting for theirs.
+        """
+        state = self._peers.setdefault(peer, _Peer())
+        if state.num_refused >= _MAX_REFUSED or self._num_refused >= _MAX_REFUSED_IN_ALL:
+            yield 0.0
+            return
+        state.num_refused += 1
+        self._num_refused += 1
+        try:
+            yield _REFUSAL_SECONDS
+        finally:
+            state.num_refused -= 1
+            self._num_refused -= 1
 
     def _admit(self, peer: _Peer, now: float, *, streams: bool, registers: bool) -> float:
         all_peers, limits = self._settings, self._settings.per_peer
