@@ -16,6 +16,7 @@ BENCHMARKS = (
     "sparse_codec",
     "blobs",
     "control_calls",
+    "greedy_peer",
     "patch_features",
     "ridge_head",
 )

@@ -34,6 +34,9 @@ from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.rpc import blobs
+from lipt.coordinator.storage.accounts import Accounts
+from lipt.coordinator.storage.quota import Quota
+from lipt.coordinator.storage.uploads import Uploads
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2_grpc
@@ -59,7 +62,10 @@ def serve(pipe: Connection, root: Path, chunk_bytes: int) -> None:
     async def run() -> None:
         server = grpc.aio.server(interceptors=[ErrorInterceptor()])
         store = BlobStore(root, max_blob_bytes=MAX_BLOB_BYTES)
-        blob_pb2_grpc.add_BlobServiceServicer_to_server(blobs.BlobService(store), server)
+        quota = Quota(MAX_BLOB_BYTES, MAX_BLOB_BYTES, 100, 100)
+        accounts = Accounts(quota, clock=time.monotonic, is_live=lambda _: False)
+        service = blobs.BlobService(store, Uploads(store, accounts, lambda _: ()))
+        blob_pb2_grpc.add_BlobServiceServicer_to_server(service, server)
         pipe.send(server.add_insecure_port("127.0.0.1:0"))
         await server.start()
         await asyncio.to_thread(pipe.poll, None)

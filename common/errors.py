@@ -16,7 +16,7 @@ may do so after fewer errors than these, never after others.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import grpc
 
@@ -357,6 +357,13 @@ class UploadInProgressError(TransferError):
     code = grpc.StatusCode.ABORTED
     reason = "UPLOAD_IN_PROGRESS"
 
+    @classmethod
+    def of(cls, name: object) -> Self:
+        """About the blob of that name."""
+        return cls(
+            f"blob {name} is being sent by someone else. Try again: it may be complete then."
+        )
+
 
 class UnavailableError(LiptError):
     """The other side cannot answer now: it is away, or its disk or child process failed."""
@@ -420,6 +427,29 @@ class QueueFullError(UnavailableError):
             else f"{num_waiting} requests wait to be computed, {max_waiting} may"
         )
         super().__init__(f"{full}. Ask again in {retry_after_seconds:.0f} s.")
+        self.retry_after_seconds = retry_after_seconds
+
+
+class StorageFullError(UnavailableError):
+    """A peer, or all of them together, have uploaded as much as the coordinator takes."""
+
+    # Uploads end, and what nobody uses expires.
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "STORAGE_FULL"
+
+    def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class TooManyCallsError(UnavailableError):
+    """A peer calls more often, or more at once, than one may; it says when to call again."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "TOO_MANY_CALLS"
+
+    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+        super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
 
 

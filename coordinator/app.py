@@ -36,6 +36,7 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.lock import StateLock
 from lipt.coordinator.state.records import DataRecord, RunRecord
+from lipt.coordinator.storage.storage import Storage, open_storage
 from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.service import Subsets
 from lipt.coordinator.subsets.weights import RunWeights
@@ -63,6 +64,7 @@ class App:
     diagnoses: Diagnoses
     weights: RunWeights
     tokens: Tokens
+    storage: Storage
 
 
 @asynccontextmanager
@@ -133,9 +135,21 @@ async def open_app(
             ),
         )
         requests = RunRequests(
-            store, driver, admission, data, defaults=settings.run, wall_clock=time
+            store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
         )
         await admission.look_at(settings.run)
+        storage = await open_storage(
+            settings.state_dir,
+            blobs,
+            store,
+            dispatcher,
+            settings.storage,
+            events,
+            wall_clock=time,
+            clock=monotonic,
+        )
+        collecting = asyncio.create_task(storage.collector.run(), name="collection")
+        stack.push_async_callback(_end, collecting)
         dispatcher.restore()
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
@@ -180,6 +194,7 @@ async def open_app(
             diagnoses=diagnoses,
             weights=weights,
             tokens=tokens,
+            storage=storage,
         )
 
 

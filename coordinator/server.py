@@ -13,6 +13,7 @@ from contextlib import (
     contextmanager,
 )
 from pathlib import Path
+from time import monotonic
 
 import grpc
 import grpc.aio
@@ -39,6 +40,8 @@ from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.diagnoses import DiagnosisService
 from lipt.coordinator.rpc.entrance import EntranceInterceptor
 from lipt.coordinator.rpc.info import InfoService
+from lipt.coordinator.rpc.limiting import LimitInterceptor
+from lipt.coordinator.rpc.peer_limits import PeerLimits
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.rpc.subsets import SubsetService
@@ -62,6 +65,9 @@ from lipt.v1 import (
 )
 
 logger = logging.getLogger(__name__)
+
+# For health checks, and for refusals that are on their way.
+_SPARE_CALLS = 1024
 
 _SERVICES = tuple(
     service.full_name
@@ -144,7 +150,9 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
     if listen is None:
         yield
         return
-    figures = from_other_threads(lambda: gauges(app.store, app.dispatcher, app.compute))
+    figures = from_other_threads(
+        lambda: gauges(app.store, app.dispatcher, app.compute) + app.storage.gauges()
+    )
     with serving_metrics(listen, tls, app.events, figures) as address:
         logger.info("metrics on %s/metrics", address)
         yield
@@ -172,10 +180,17 @@ def _build(
     app: App, stopping: asyncio.Event, admitted: Admission
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
     identify = identification(admitted, app.tokens)
+    limits = app.settings.limits
     server = grpc.aio.server(
-        # The first is the outermost: nothing of a call is read before its caller is known.
-        interceptors=[EntranceInterceptor(identify, app.events), ErrorInterceptor(app.events)],
-        maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls,
+        # The first is the outermost: nothing of a call is read before its caller is known, and the
+        # second answers what the third refuses.
+        interceptors=[
+            EntranceInterceptor(identify, app.events),
+            ErrorInterceptor(app.events),
+            LimitInterceptor(PeerLimits(limits, clock=monotonic)),
+        ],
+        # gRPC itself would refuse health checks as well.
+        maximum_concurrent_rpcs=limits.max_concurrent_calls + _SPARE_CALLS,
         options=(
             ("grpc.so_reuseport", 0),
             # Workers ping every 30 s, also between calls.
@@ -192,12 +207,12 @@ def _build(
         default_run=app.settings.run,
         device=device_name(resolve_device(app.settings.device)),
     )
-    workers = WorkerService(app.dispatcher, app.intake, stopping)
+    workers = WorkerService(app.dispatcher, app.intake, stopping, app.storage.allowances)
     runs = RunService(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )
     access_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(app.tokens), server)
-    blobs = BlobService(app.blobs, of_workers=WorkerBlobs(app.dispatcher))
+    blobs = BlobService(app.blobs, app.storage.uploads, of_workers=WorkerBlobs(app.dispatcher))
     blob_pb2_grpc.add_BlobServiceServicer_to_server(blobs, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)

@@ -39,6 +39,23 @@ class LeaseSettings(Section):
     """A worker that is silent for longer than this loses its learner to another."""
 
 
+class PeerLimitSettings(Section):
+    """What one peer may do: a certificate's name, or else a connection. 0 is no limit."""
+
+    calls_per_second: float = Field(default=200.0, ge=0.0)
+    """Calls that one peer may make a second, as many at once; what comes earlier waits for up to a
+    second, and is refused beyond that."""
+    registrations_per_minute: int = Field(default=600, ge=0)
+    """Times a minute that one peer may register workers, those of ten seconds at once; more are
+    refused."""
+    max_calls: int = Field(default=1024, ge=0)
+    """One peer's calls under way, those of workers that wait for work included; more are
+    refused."""
+    max_streams: int = Field(default=64, ge=0)
+    """One peer's streams, which are transfers, requests for subsets and diagnoses, and watching; a
+    transfer takes two chunks of 256 KiB in memory."""
+
+
 class LimitSettings(Section):
     """What a peer may ask for. What a run would take is worked out before it begins."""
 
@@ -63,6 +80,28 @@ class LimitSettings(Section):
     """Images that a learner may put through its model, over all its attempts."""
     run_disk: ByteSize | None = Field(default=None, ge=1, examples=["50GiB"])
     """Room that a run's files may take in the state directory. Default: what is free there."""
+    per_peer: PeerLimitSettings = PeerLimitSettings()
+
+
+class StorageSettings(Section):
+    """What peers upload: how much of it is stored, and for how long."""
+
+    max_bytes: int | None = Field(default=None, ge=1, examples=[100 * 1024**3])
+    """What uploads may take in all, with what they declare and have yet to send. What a run, subset
+    or diagnosis is made of does not count. Default: a third of the disk that is free at the
+    start."""
+    max_bytes_per_peer: int | None = Field(default=None, ge=1, examples=[50 * 1024**3])
+    """Of these, one peer's. Default: half of all."""
+    max_unfinished: int = Field(default=512, ge=1)
+    """Uploads that may have begun and not ended, in all."""
+    max_unfinished_per_peer: int = Field(default=32, ge=1)
+    """Of these, one peer's."""
+    unfinished_hours: float = Field(default=6.0, gt=0.0)
+    """An upload that got no byte for so long is removed."""
+    unused_hours: float = Field(default=24.0, gt=0.0)
+    """What no record needs, and nobody has used for so long, is removed."""
+    collect_every_seconds: float = Field(default=900.0, gt=0.0, le=86_400.0)
+    """How often the coordinator looks for what is to be removed; first after so long."""
 
 
 def compute_memory_bytes(limits: LimitSettings, machine: Machine) -> int:
@@ -129,6 +168,7 @@ class CoordinatorSettings(LayeredSettings):
     dataset: DatasetSettings
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
+    storage: StorageSettings = StorageSettings()
     compute: ComputeSettings = ComputeSettings()
     run: RunConfig = RunConfig()
     """What a run takes where its request says nothing. The figures are the paper's (Ro et al. 2023)

@@ -24,6 +24,7 @@ from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.errors import (
     LearnerStoppedError,
     StateError,
+    TooManyCallsError,
     UnavailableError,
     UnknownBlobError,
     UnreachableError,
@@ -150,7 +151,7 @@ class AssignmentRunner:
         report = Report(learner.loss, learner.train_seconds, seconds, self._bytes_received)
         self._insist(
             lambda: self._client.commit(worker_id, assignment, result, report, snapshots),
-            waits_for=UnavailableError,
+            waits_for=(UnavailableError,),
         )
         logger.info(
             "learner %s is in: loss %.3f, %.1f s, %.2f MB sent",
@@ -162,7 +163,7 @@ class AssignmentRunner:
 
     def _upload(self, weights: Weights, encoding: WeightEncoding) -> BlobName:
         content = encode_weights(weights, encoding)
-        return self._insist(lambda: self._transfers.upload(content), waits_for=UnavailableError)
+        return self._insist(lambda: self._transfers.upload(content), waits_for=(UnavailableError,))
 
     def _initial_weights(self, assignment: Assignment) -> Weights:
         task = assignment.task
@@ -211,7 +212,7 @@ class AssignmentRunner:
     def _insist(
         self,
         action: Callable[[], ResultT],
-        waits_for: type[UnavailableError] = UnreachableError,
+        waits_for: tuple[type[UnavailableError], ...] = (UnreachableError, TooManyCallsError),
     ) -> ResultT:
         """Repeat an action while the coordinator is away and the lease may still hold.
 
@@ -224,7 +225,7 @@ class AssignmentRunner:
                 raise LearnerStoppedError("stopped before the learner was handed in.")
             return action()
 
-        return retry(attempt, on=(waits_for,), policy=self._waits)
+        return retry(attempt, on=waits_for, policy=self._waits)
 
     def _retried(self, what: str, reason: str) -> None:
         self._events.record(EventKind.RETRIED, detail=what, level=logging.WARNING, reason=reason)

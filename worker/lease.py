@@ -76,5 +76,6 @@ class LeaseKeeper:
                     assignment=self._assignment.assignment_id,
                     reason=str(error),
                 )
-                self._left.wait(min(1.0, self._assignment.heartbeat_seconds))
+                pause = min(1.0, self._assignment.heartbeat_seconds)
+                self._left.wait(max(pause, error.retry_after_seconds or 0.0))
             self._news.wait(self._assignment.heartbeat_seconds)

@@ -84,6 +84,29 @@ def try_lock(file: FileIO, path: Path) -> bool | None:
 
 
 @contextmanager
+def directory_lock(path: Path, *, exclusive: bool, wait: bool = True) -> Iterator[bool]:
+    """Lock a directory for the block, alone or with all who share it; a process's end unlocks it.
+
+    Yields:
+        Whether it is locked: False only where nobody waits for it.
+
+    Raises:
+        FileNotFoundError: there is no such directory.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        how = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        try:
+            fcntl.flock(descriptor, how if wait else how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def temporary_file(folder: Path) -> Iterator[tuple[FileIO, Path]]:
     """A new file that is gone after the block unless it got another name in it."""
     while True:

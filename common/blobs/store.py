@@ -23,6 +23,7 @@ from lipt.common.blobs.durable import (
     temporary_file,
     write_all,
 )
+from lipt.common.blobs.expiry import Expiry
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.upload import Upload
 from lipt.common.errors import BlobTooLargeError, CorruptBlobError, UnknownBlobError
@@ -46,6 +47,7 @@ class BlobStore:
         """
         self.root = root
         self.max_blob_bytes = max_blob_bytes
+        self.expiry = Expiry(root)
         self._uploads = root / "uploads"
         self._arrivals: dict[BlobName, bool] = {}
         self._arriving = threading.Lock()
@@ -61,6 +63,14 @@ class BlobStore:
             StateError: the disk refuses.
         """
         return _size(self._target(name)) == name.size_bytes
+
+    def use(self, name: BlobName) -> bool:
+        """Whether the whole blob is stored; it counts as used now, and does not expire soon.
+
+        Raises:
+            StateError: the disk refuses.
+        """
+        return self.expiry.touch(self._target(name)) and self.has(name)
 
     def find(self, sha256: str) -> BlobName:
         """The name of the stored blob with that digest.
@@ -147,7 +157,7 @@ class BlobStore:
         """
         name = BlobName.of(data)
         self._check_size(name)
-        if self._is_durable(name):
+        if self.use(name) and self._is_durable(name):
             return name
         self._make_uploads()
         with state_errors(self.root), temporary_file(self._uploads) as (file, path):
@@ -191,6 +201,10 @@ class BlobStore:
         size = _size(self._part(name)) or 0
         # A longer one was begun by a peer that declared another size: it is dropped.
         return size if size <= name.size_bytes else 0
+
+    def has_part(self, name: BlobName) -> bool:
+        """Whether the beginning of an upload is kept."""
+        return _size(self._part(name)) is not None
 
     def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
         """Begin or continue to receive a blob, as the only one who does.

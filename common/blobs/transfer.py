@@ -23,6 +23,7 @@ from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
     LiptError,
+    TooManyCallsError,
     TransferError,
     UnreachableError,
     WrongOffsetError,
@@ -37,8 +38,9 @@ OnBytes = Callable[[int], object]
 ResultT = TypeVar("ResultT")
 
 _STATUS_SECONDS = 10.0
-# What sending again mends. A full disk, there or here, is said at once: its owner may know better.
-_MENDED = (UnreachableError, TransferError)
+# What calling again mends, no sooner than the answer says. A full disk, there or here, is said at
+# once: its owner may know better.
+_MENDED = (UnreachableError, TooManyCallsError, TransferError)
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,8 @@ class Upload:
         """
         with self._lock, self._file, state_errors(self._part):
             if self.offset_bytes != self.name.size_bytes:
+                if not self.offset_bytes:
+                    self._part.unlink()
                 raise WrongOffsetError(
                     f"blob {self.name} ends at byte {self.offset_bytes}. Send the rest from there."
                 )
@@ -111,6 +113,8 @@ class Upload:
                     f"blob {self.name} arrived as {self._digest.hexdigest()[:12]}: bytes changed "
                     "on the way or while it was read. Send it again from the start."
                 )
+            # Its age counts from now, also where its last byte came long ago.
+            os.utime(self._part)
             publish(self._file, self._part, self._target)
             self._on_arrival(self.name)
         return self.name
@@ -141,9 +145,7 @@ def _open_locked(name: BlobName, part: Path) -> FileIO:
             return file
         file.close()
         if locked is False:
-            raise UploadInProgressError(
-                f"blob {name} is being sent by someone else. Try again: it may be complete then."
-            )
+            raise UploadInProgressError.of(name)
 
 
 def _private(path: str, flags: int) -> int:

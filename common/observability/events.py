@@ -41,6 +41,8 @@ class EventKind(StrEnum):
     LEARNER_DECLINED = "learner_declined"
     # A learner, or its run, has ended several workers in a row, as it seems: others go first.
     LEARNER_QUARANTINED = "learner_quarantined"
+    # Files that nobody needs or uses were removed; detail: whole blobs, or uploads that were cut.
+    EXPIRED = "expired"
     # This process was stopped for a while: all leases begin anew.
     PAUSED = "paused"
     # Something is tried again; detail: what.

@@ -24,6 +24,7 @@ from lipt.common.errors import (
     DOMAIN,
     InvalidRequestError,
     LiptError,
+    TooManyCallsError,
     UnreachableError,
     error_class,
     revive,
@@ -205,9 +206,12 @@ async def _abort(context: _Context, error: Exception, method: str, events: Event
         incident = uuid.uuid4().hex[:8]
         logger.error("incident %s in %s", incident, method, exc_info=error)
         error = LiptError(f"internal error; the coordinator's log has it as incident {incident}.")
+    # Counted every time; whoever is too fast for the service is not to fill its log.
+    level = logging.DEBUG if isinstance(error, TooManyCallsError) else logging.INFO
     events.record(
         EventKind.CALL_REFUSED,
         detail=error.reason,
+        level=level,
         method=method,
         peer=context.peer(),
         reason=str(error),

@@ -65,12 +65,15 @@ class LearnerIntake:
         run, already = self._dispatcher.check_commit(worker_id, key, epoch, result.blob)
         if already:
             return
-        try:
-            await self._check(run, key.learner, worker_id, result)
-        except LearnerRejectedError as error:
-            await self._dispatcher.fail(worker_id, key, epoch, str(error))
-            raise
-        await self._dispatcher.commit(worker_id, key, epoch, result)
+        # Until the record names them they are anybody's uploads, which expire.
+        sent = (blob.sha256 for blob in (result.blob, *result.snapshots))
+        with self._blobs.expiry.holding(*sent):
+            try:
+                await self._check(run, key.learner, worker_id, result)
+            except LearnerRejectedError as error:
+                await self._dispatcher.fail(worker_id, key, epoch, str(error))
+                raise
+            await self._dispatcher.commit(worker_id, key, epoch, result)
 
     async def reference(self, run: RunRecord) -> Reference:
         """What the learners of a run are compared with: its theta*, read once."""

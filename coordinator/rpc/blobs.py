@@ -26,7 +26,9 @@ from lipt.common.errors import (
 )
 from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
+from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.rpc.proving import shown_by
+from lipt.coordinator.storage.uploads import Uploads
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -41,6 +43,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     def __init__(
         self,
         store: BlobStore,
+        uploads: Uploads,
         *,
         of_workers: WorkerBlobs | None = None,
         idle_seconds: float = IDLE_SECONDS,
@@ -49,11 +52,13 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
 
         Args:
             store: the blobs.
+            uploads: what arrives in it.
             of_workers: says which of them a worker may name; None where there are no workers.
             idle_seconds: an upload without a message for so long is ended.
         """
         self._store = store
         self._of_workers = of_workers
+        self._uploads = uploads
         self._idle_seconds = idle_seconds
 
     async def ReadBlob(
@@ -63,13 +68,17 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         name = blob_from_proto(request.blob)
         if self._of_workers:
             self._of_workers.require_readable(name, shown_by(context))
-        path = await asyncio.to_thread(self._store.path, name)
         offset = request.offset_bytes
-        if not 0 <= offset <= name.size_bytes:
-            raise WrongOffsetError(
-                f"blob {name} has no byte {offset}. Ask for an offset in 0..{name.size_bytes}."
-            )
-        file = await asyncio.to_thread(path.open, "rb")
+        # Open, or held until it is, it cannot go; a reader that is cut finds it again, for it was
+        # used now.
+        with self._store.expiry.holding(name.sha256):
+            await asyncio.to_thread(self._store.use, name)
+            path = await asyncio.to_thread(self._store.path, name)
+            if not 0 <= offset <= name.size_bytes:
+                raise WrongOffsetError(
+                    f"blob {name} has no byte {offset}. Ask for an offset in 0..{name.size_bytes}."
+                )
+            file = await asyncio.to_thread(path.open, "rb")
         ahead = _read_soon(name, file, offset)
         try:
             while offset < name.size_bytes:
@@ -95,13 +104,11 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
             )
         name = blob_from_proto(first.blob)
         self._require_sendable(name, context)
-        if not await asyncio.to_thread(self._store.has, name):
-            upload = await self._open(name, first.chunk.offset_bytes)
-            try:
+        if not await asyncio.to_thread(self._store.use, name):
+            offset, peer = first.chunk.offset_bytes, peer_of(context)
+            async with self._uploads.receiving(name, offset, peer) as upload:
                 await self._append_all(upload, first, request_iterator)
                 await asyncio.to_thread(upload.finish)
-            finally:
-                await asyncio.shield(asyncio.to_thread(upload.close))
         return blob_pb2.WriteBlobResponse(blob=blob_to_proto(name))
 
     async def GetUploadStatus(
@@ -111,23 +118,12 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         name = blob_from_proto(request.blob)
         self._require_sendable(name, context)
         offset = await asyncio.to_thread(self._store.committed_offset, name)
-        complete = await asyncio.to_thread(self._store.has, name)
+        complete = await asyncio.to_thread(self._store.use, name)
         return blob_pb2.GetUploadStatusResponse(committed_offset_bytes=offset, complete=complete)
 
     def _require_sendable(self, name: BlobName, context: Context) -> None:
         if self._of_workers:
             self._of_workers.require_sendable(name, shown_by(context))
-
-    async def _open(self, name: BlobName, offset_bytes: int) -> Upload:
-        opening = asyncio.ensure_future(
-            asyncio.to_thread(self._store.open_upload, name, offset_bytes)
-        )
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            # The thread cannot be stopped; what it opens must not stay locked.
-            opening.add_done_callback(_close_opened)
-            raise
 
     async def _append_all(
         self,
@@ -174,8 +170,3 @@ def _read(name: BlobName, file: BufferedReader, offset_bytes: int) -> blob_pb2.R
 
 def _append(upload: Upload, chunk: blob_pb2.Chunk) -> None:
     upload.write(chunk_data(chunk, blob=upload.name, offset_bytes=upload.offset_bytes))
-
-
-def _close_opened(opening: asyncio.Future[Upload]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()

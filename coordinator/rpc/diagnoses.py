@@ -11,7 +11,7 @@ import grpc.aio
 
 from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
 from lipt.coordinator.rpc.answering import Answering
-from lipt.coordinator.rpc.callers import turn_key
+from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.state.records import DiagnosisRecord
 from lipt.coordinator.subsets.diagnoses import Diagnoses, DiagnosisQuery
 from lipt.v1 import diagnosis_pb2 as pb
@@ -30,7 +30,7 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
         self, request: pb.DiagnoseRequest, context: Context
     ) -> AsyncIterator[pb.DiagnoseResponse]:
         """Compute or find a diagnosis, and say where its file is."""
-        query, caller = _query(request), turn_key(context)
+        query, caller = _query(request), peer_of(context)
         with Answering(lambda report: self._diagnoses.get(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
                 yield pb.DiagnoseResponse(progress=pb.DiagnosisProgress(**asdict(latest)))

@@ -10,8 +10,8 @@ import grpc.aio
 
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.errors import InvalidRequestError
-from lipt.coordinator.rpc.callers import turn_key
 from lipt.coordinator.rpc.messages import run_view
+from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
@@ -111,7 +111,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
             raise InvalidRequestError(
                 f"weights kind {request.kind} is neither initial (1) nor pretrained (2)."
             )
-        name = await ways[request.kind](request.run_id, turn_key(context))
+        name = await ways[request.kind](request.run_id, peer_of(context))
         return pb.GetWeightsResponse(weights=blob_to_proto(name))
 
     def _view(self, run: RunRecord, *, learners: bool = True) -> pb.Run:

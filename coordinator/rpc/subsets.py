@@ -12,7 +12,7 @@ import grpc.aio
 from lipt.common.blobs.messages import blob_from_proto
 from lipt.common.subsets.difference import Difference, Examples
 from lipt.coordinator.rpc.answering import Answering
-from lipt.coordinator.rpc.callers import turn_key
+from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.without_labels import works_without_labels
 from lipt.coordinator.subsets.questions import SubsetQuery
@@ -34,7 +34,7 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
         self, request: pb.GetSubsetRequest, context: Context
     ) -> AsyncIterator[pb.GetSubsetResponse]:
         """Compute or read a subset, and stream it."""
-        query, caller = _query(request), turn_key(context)
+        query, caller = _query(request), peer_of(context)
         with Answering(lambda report: self._subsets.get(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
                 yield pb.GetSubsetResponse(progress=pb.SubsetProgress(**asdict(latest)))

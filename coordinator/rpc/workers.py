@@ -22,11 +22,13 @@ from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.rpc.messages import protocol_version
+from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.rpc.proving import shown_by
 from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.storage.allowances import Allowances
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
 
@@ -42,8 +44,14 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     """What workers call."""
 
     def __init__(
-        self, dispatcher: Dispatcher, intake: LearnerIntake, stopping: asyncio.Event
+        self,
+        dispatcher: Dispatcher,
+        intake: LearnerIntake,
+        stopping: asyncio.Event,
+        allowances: Allowances | None = None,
     ) -> None:
+        """Serve workers; `allowances` is told as which peer each of them calls."""
+        self._allowances = allowances
         self._dispatcher = dispatcher
         self._intake = intake
         self._stopping = stopping
@@ -86,6 +94,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         if granted is None:
             worker = self._dispatcher.workers.heard(request.worker_id)
             return pb.AcquireAssignmentResponse(idle_reason=self._dispatcher.why_idle(worker))
+        self._note(request.worker_id, context)
         return pb.AcquireAssignmentResponse(assignment=self._assignment(*granted))
 
     async def Heartbeat(
@@ -104,6 +113,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 loss=progress.loss if math.isfinite(progress.loss) else 0.0,
             ),
         )
+        self._note(request.worker_id, context)
         return pb.HeartbeatResponse(stop=stop)
 
     async def CommitResult(
@@ -139,6 +149,11 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
     def _require_worker(self, worker_id: str, context: Context) -> None:
         self._dispatcher.workers.require(worker_id, shown_by(context))
+
+    def _note(self, worker_id: str, context: Context) -> None:
+        # Of those that have a learner only: nobody else's files are waited for.
+        if self._allowances is not None:
+            self._allowances.note(worker_id, peer_of(context))
 
     def _assignment(self, run: RunRecord, learner: LearnerRecord) -> pb.Assignment:
         lease_seconds = self._dispatcher.leases.duration_seconds

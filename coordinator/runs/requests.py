@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 
+from lipt.common.blobs.store import BlobStore
 from lipt.common.config.messages import run_config_from_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import ConfigError, RunNotReadyError
@@ -28,6 +29,7 @@ class RunRequests:
         store: RunStore,
         driver: RunDriver,
         admission: Admission,
+        blobs: BlobStore,
         data: DataDescription,
         *,
         defaults: RunConfig,
@@ -36,6 +38,7 @@ class RunRequests:
         self._store = store
         self._driver = driver
         self._admission = admission
+        self._blobs = blobs
         self._data = data
         self._creating = asyncio.Lock()
         self._defaults = defaults
@@ -55,6 +58,12 @@ class RunRequests:
         if earlier is not None:
             return earlier
         config = run_config_from_proto(overrides, self._defaults)
+        given = config.initialization.weights_sha256
+        # Until the record names them they are anybody's upload, which expires.
+        with self._blobs.expiry.holding(*([given] if given else [])):
+            return await self._create(request_id, name, config)
+
+    async def _create(self, request_id: str, name: str, config: RunConfig) -> RunRecord:
         await self._admission.require(config)
         async with self._creating:
             earlier = self._store.find_request(request_id)

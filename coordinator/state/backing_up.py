@@ -15,6 +15,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import DATABASE, open_read_only, read_contents
 from lipt.coordinator.state.needs import needed_blobs, useful_digests
+from lipt.coordinator.state.pausing import collection_paused
 from lipt.coordinator.state.privacy import make_private_file
 
 
@@ -32,8 +33,8 @@ def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedU
     """Make `destination` a state directory with everything that `directory` has acknowledged.
 
     The database is copied first, in one consistent view; what its records need was
-    durable before they were, and blobs never change. The destination appears all at
-    once, under its name, when it is complete.
+    durable before they were, blobs never change, and none is removed meanwhile. The
+    destination appears all at once, under its name, when it is complete.
 
     Args:
         directory: a state directory; a coordinator may serve it.
@@ -46,7 +47,11 @@ def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedU
             not empty or lies in the directory itself, or the disk refuses.
     """
     _require_apart(directory, destination)
-    with closing(open_read_only(directory)) as source, state_errors(destination):
+    with (
+        closing(open_read_only(directory)) as source,
+        state_errors(destination),
+        collection_paused(directory),
+    ):
         if destination.is_dir() and any(destination.iterdir()):
             raise StateError(
                 f"{destination} is not empty. Give a directory that is yet to be made."

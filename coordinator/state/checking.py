@@ -13,6 +13,7 @@ from lipt.common.errors import InvalidBlobNameError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.contents import Contents, open_read_only, read_contents
 from lipt.coordinator.state.needs import needed_blobs
+from lipt.coordinator.state.pausing import collection_paused
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 
 # An index of 8 bytes and a weight of 4.
@@ -42,16 +43,11 @@ def check_state(directory: Path) -> Checked:
         StateError: there is no state, or a database that cannot be read at all.
     """
     problems = [*_database_problems(directory)]
-    # The records first: blobs are only ever added while a coordinator serves.
-    contents = read_contents(directory)
+    # What the records need is there already, and is not removed before it was looked at.
+    with collection_paused(directory):
+        contents = read_contents(directory)
+        blobs = _read_blobs(directory, problems)
     problems += [*contents.problems, *_record_problems(contents)]
-    blobs: dict[str, int] = {}
-    for path in sorted((directory / "blobs").glob("*/*")):
-        problem = _blob_problem(path)
-        if problem is None:
-            blobs[path.name] = path.stat().st_size
-        else:
-            problems.append(problem)
     for need in needed_blobs(contents):
         if blobs.get(need.blob.sha256) != need.blob.size_bytes:
             problems.append(f"blob {need.blob.sha256} is not there, {need.whose} needs it")
@@ -64,6 +60,18 @@ def check_state(directory: Path) -> Checked:
         problems=tuple(problems),
         held=tuple(_held_runs(contents)),
     )
+
+
+def _read_blobs(directory: Path, problems: list[str]) -> dict[str, int]:
+    """The sizes of all blobs that are whole, by digest; `problems` takes a clause per other one."""
+    blobs: dict[str, int] = {}
+    for path in sorted((directory / "blobs").glob("*/*")):
+        problem = _blob_problem(path)
+        if problem is None:
+            blobs[path.name] = path.stat().st_size
+        else:
+            problems.append(problem)
+    return blobs
 
 
 def _database_problems(directory: Path) -> Iterator[str]:

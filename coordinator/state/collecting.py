@@ -42,7 +42,13 @@ def collect_garbage(
             read, so that nobody knows what they need.
     """
     read_contents(directory)  # Before the lock, which makes a directory that is missing.
-    lock = StateLock(directory)
+    try:
+        lock = StateLock(directory)
+    except StateError as error:
+        raise StateError(
+            f"{error} While a coordinator serves it collects by itself: what nobody uses for "
+            "storage.unused_hours goes."
+        ) from None
     try:
         lock.describe("collecting garbage")
         contents = read_contents(directory)

@@ -42,15 +42,50 @@ def needed_blobs(contents: Contents) -> tuple[Need, ...]:
     )
 
 
+def kept_digests(contents: Contents) -> frozenset[str]:
+    """Digests of what a coordinator never removes while it serves.
+
+    What records need, and weights that a run started from: theta* that the disk has damaged
+    is made of them again.
+    """
+    return frozenset(need.blob.sha256 for need in needed_blobs(contents)) | _given(contents)
+
+
+def named_digests(contents: Contents) -> frozenset[str]:
+    """Digests that are on record as a run's, a subset's or a diagnosis's own, needed or not.
+
+    What else there is was uploaded, and nobody has made anything of it that it is a part of.
+    """
+    of_runs = (blob.sha256 for run in contents.runs for blob in named_by(run))
+    of_subsets = (subset.blob.sha256 for subset in contents.subsets)
+    of_diagnoses = (diagnosis.blob.sha256 for diagnosis in contents.diagnoses)
+    return frozenset((*of_runs, *of_subsets, *of_diagnoses)) | _given(contents)
+
+
+def named_by(run: RunRecord) -> Iterator[BlobName]:
+    """The blobs that a run's record names."""
+    for learner in run.learners:
+        yield from (learner.shard, *learner.snapshots)
+        if learner.result is not None:
+            yield learner.result
+    for blob in (run.initial_weights, run.pretrained_weights):
+        if blob is not None:
+            yield blob
+
+
 def useful_digests(contents: Contents) -> frozenset[str]:
     """Digests of uploads that records name, which are kept and may be missing all the same.
 
     Weights that a run started from are read before its initialization only; those that
     a subset was selected on decide whether a later request may keep it.
     """
-    given = (run.config.initialization.weights_sha256 for run in contents.runs)
     selected_on = (subset.weights_sha256 for subset in contents.subsets)
-    return frozenset(filter(None, (*given, *selected_on)))
+    return frozenset(filter(None, selected_on)) | _given(contents)
+
+
+def _given(contents: Contents) -> frozenset[str]:
+    given = (run.config.initialization.weights_sha256 for run in contents.runs)
+    return frozenset(filter(None, given))
 
 
 def _of_run(run: RunRecord) -> Iterator[Need]:

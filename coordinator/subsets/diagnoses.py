@@ -93,6 +93,14 @@ class Diagnoses:
             ProxyError: there is no such proxy, or it needs a run.
             QueueFullError: too much waits to be computed already.
         """
+        features = [query.features.sha256] if query.features else []
+        # Whatever their age: they are about to be read, maybe long from now.
+        with self._blobs.expiry.holding(*features):
+            return await self._get(query, on_progress, caller)
+
+    async def _get(
+        self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
+    ) -> DiagnosisRecord:
         run = None
         if query.run:
             or_else = ", or leave the run out"

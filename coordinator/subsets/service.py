@@ -90,10 +90,12 @@ class Subsets:
                 SignalsError: what is asked for cannot be.
             QueueFullError: too much waits to be computed already.
         """
+        uploaded = [blob.sha256 for blob in (query.weights, query.features) if blob]
+        # Whatever their age: they are about to be read, maybe long from now.
+        with self._blobs.expiry.holding(*uploaded):
+            return await self._get(query, on_progress, lambda: frozenset({caller}))
 
-        def callers() -> frozenset[str]:
-            return frozenset({caller})
-
+    async def _get(self, query: SubsetQuery, on_progress: OnProgress, callers: Callers) -> Answer:
         run = find_finished(self._store, query.run)
         held = self._store.held(run.run_id)
         num_examples = await self._num_examples(run, held)
@@ -139,6 +141,7 @@ class Subsets:
             if _asked_the_same(subset, job):
                 with contextlib.suppress(UnknownBlobError):
                     weights = await asyncio.to_thread(self._blobs.find, subset.weights_sha256)
+                    await asyncio.to_thread(self._blobs.use, weights)
                     return subset, weights
         return None
 
@@ -154,14 +157,15 @@ class Subsets:
         """Whether the previous subset is still good on the job's weights."""
         recheck = RecheckSubset(job.config, job.image, anchor=anchor, weights=job.weights)
         key = f"recheck {previous.key} {job.weights.sha256}"
-        checked = await self._flights.run(
-            key,
-            lambda report, waiting: self._compute.run(
-                OnData(run.fingerprint, recheck), report, Asked(run.run_id, waiting)
-            ),
-            on_progress,
-            callers,
-        )
+        with self._blobs.expiry.holding(anchor.sha256):
+            checked = await self._flights.run(
+                key,
+                lambda report, waiting: self._compute.run(
+                    OnData(run.fingerprint, recheck), report, Asked(run.run_id, waiting)
+                ),
+                on_progress,
+                callers,
+            )
         logger.info(
             "subset %s %s: its weights foretold a loss of %.4g, which is %.4g",
             previous.digest[:12],

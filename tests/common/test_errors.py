@@ -60,6 +60,8 @@ NotACoordinatorError      UnavailableError  NOT_A_COORDINATOR      UNIMPLEMENTED
 StateError                UnavailableError  BAD_STATE              INTERNAL             again
 ComputeError              UnavailableError  COMPUTE_FAILED         INTERNAL             again
 QueueFullError            UnavailableError  QUEUE_FULL             RESOURCE_EXHAUSTED   again
+StorageFullError          UnavailableError  STORAGE_FULL           RESOURCE_EXHAUSTED   again
+TooManyCallsError         UnavailableError  TOO_MANY_CALLS         RESOURCE_EXHAUSTED   again
 """
 ROWS = [row.split() for row in CONTRACT.strip().splitlines()]
 

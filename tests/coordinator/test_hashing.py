@@ -35,6 +35,7 @@ from lipt.v1 import blob_pb2_grpc
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context
 from tests.serving import serving
+from tests.uploading import uploads_into
 
 MakeRun = Callable[..., RunRecord]
 CONFIG = RunConfig(
@@ -95,7 +96,7 @@ class Bench:
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench = Bench(tmp_path)
-    service = BlobService(bench.blobs)
+    service = BlobService(bench.blobs, uploads_into(bench.blobs))
     async with serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, service)) as address:
         bench.address = address
         yield bench

@@ -20,6 +20,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from lipt.common.blobs.expiry import Expiry
 from lipt.coordinator import cli
 from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.compute.process import ComputeProcess
@@ -60,9 +61,9 @@ class Death:
         """Make each call of a function an event."""
         original = getattr(target, name)
 
-        def counted(*arguments: Any) -> Any:
+        def counted(*arguments: Any, **options: Any) -> Any:
             self.event(kind)
-            return original(*arguments)
+            return original(*arguments, **options)
 
         setattr(target, name, counted)
 
@@ -123,6 +124,7 @@ def main() -> None:
     death.before(blobs, "_read", "download")
     death.before(blobs, "_append", "upload")
     death.before(os, "fsync", "sync")
+    death.before(Expiry, "remove_blob", "removal")
     sys.argv[1:] = arguments
     try:
         cli.main()

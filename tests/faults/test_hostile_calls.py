@@ -48,6 +48,15 @@ NUM_AT_ONCE = 16
 MAX_GROWTH_BYTES = 128 * 2**20
 MAX_MESSAGES = 4
 
+# None by which a peer's calls would be refused before they are read.
+LIMITS = """
+[limits]
+max_blob_bytes = 1000000
+[limits.per_peer]
+calls_per_second = 0
+registrations_per_minute = 0
+"""
+
 # Statuses that a peer can act on. UNKNOWN and a bare INTERNAL would mean an unforeseen error.
 NAMED = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -142,7 +151,7 @@ async def fuzz(address: str, num_cases: int) -> Counter[str]:
 def test_every_call_with_hostile_messages_ends_with_a_named_status(
     cluster: Cluster, num_cases: int, record: Record
 ) -> None:
-    limits = cluster.config("[limits]\nmax_blob_bytes = 1000000\n")
+    limits = cluster.config(LIMITS)
     coordinator = cluster.start_coordinator("--insecure", *limits)
     pid = coordinator.process.pid
     asyncio.run(fuzz(cluster.address, 100))  # imports, pools and buffers are there from here on

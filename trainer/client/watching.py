@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from lipt.common.errors import UnreachableError
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
-from lipt.trainer.connection.reconnection import Reconnection
+from lipt.trainer.connection.reconnection import INTERRUPTIONS, Reconnection
 from lipt.trainer.views import RunView
 from lipt.v1 import run_pb2
 
@@ -40,7 +40,7 @@ def watch_run(
                     yield view
                 if view.ended:
                     return
-        except UnreachableError as error:
+        except INTERRUPTIONS as error:
             reconnection.pause(error)
         else:
             # A coordinator that shuts down ends its streams in order.

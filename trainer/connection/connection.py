@@ -9,7 +9,14 @@ from typing import TypeVar
 import grpc
 
 from lipt.common.access.token_source import TokenSource
-from lipt.common.errors import ForkedError, LiptError, NotACoordinatorError, UnreachableError
+from lipt.common.backoff import RetryPolicy, retry
+from lipt.common.errors import (
+    ForkedError,
+    LiptError,
+    NotACoordinatorError,
+    TooManyCallsError,
+    UnreachableError,
+)
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.idle import IdleWatchdog
@@ -102,14 +109,20 @@ class Connection:
     ) -> ResponseT:
         """One request, one answer, within `seconds`.
 
+        A coordinator that is called too often says when to call again, which is done.
+
         Raises:
             LiptError: what the coordinator refused with, UnreachableError or
                 NotACoordinatorError.
         """
-        try:
-            return self._whole(lambda stubs: method(stubs)(request, timeout=seconds))
-        except grpc.RpcError as error:
-            raise self.explain(error) from None
+
+        def attempt() -> ResponseT:
+            try:
+                return self._whole(lambda stubs: method(stubs)(request, timeout=seconds))
+            except grpc.RpcError as error:
+                raise self.explain(error) from None
+
+        return retry(attempt, on=(TooManyCallsError,), policy=RetryPolicy())
 
     def stream(
         self,

@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from lipt.common.backoff import Backoff
-from lipt.common.errors import ForkedError, QueueFullError, UnreachableError
+from lipt.common.errors import (
+    ForkedError,
+    QueueFullError,
+    TooManyCallsError,
+    UnreachableError,
+)
 
 MessageT = TypeVar("MessageT")
 
 # What is asked again, after a pause.
-INTERRUPTIONS = (UnreachableError, QueueFullError)
+INTERRUPTIONS = (UnreachableError, QueueFullError, TooManyCallsError)
 
 _BACKOFF = Backoff(first_seconds=0.2, max_seconds=5.0)
 
@@ -53,19 +58,19 @@ class Reconnection:
             self._num_failures = 0
             yield message
 
-    def pause(self, error: UnreachableError | QueueFullError) -> None:
+    def pause(self, error: UnreachableError | QueueFullError | TooManyCallsError) -> None:
         """Wait before the next attempt; not at all where this process has cut the stream.
 
         Raises:
-            UnreachableError, QueueFullError: `error` itself, when there is no point in another
-                attempt.
+            UnreachableError, QueueFullError, TooManyCallsError: `error` itself, when there is no
+                point in another attempt.
         """
         if isinstance(error, ForkedError):
             return
         if not self._num_failures:
             self._since = self._clock()
         self._num_failures += 1
-        answered = self._connected or isinstance(error, QueueFullError)
+        answered = self._connected or not isinstance(error, UnreachableError)
         if not answered or self._clock() - self._since >= self._limit_seconds:
             raise error
         asked = error.retry_after_seconds or 0.0

@@ -19,6 +19,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.serving import serving
+from tests.uploading import uploads_into
 
 MessageT = TypeVar("MessageT", blob_pb2.ReadBlobResponse, blob_pb2.WriteBlobRequest)
 
@@ -38,7 +39,7 @@ class FaultyBlobs(BlobService):
     """
 
     def __init__(self, store: BlobStore) -> None:
-        super().__init__(store)
+        super().__init__(store, uploads_into(store))
         self.store = store
         self.address = ""
         self.cuts: list[int] = []

@@ -27,9 +27,9 @@ from lipt.common.errors import (
 )
 from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.common.rpc.status import from_rpc_error
-from lipt.coordinator.rpc.blobs import BlobService
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.serving import serving
+from tests.uploading import blob_service
 
 DATA = random.Random(0).randbytes(3 * CHUNK_BYTES + 5)
 NAME = BlobName.of(DATA)
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> BlobStore:
 async def stub(
     store: BlobStore, request: pytest.FixtureRequest
 ) -> AsyncIterator[blob_pb2_grpc.BlobServiceAsyncStub]:
-    service = BlobService(store, idle_seconds=getattr(request, "param", 20.0))
+    service = blob_service(store, idle_seconds=getattr(request, "param", 20.0))
     async with (
         serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, service)) as address,
         grpc.aio.insecure_channel(address) as channel,

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from lipt.common.errors import ForkedError, QueueFullError, UnreachableError, revive
+from lipt.common.errors import (
+    ForkedError,
+    QueueFullError,
+    TooManyCallsError,
+    UnreachableError,
+    revive,
+)
 from lipt.trainer.connection.reconnection import Reconnection
 
 AWAY = UnreachableError("away.")
@@ -61,17 +69,19 @@ def test_what_a_fork_has_cut_is_asked_for_at_once_and_not_counted() -> None:
     assert not clock.pauses
 
 
-def test_a_full_queue_is_asked_again_when_it_says_and_not_for_ever() -> None:
+@pytest.mark.parametrize("cls", [QueueFullError, TooManyCallsError])
+def test_who_has_too_much_to_do_is_asked_again_when_it_says_and_not_for_ever(
+    cls: type[QueueFullError | TooManyCallsError],
+) -> None:
     clock, told = Clock(), list[str]()
     reconnection = Reconnection(
         12.0, on_pause=told.append, clock=lambda: clock.now, sleep=clock.sleep
     )
-    full = revive(QueueFullError, "256 requests wait. Ask again in 5 s.", 5.0)
-    assert isinstance(full, QueueFullError)
+    full: Any = revive(cls, "256 requests wait. Ask again in 5 s.", 5.0)
     # It has answered, though there was no message.
     for _ in range(3):
         reconnection.pause(full)
-    with pytest.raises(QueueFullError):
+    with pytest.raises(cls):
         reconnection.pause(full)
     assert clock.pauses == [5.0] * 3
     assert told == ["256 requests wait; asking again in 5.0 s"] * 3

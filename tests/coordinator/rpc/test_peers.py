@@ -8,7 +8,7 @@ import pytest
 from lipt.common.access.roles import Role
 from lipt.coordinator.access.caller import Caller, note_caller
 from lipt.coordinator.access.tokens import OWN_USER
-from lipt.coordinator.rpc.callers import turn_key
+from lipt.coordinator.rpc.peers import peer_of
 
 PEER = "ipv4:10.0.0.7:40123"
 
@@ -22,7 +22,7 @@ class Context:
 
 def key_of(caller: Caller) -> str:
     note_caller(caller)
-    return turn_key(cast("Any", Context()))
+    return peer_of(cast("Any", Context()))
 
 
 @pytest.mark.parametrize(
@@ -33,5 +33,5 @@ def key_of(caller: Caller) -> str:
         (OWN_USER, PEER),
     ],
 )
-def test_who_takes_turns_is_a_certificate_a_token_or_a_connection(caller: Caller, key: str) -> None:
+def test_a_party_is_a_certificate_a_token_or_a_connection(caller: Caller, key: str) -> None:
     assert copy_context().run(key_of, caller) == key

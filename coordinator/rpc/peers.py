@@ -1,4 +1,4 @@
-"""Callers: by what turns are taken and counted."""
+"""Peers: by what turns are taken, and quotas and limits counted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lipt.coordinator.access.caller import current_caller
 from lipt.coordinator.access.tokens import OWN_USER
 
 
-def turn_key(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """One text per party that takes turns: its certificate, its token, or else its connection.
+def peer_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """One text per party: its certificate, its token, or else its connection.
 
     What the coordinator's own user runs beside each other shows one token, and goes by
     connections as well.

@@ -1,0 +1,55 @@
+"""Allowances: which learners' files a peer may send, by the leases of the workers behind it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.storage.accounts import Allowance
+
+# A worker that comes back to its learner trains it once more, and may get other bits.
+_TIMES_TRAINED = 2
+# A learner has theta*'s tensors: some of the values, a bit for each, and a header.
+_TIMES_INITIAL_BYTES, _MORE_BYTES = 2, 2**20
+# As many as the registry remembers.
+_MAX_WORKERS = 10_000
+
+
+class Allowances:
+    """What may be sent under the leases of one coordinator; belongs to the event loop."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        # By worker, the peer that it called as last.
+        self._peers: OrderedDict[str, str] = OrderedDict()
+
+    def note(self, worker_id: str, peer: str) -> None:
+        """A worker has called as this peer; a new connection may be another one."""
+        self._peers[worker_id] = peer
+        self._peers.move_to_end(worker_id)
+        if len(self._peers) > _MAX_WORKERS:
+            self._peers.popitem(last=False)
+
+    def of(self, peer: str) -> tuple[Allowance, ...]:
+        """What a peer may send for learners: of each worker behind it, the one that it has."""
+        workers = [worker_id for worker_id, known in self._peers.items() if known == peer]
+        allowances = (self._of_worker(worker_id) for worker_id in workers)
+        return tuple(allowance for allowance in allowances if allowance is not None)
+
+    def is_live(self, lease: str) -> bool:
+        """Whether a lease still holds."""
+        key, _, epoch = lease.rpartition(" ")
+        return self._dispatcher.leases.has(AssignmentKey.parse(key), int(epoch))
+
+    def _of_worker(self, worker_id: str) -> Allowance | None:
+        held = self._dispatcher.held_by(worker_id)
+        if held is None or held[0].initial_weights is None:
+            return None
+        run, learner = held
+        initial_bytes = held[0].initial_weights.size_bytes
+        return Allowance(
+            f"{AssignmentKey(run.run_id, learner.index)} {learner.epoch}",
+            max_files=_TIMES_TRAINED * (run.config.learners.num_snapshots + 1),
+            max_file_bytes=_TIMES_INITIAL_BYTES * initial_bytes + _MORE_BYTES,
+        )

@@ -1,0 +1,137 @@
+"""Collector: removes what nobody needs or uses any more while the coordinator serves.
+
+Nothing hangs on a round's end: each file is removed by itself, after what records need was read
+from the directory, as `lipt state gc` does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
+from lipt.common.blobs.expiry import Expiry, StoredFile
+from lipt.common.errors import StateError
+from lipt.common.observability.events import EventKind, Events
+from lipt.coordinator.settings import StorageSettings
+from lipt.coordinator.state.contents import read_contents
+from lipt.coordinator.state.needs import kept_digests, named_digests
+from lipt.coordinator.state.pausing import collection_allowed
+from lipt.coordinator.storage.accounts import Accounts
+
+logger = logging.getLogger(__name__)
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one look at a directory found, and what it removed.
+
+    Attributes:
+        named: digests of what records name.
+        needed_bytes: of blobs that records need.
+        spare_bytes: of those that none needs and that are too young to go.
+        blobs: whole blobs that were removed.
+        parts: beginnings that were.
+    """
+
+    named: frozenset[str] = frozenset()
+    needed_bytes: int = 0
+    spare_bytes: int = 0
+    blobs: tuple[StoredFile, ...] = ()
+    parts: tuple[StoredFile, ...] = ()
+
+
+@dataclass
+class Collector:
+    """Looks at one state directory again and again.
+
+    Attributes:
+        directory: the state directory.
+        expiry: of its blobs.
+        accounts: learn what is gone.
+        settings: how old what is removed is, and how often.
+        events: where removals are counted.
+        clock: seconds since 1970, as files have them.
+        sleep: waits so many seconds.
+        latest: what was found last.
+    """
+
+    directory: Path
+    expiry: Expiry
+    accounts: Accounts
+    settings: StorageSettings
+    events: Events
+    clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    latest: Round = field(default_factory=Round)
+
+    async def run(self) -> None:
+        """Collect until cancelled; not at once, for peers come back to what they have sent."""
+        while True:
+            await self.sleep(self.settings.collect_every_seconds)
+            await self.collect()
+
+    async def collect(self) -> None:
+        """Remove what has expired; what cannot be read or removed now is left for the next time."""
+        work = asyncio.ensure_future(asyncio.to_thread(self._collect))
+        try:
+            done = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # The directory is given up afterwards: nothing may be removed from it any more.
+            await asyncio.wait({work})
+            raise
+        except StateError as error:
+            self.events.record(
+                EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
+            )
+            return
+        if done is None:
+            return
+        self.latest = done
+        self.accounts.forget(file.sha256 for file in (*done.blobs, *done.parts))
+        self.accounts.forget(done.named)
+        for detail, files in (("blobs", done.blobs), ("uploads", done.parts)):
+            if files:
+                num_bytes = sum(file.size_bytes for file in files)
+                self.events.record(
+                    EventKind.EXPIRED, detail=detail, files=len(files), bytes=num_bytes
+                )
+
+    def _collect(self) -> Round | None:
+        """A round; None where somebody reads all blobs just now, or the records are damaged."""
+        now, settings = self.clock(), self.settings
+        with state_errors(self.directory), collection_allowed(self.directory) as allowed:
+            if not allowed:
+                return None
+            remove_stale_temporaries(self.directory / "uploads")
+            # Before the records: what is on record by then was there, or is young.
+            blobs = tuple(self.expiry.blobs())
+            contents = read_contents(self.directory)
+            if contents.problems:
+                raise StateError(
+                    f"nothing is removed, for what is needed is not known: {contents.problems[0]}. "
+                    "See lipt state check, and restore a backup."
+                )
+            kept = kept_digests(contents)
+            spare = [blob for blob in blobs if blob.sha256 not in kept]
+            before = now - settings.unused_hours * _HOUR
+            gone = tuple(it for it in spare if self.expiry.remove_blob(it.sha256, before=before))
+            before = now - settings.unfinished_hours * _HOUR
+            parts = tuple(
+                it
+                for it in self.expiry.parts()
+                if self.expiry.remove_part(it.sha256, before=before)
+            )
+            spare_bytes, gone_bytes = (sum(it.size_bytes for it in some) for some in (spare, gone))
+            return Round(
+                named=named_digests(contents),
+                needed_bytes=sum(blob.size_bytes for blob in blobs) - spare_bytes,
+                spare_bytes=spare_bytes - gone_bytes,
+                blobs=gone,
+                parts=parts,
+            )

@@ -1,0 +1,112 @@
+"""Storage of one coordinator: its accounts as they are found, its uploads and its collector."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lipt.common.blobs.store import BlobStore
+from lipt.common.observability.events import Events
+from lipt.common.observability.metrics import Gauge
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.settings import StorageSettings
+from lipt.coordinator.state.contents import read_contents
+from lipt.coordinator.state.needs import named_by, named_digests
+from lipt.coordinator.storage.accounts import Accounts
+from lipt.coordinator.storage.allowances import Allowances
+from lipt.coordinator.storage.collector import Collector
+from lipt.coordinator.storage.quota import free_bytes, resolve_quota
+from lipt.coordinator.storage.uploads import Uploads
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What the blob servicer and the metrics ask."""
+
+    accounts: Accounts
+    allowances: Allowances
+    uploads: Uploads
+    collector: Collector
+
+    def gauges(self) -> tuple[Gauge, ...]:
+        """What is stored, by kind, and how many uploads are unfinished."""
+        latest = self.collector.latest
+        return (
+            Gauge(
+                "lipt_storage_bytes",
+                "Bytes of blobs: what records need and what they do not, as of the last "
+                "collection; uploads that no record names, and what is reserved for unfinished "
+                "ones, as of now.",
+                "kind",
+                {
+                    "needed": latest.needed_bytes,
+                    "spare": latest.spare_bytes,
+                    "uploaded": self.accounts.num_bytes(finished=True),
+                    "reserved": self.accounts.num_bytes(finished=False),
+                },
+            ),
+            Gauge(
+                "lipt_unfinished_uploads",
+                "Uploads that have begun and are not whole.",
+                "",
+                {"": self.accounts.num_unfinished()},
+            ),
+        )
+
+
+async def open_storage(
+    directory: Path,
+    blobs: BlobStore,
+    store: RunStore,
+    dispatcher: Dispatcher,
+    settings: StorageSettings,
+    events: Events,
+    *,
+    wall_clock: Callable[[], float],
+    clock: Callable[[], float],
+) -> Storage:
+    """The storage of a state directory, with what an earlier process left in the accounts.
+
+    Args:
+        directory: the state directory.
+        blobs: its blobs.
+        store: its runs; what they name is no upload any more.
+        dispatcher: has the leases of workers that send learners.
+        settings: how much, and for how long.
+        events: where removals are counted.
+        wall_clock: seconds since 1970.
+        clock: monotonic seconds.
+
+    Raises:
+        StateError: the directory cannot be read.
+    """
+    finished, unfinished = await asyncio.to_thread(_left_behind, directory, blobs)
+    usable = free_bytes(directory) + sum(finished.values()) + sum(unfinished.values())
+    quota = resolve_quota(settings, usable_bytes=usable)
+    logger.info(
+        "uploads may take %d bytes, %d of one peer; they take %d now",
+        quota.max_bytes,
+        quota.max_bytes_per_peer,
+        sum(finished.values()),
+    )
+    allowances = Allowances(dispatcher)
+    accounts = Accounts(quota, clock=clock, is_live=allowances.is_live)
+    accounts.restore(finished, unfinished)
+    store.listen(lambda run: accounts.forget(blob.sha256 for blob in named_by(run)))
+    collector = Collector(directory, blobs.expiry, accounts, settings, events, wall_clock)
+    return Storage(accounts, allowances, Uploads(blobs, accounts, allowances.of), collector)
+
+
+def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dict[str, int]]:
+    """Sizes of the blobs that no record names, and of the beginnings."""
+    named = named_digests(read_contents(directory))
+    finished = {
+        blob.sha256: blob.size_bytes for blob in blobs.expiry.blobs() if blob.sha256 not in named
+    }
+    return finished, {part.sha256: part.size_bytes for part in blobs.expiry.parts()}

@@ -1,0 +1,167 @@
+"""Blobs are named by a letter and take so many bytes; a peer may have 100, all may have 150."""
+
+from __future__ import annotations
+
+import pytest
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.errors import StorageFullError, UploadInProgressError
+from lipt.coordinator.storage.accounts import Accounts, Allowance
+from lipt.coordinator.storage.quota import Quota
+from tests.clock import Clock
+
+QUOTA = Quota(max_bytes=150, max_bytes_per_peer=100, max_unfinished=4, max_unfinished_per_peer=3)
+LEASE = Allowance("r/0 1", max_files=2, max_file_bytes=60)
+
+
+class Bench:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.live = {LEASE.lease}
+        self.accounts = Accounts(QUOTA, clock=clock, is_live=lambda lease: lease in self.live)
+
+    def begin(self, letter: str, size: int, peer: str = "one", *allowances: Allowance) -> list[str]:
+        leaving = self.accounts.begin(named(letter, size), peer, allowances)
+        return [sha256[0] for sha256 in leaving]
+
+    def cut(self, letter: str, size: int, peer: str = "one", *allowances: Allowance) -> list[str]:
+        leaving = self.begin(letter, size, peer, *allowances)
+        self.accounts.end(named(letter, size), finished=False, kept=True)
+        return leaving
+
+    def store(self, letter: str, size: int, peer: str = "one", *allowances: Allowance) -> None:
+        self.begin(letter, size, peer, *allowances)
+        self.accounts.end(named(letter, size), finished=True, kept=False)
+
+
+def named(letter: str, size: int) -> BlobName:
+    return BlobName(letter * 64, size)
+
+
+@pytest.fixture
+def bench(clock: Clock) -> Bench:
+    return Bench(clock)
+
+
+def test_declared_bytes_count_from_the_start_and_stored_ones_go_on_counting(bench: Bench) -> None:
+    bench.begin("a", 60)
+    with pytest.raises(StorageFullError, match=r"this peer would take 101 bytes.*at most 100 are"):
+        bench.begin("b", 41)
+    bench.accounts.end(named("a", 60), finished=True, kept=False)
+    with pytest.raises(StorageFullError, match=r"raise storage\.max_bytes") as caught:
+        bench.begin("b", 41)
+    assert caught.value.retry_after_seconds is None  # waiting a little does not help
+    assert bench.begin("b", 40) == []
+
+
+def test_a_peer_at_its_quota_leaves_the_others_theirs(bench: Bench) -> None:
+    bench.store("a", 100)
+    bench.store("b", 50, "other")
+    with pytest.raises(StorageFullError, match=r"all peers together would take 151 bytes"):
+        bench.begin("c", 1, "third")
+
+
+def test_number_of_unfinished_uploads_is_limited_and_says_when_to_ask_again(bench: Bench) -> None:
+    for letter in "abc":
+        bench.cut(letter, 1)
+    with pytest.raises(StorageFullError, match=r"number 4 of this peer; at most 3") as caught:
+        bench.begin("d", 1)
+    assert caught.value.retry_after_seconds == 10.0
+    bench.cut("d", 1, "other")
+    with pytest.raises(StorageFullError, match=r"number 5 of all peers together; at most 4"):
+        bench.begin("e", 1, "third")
+
+
+def test_upload_that_goes_on_counts_once(bench: Bench) -> None:
+    bench.cut("a", 90)
+    assert bench.begin("a", 95) == []
+
+
+def test_upload_under_way_is_nobody_else_s(bench: Bench) -> None:
+    bench.begin("a", 1)
+    with pytest.raises(UploadInProgressError, match="Try again"):
+        bench.begin("a", 1, "other")
+    bench.accounts.end(named("a", 1), finished=False, kept=False)
+    assert bench.begin("a", 1, "other") == []
+
+
+def test_silent_beginnings_make_room_the_oldest_first_and_no_more_than_needed(
+    bench: Bench,
+) -> None:
+    for letter in "abc":
+        bench.clock.now += 1
+        bench.cut(letter, 30)
+    bench.clock.now += 119  # a and b have been silent for 121 and 120 s
+    assert bench.cut("d", 30) == ["a"]
+    with pytest.raises(StorageFullError):
+        bench.begin("e", 100)  # c is too young to leave
+    assert bench.begin("e", 1) == ["b"]
+
+
+def test_what_others_left_makes_room_when_all_have_too_much(bench: Bench) -> None:
+    bench.cut("a", 100, "gone")
+    bench.clock.now += 121
+    assert bench.begin("b", 100) == ["a"]
+
+
+def test_beginning_that_is_being_sent_makes_no_room(bench: Bench) -> None:
+    bench.begin("a", 100, "slow")
+    bench.clock.now += 1000
+    with pytest.raises(StorageFullError, match="all peers together"):
+        bench.begin("b", 100)
+
+
+def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(bench: Bench) -> None:
+    bench.store("a", 100, "trainer")
+    bench.store("b", 50, "other trainer")
+    for letter in "cd":
+        bench.store(letter, 60, "worker", LEASE)
+    # A third file, or a larger one, is no learner's: it counts as anybody's.
+    for letter, size in (("e", 1), ("c", 61)):
+        with pytest.raises(StorageFullError):
+            bench.begin(letter, size, "worker", LEASE)
+
+
+def test_learners_files_leave_trainers_their_quota(bench: Bench) -> None:
+    bench.store("a", 60, "worker", LEASE)
+    bench.store("b", 100, "worker")
+    assert bench.begin("c", 50, "trainer") == []
+
+
+def test_files_of_leases_that_are_over_are_limited_too(bench: Bench) -> None:
+    for number, letter in enumerate("abc"):
+        lease = Allowance(f"r/9 {number}", max_files=1, max_file_bytes=60)
+        bench.live = {lease.lease}
+        # Two leases' leavings take 120 of the 100 bytes: the third file is charged to the peer.
+        bench.store(letter, 60, "greedy", lease)
+    bench.live = {LEASE.lease}
+    with pytest.raises(StorageFullError, match="this peer would take 120 bytes"):
+        bench.begin("d", 60, "greedy", LEASE)
+    # Another worker notices nothing.
+    assert bench.begin("e", 60, "worker", LEASE) == []
+
+
+def test_what_a_record_names_counts_no_more(bench: Bench) -> None:
+    bench.store("a", 100)
+    bench.accounts.forget([named("a", 100).sha256, named("b", 1).sha256])
+    assert bench.begin("c", 100) == []
+
+
+def test_upload_under_way_is_not_forgotten(bench: Bench) -> None:
+    bench.begin("a", 100)
+    bench.accounts.forget([named("a", 100).sha256])
+    with pytest.raises(StorageFullError):
+        bench.begin("b", 1)
+
+
+def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(bench: Bench) -> None:
+    bench.accounts.restore({named("a", 1).sha256: 80}, {named("b", 1).sha256: 20})
+    assert bench.accounts.num_bytes(finished=True) == 80
+    assert bench.accounts.num_bytes(finished=False) == 20
+    assert bench.accounts.num_unfinished() == 1
+    with pytest.raises(StorageFullError, match="all peers together would take 160"):
+        bench.begin("c", 60)
+    # Who goes on with it has it from then on.
+    bench.cut("b", 50)
+    with pytest.raises(StorageFullError, match="this peer would take 101"):
+        bench.begin("c", 51)

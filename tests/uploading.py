@@ -1,0 +1,25 @@
+"""The blob servicer as a coordinator has it, with a quota that is not reached by accident."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lipt.common.blobs.store import BlobStore
+from lipt.coordinator.rpc.blobs import BlobService
+from lipt.coordinator.storage.accounts import Accounts
+from lipt.coordinator.storage.quota import Quota
+from lipt.coordinator.storage.uploads import Uploads
+from tests.clock import Clock
+
+PLENTY = Quota(2**50, 2**50, 10_000, 10_000)
+
+
+def uploads_into(store: BlobStore, quota: Quota = PLENTY) -> Uploads:
+    """Uploads of trainers alone."""
+    accounts = Accounts(quota, clock=Clock(), is_live=lambda _: False)
+    return Uploads(store, accounts, lambda _: ())
+
+
+def blob_service(store: BlobStore, **options: Any) -> BlobService:
+    """The servicer of a store."""
+    return BlobService(store, uploads_into(store), **options)
