@@ -81,7 +81,7 @@ class World:
             self.store,
             cast("RunDriver", cast("Any", self.driver)),
             admission,
-            BlobStore(state_dir, max_blob_bytes=2**20),
+            self.blobs,
             DATA,
             defaults=DEFAULTS,
             wall_clock=lambda: 1234.5,
