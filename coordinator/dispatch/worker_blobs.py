@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ForeignBlobError
-from lipt.coordinator.access.identity import Shown
+from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
@@ -31,7 +31,7 @@ class WorkerBlobs:
         # By lease, what its worker has named to be sent.
         self._named: dict[tuple[AssignmentKey, int], set[BlobName]] = {}
 
-    def require_readable(self, name: BlobName, shown: Shown) -> None:
+    def require_readable(self, name: BlobName, shown: Evidence) -> None:
         """Refuse a worker what its assignment does not name.
 
         Raises:
@@ -42,7 +42,7 @@ class WorkerBlobs:
         if held is not None and (reason := why_not_read(name, held)):
             raise ForeignBlobError(reason)
 
-    def require_sendable(self, name: BlobName, shown: Shown) -> None:
+    def require_sendable(self, name: BlobName, shown: Evidence) -> None:
         """Refuse a worker what cannot be of its learner.
 
         Raises:
@@ -59,7 +59,7 @@ class WorkerBlobs:
         for run, learner in held:
             self._names(run, learner).add(name)
 
-    def _held(self, shown: Shown) -> list[Held] | None:
+    def _held(self, shown: Evidence) -> list[Held] | None:
         workers = self._dispatcher.workers.behind(shown)
         if workers is None:
             return None

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
 from lipt.common.imports.factory import is_factory_spec
-from lipt.coordinator.access.identity import (
-    NOTHING_SHOWN,
+from lipt.coordinator.access.worker_identity import (
+    NO_EVIDENCE,
     UNBOUND,
     Binding,
-    Shown,
+    Evidence,
     party_of,
     worker_id_of,
 )
@@ -95,7 +95,7 @@ class WorkerRegistry:
         device: str,
         versions: Mapping[str, str],
         allowed_modules: tuple[str, ...],
-        shown: Shown = NOTHING_SHOWN,
+        shown: Evidence = NO_EVIDENCE,
     ) -> WorkerRecord:
         """Make a worker known; the same instance is the same worker, also after a restart.
 
@@ -131,7 +131,7 @@ class WorkerRegistry:
         self._workers[worker_id] = worker
         return worker
 
-    def require(self, worker_id: str, shown: Shown) -> None:
+    def require(self, worker_id: str, shown: Evidence) -> None:
         """Refuse a call under a worker's id that is not of that worker.
 
         One that has not registered with this process, as after a restart, proves itself by its
@@ -151,7 +151,7 @@ class WorkerRegistry:
                 "register, and use the id and the secret of your own."
             )
 
-    def behind(self, shown: Shown) -> tuple[str, ...] | None:
+    def behind(self, shown: Evidence) -> tuple[str, ...] | None:
         """The workers that a call may be of, by what it shows; None where it is no worker's.
 
         An older worker shows no secret: where its caller may do nothing but work, it is any of

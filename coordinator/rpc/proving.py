@@ -8,11 +8,11 @@ import grpc.aio
 
 from lipt.common.access.worker_secret import WORKER_SECRET
 from lipt.coordinator.access.caller import current_caller
-from lipt.coordinator.access.identity import Shown
+from lipt.coordinator.access.worker_identity import Evidence
 
 
-def shown_by(context: grpc.aio.ServicerContext[Any, Any]) -> Shown:
+def shown_by(context: grpc.aio.ServicerContext[Any, Any]) -> Evidence:
     """The caller behind a call, and the worker's secret in its metadata, if there is one."""
     metadata = context.invocation_metadata() or ()
     secret = next((value for key, value in metadata if key == WORKER_SECRET), "")
-    return Shown(current_caller(), secret if isinstance(secret, str) else "")
+    return Evidence(current_caller(), secret if isinstance(secret, str) else "")

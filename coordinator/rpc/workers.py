@@ -17,7 +17,7 @@ from lipt.common.errors import (
 )
 from lipt.common.rpc.messages import enum_value
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.coordinator.access.identity import require_unguessable
+from lipt.coordinator.access.worker_identity import require_unguessable
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake

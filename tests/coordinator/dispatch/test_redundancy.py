@@ -10,7 +10,7 @@ from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import LearnerState
 from lipt.coordinator.access.caller import Caller
-from lipt.coordinator.access.identity import Binding
+from lipt.coordinator.access.worker_identity import Binding
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import choose_learner, why_idle, why_waiting
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -36,7 +36,7 @@ def copy(worker: str, content: str, *, kind: str = "cpu", snapshot: str = "") ->
         epoch=1,
         worker_id=f"w-{worker}",
         worker_name=worker,
-        party=f"worker w-{worker}",
+        party=f"w-{worker}",
         kind=kind,
         result=result(content).blob,
         snapshots=(BlobName.of(snapshot.encode()),) if snapshot else (),
@@ -120,7 +120,7 @@ def test_never_the_same_party_twice_and_first_the_same_kind_of_device(make_run: 
 def test_two_processes_with_one_certificate_are_one_party(make_run: MakeRun) -> None:
     box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
     first, second = (worker(name, caller=box) for name in "ab")
-    assert first.party == second.party == "certificate box"
+    assert first.party == second.party == "box"
     held = copy("a", "x").changed(party=first.party)
     run = with_copies(twice(make_run(num_learners=1)), 0, held)
     assert not may_train(second, run, run.learners[0], alive=[first, second])

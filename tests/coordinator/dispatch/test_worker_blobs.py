@@ -8,7 +8,7 @@ from lipt.common.access.roles import Role
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ForeignBlobError
 from lipt.coordinator.access.caller import ANYBODY, Caller
-from lipt.coordinator.access.identity import Shown
+from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs, why_not_read, why_not_send
 from lipt.coordinator.runs.store import RunStore
@@ -70,7 +70,7 @@ class Bench:
         )
         self.blobs = WorkerBlobs(self.dispatcher)
 
-    async def leased(self, instance_id: str, shown: Shown) -> tuple[str, RunRecord, BlobName]:
+    async def leased(self, instance_id: str, shown: Evidence) -> tuple[str, RunRecord, BlobName]:
         """A worker that registers so: its id, the run, and the shard of the learner it has."""
         worker = self.dispatcher.workers.register(
             instance_id, name="w", device="cpu", versions={}, allowed_modules=(), shown=shown
@@ -89,15 +89,15 @@ async def bench(database: Database, make_run: MakeRun) -> Bench:
 
 
 async def test_whoever_shows_no_worker_reads_and_sends_as_a_trainer(bench: Bench) -> None:
-    await bench.leased(SECRET, Shown(ANYBODY, SECRET))
-    trainer = Shown(Caller("t", "t", frozenset({Role.TRAINER})))
-    for shown in (Shown(ANYBODY), trainer):
+    await bench.leased(SECRET, Evidence(ANYBODY, SECRET))
+    trainer = Evidence(Caller("t", "t", frozenset({Role.TRAINER})))
+    for shown in (Evidence(ANYBODY), trainer):
         bench.blobs.require_readable(OTHER, shown)
         bench.blobs.require_sendable(OTHER, shown)
 
 
 async def test_a_worker_s_blobs_follow_its_lease(bench: Bench) -> None:
-    shown = Shown(ANYBODY, SECRET)
+    shown = Evidence(ANYBODY, SECRET)
     with pytest.raises(ForeignBlobError):
         bench.blobs.require_readable(THETA, shown)
     worker_id, _, shard = await bench.leased(SECRET, shown)
@@ -123,7 +123,7 @@ async def test_a_worker_s_blobs_follow_its_lease(bench: Bench) -> None:
 async def test_an_older_worker_that_may_only_work_reads_for_the_learners_of_its_key(
     bench: Bench,
 ) -> None:
-    box, other = (Shown(Caller(key, key, frozenset({Role.WORKER}))) for key in ("box", "other"))
+    box, other = (Evidence(Caller(key, key, frozenset({Role.WORKER}))) for key in ("box", "other"))
     _, _, shard = await bench.leased("old", box)
     bench.blobs.require_readable(shard, box)
     bench.blobs.require_sendable(named(0), box)
@@ -135,7 +135,7 @@ async def test_an_older_worker_that_may_only_work_reads_for_the_learners_of_its_
 async def test_a_lease_that_outlived_the_coordinator_goes_on_before_anybody_registers(
     bench: Bench,
 ) -> None:
-    shown = Shown(ANYBODY, SECRET)
+    shown = Evidence(ANYBODY, SECRET)
     _, _, shard = await bench.leased(SECRET, shown)
     restarted = Dispatcher(
         bench.store, lease_seconds=30.0, clock=bench.clock, wall_clock=bench.clock
@@ -145,4 +145,4 @@ async def test_a_lease_that_outlived_the_coordinator_goes_on_before_anybody_regi
     blobs.require_readable(shard, shown)
     blobs.require_sendable(named(0), shown)
     with pytest.raises(ForeignBlobError):
-        blobs.require_readable(shard, Shown(ANYBODY, "6" * 32))
+        blobs.require_readable(shard, Evidence(ANYBODY, "6" * 32))

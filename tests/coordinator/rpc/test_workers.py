@@ -26,7 +26,7 @@ from lipt.common.errors import (
 from lipt.common.states import LearnerState
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
-from lipt.coordinator.access.identity import worker_id_of
+from lipt.coordinator.access.worker_identity import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.rpc.workers import WorkerService

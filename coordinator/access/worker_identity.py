@@ -14,15 +14,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from dataclasses import dataclass, field
 
 from lipt.common.access.worker_secret import MIN_SECRET_CHARACTERS
 from lipt.common.errors import InvalidRequestError
 from lipt.coordinator.access.caller import ANYBODY, Caller
 
+# As gRPC writes where a connection comes from.
+_ADDRESS = re.compile(r"(ipv[46]:.+):\d+")
+
 
 @dataclass(frozen=True)
-class Shown:
+class Evidence:
     """What a call shows of who makes it: the caller, and a worker's secret, or an empty text."""
 
     caller: Caller = ANYBODY
@@ -33,7 +37,7 @@ class Shown:
         return bool(self.secret) and hmac.compare_digest(worker_id_of(self.secret), worker_id)
 
 
-NOTHING_SHOWN = Shown()
+NO_EVIDENCE = Evidence()
 
 
 @dataclass(frozen=True)
@@ -44,19 +48,20 @@ class Binding:
     secret_digest: str = field(default="", repr=False)
 
     @classmethod
-    def of(cls, shown: Shown) -> Binding:
+    def of(cls, shown: Evidence) -> Binding:
         """The binding of a worker that registers with this."""
         return cls(shown.caller, _digest(shown.secret) if shown.secret else "")
 
-    def objection(self, shown: Shown) -> str:
+    def objection(self, shown: Evidence) -> str:
         """Why a call is not of the worker that was bound so, as what it does; empty where it is."""
-        if self.secret_digest:
-            if not hmac.compare_digest(_digest(shown.secret), self.secret_digest):
-                return "does not show the secret of the worker that registered under it"
-        elif not _same_party(self.caller, shown.caller):
-            return f"is of {shown.caller.name}, and the worker registered as {self.caller.name}"
-        if self.caller.certificate and not _same_party(self.caller, shown.caller):
-            return f"does not show the certificate of {self.caller.name}, as the worker did"
+        same_secret = hmac.compare_digest(_digest(shown.secret), self.secret_digest)
+        if self.secret_digest and not same_secret:
+            return "does not show the secret of the worker that registered under it"
+        # With a secret a worker may call from anywhere; a certificate it shows all the same.
+        by_caller = bool(self.caller.certificate) or not self.secret_digest
+        if by_caller and not _same_party(self.caller, shown.caller):
+            now, then = _said(shown.caller), _said(self.caller)
+            return f"is of {now}, and the worker registered as {then}"
         return ""
 
 
@@ -75,8 +80,8 @@ def party_of(caller: Caller, worker_id: str) -> str:
     of those that nobody was asked to show anything, each process is.
     """
     if caller.certificate:
-        return f"certificate {caller.name}"
-    return f"caller {caller.key}" if caller.only_works else f"worker {worker_id}"
+        return caller.name
+    return caller.key if caller.only_works else worker_id
 
 
 def require_unguessable(instance_id: str) -> None:
@@ -99,7 +104,17 @@ def _same_party(bound: Caller, now: Caller) -> bool:
         return bool(now.certificate) and (
             hmac.compare_digest(now.certificate, bound.certificate) or now.name == bound.name
         )
-    return now.key == bound.key
+    return _without_port(now.key) == _without_port(bound.key)
+
+
+def _without_port(key: str) -> str:
+    """A caller's key; of an address the part that stays the same when it connects again."""
+    address = _ADDRESS.fullmatch(key)
+    return address[1] if address else key
+
+
+def _said(caller: Caller) -> str:
+    return f"{caller.name} ({caller.key})" if _ADDRESS.fullmatch(caller.key) else caller.name
 
 
 def _digest(text: str) -> str:

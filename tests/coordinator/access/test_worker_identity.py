@@ -7,9 +7,9 @@ import pytest
 from lipt.common.access.roles import EVERY_ROLE, Role
 from lipt.common.errors import InvalidRequestError
 from lipt.coordinator.access.caller import ANYBODY, Caller
-from lipt.coordinator.access.identity import (
+from lipt.coordinator.access.worker_identity import (
     Binding,
-    Shown,
+    Evidence,
     party_of,
     require_unguessable,
     worker_id_of,
@@ -27,41 +27,59 @@ NAMESAKE = Caller("token-1", "box", WORKER)
 def test_the_id_is_a_hash_of_the_secret_and_shows_nothing_of_it() -> None:
     # printf '5%.0s' {1..32} | sha256sum
     assert worker_id_of(SECRET) == "w-b235d9133396f6aa"
-    shown = Shown(ANYBODY, SECRET)
+    shown = Evidence(ANYBODY, SECRET)
     assert shown.proves(worker_id_of(SECRET))
     assert not shown.proves(worker_id_of("other"))
-    assert not Shown().proves(worker_id_of(""))
+    assert not Evidence().proves(worker_id_of(""))
     assert SECRET not in repr(shown) + repr(Binding.of(shown))
 
 
 @pytest.mark.parametrize("now", [ANYBODY, BOX, OTHER, NAMESAKE])
 def test_a_worker_bound_by_its_secret_is_whoever_shows_it(now: Caller) -> None:
-    binding = Binding.of(Shown(ANYBODY, SECRET))
-    assert binding.objection(Shown(now, SECRET)) == ""
+    binding = Binding.of(Evidence(ANYBODY, SECRET))
+    assert binding.objection(Evidence(now, SECRET)) == ""
     for secret in ("", SECRET[1:], SECRET.replace("5", "6")):
         expected = "does not show the secret of the worker that registered under it"
-        assert binding.objection(Shown(now, secret)) == expected
+        assert binding.objection(Evidence(now, secret)) == expected
 
 
 @pytest.mark.parametrize("secret", ["", SECRET])
 def test_a_certificate_has_to_be_shown_again_or_a_renewed_one_of_its_name(secret: str) -> None:
-    binding = Binding.of(Shown(BOX, secret))
+    binding = Binding.of(Evidence(BOX, secret))
     for caller in (BOX, RENEWED):
-        assert binding.objection(Shown(caller, secret)) == ""
+        assert binding.objection(Evidence(caller, secret)) == ""
     for caller in (OTHER, NAMESAKE, ANYBODY, replace(BOX, certificate="", name="x")):
-        assert binding.objection(Shown(caller, secret)) != ""
+        assert binding.objection(Evidence(caller, secret)) != ""
     if secret:
-        words = "does not show the certificate of box, as the worker did"
-        assert binding.objection(Shown(OTHER, secret)) == words
-        assert binding.objection(Shown(BOX)) != ""
+        words = "is of other, and the worker registered as box"
+        assert binding.objection(Evidence(OTHER, secret)) == words
+        assert binding.objection(Evidence(BOX)) != ""
 
 
 def test_an_older_worker_is_bound_to_its_callers_key() -> None:
-    here, there = (Caller(key, key, EVERY_ROLE) for key in ("10.0.0.1", "10.0.0.2"))
-    binding = Binding.of(Shown(here))
-    assert binding.objection(Shown(here)) == ""
-    words = "is of 10.0.0.2, and the worker registered as 10.0.0.1"
-    assert binding.objection(Shown(there)) == words
+    here, there = (Caller(f"token:{who}", who, EVERY_ROLE) for who in ("here", "there"))
+    binding = Binding.of(Evidence(here))
+    assert binding.objection(Evidence(here)) == ""
+    words = "is of there, and the worker registered as here"
+    assert binding.objection(Evidence(there)) == words
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "same"),
+    [
+        ("ipv4:10.0.0.1:5000", "ipv4:10.0.0.1:5001", True),
+        ("ipv4:10.0.0.1:5000", "ipv4:10.0.0.2:5000", False),
+        ("ipv6:%5B::1%5D:5000", "ipv6:%5B::1%5D:5001", True),
+        ("ipv6:%5B::1%5D:5000", "ipv6:%5B::2%5D:5000", False),
+        ("token:1", "token:2", False),
+    ],
+)
+def test_an_older_worker_that_connects_again_is_the_same_caller(
+    then: str, now: str, same: bool
+) -> None:
+    binding = Binding.of(Evidence(Caller(then, "anybody", EVERY_ROLE)))
+    objection = binding.objection(Evidence(Caller(now, "anybody", EVERY_ROLE)))
+    assert (objection == "") is same
 
 
 def test_whoever_was_let_in_is_one_party_and_of_others_each_process_is() -> None:
