@@ -77,20 +77,19 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             raise InvalidRequestError(
                 f"wait_seconds {wait_seconds} is outside 0..{_MAX_WAIT_SECONDS:g}."
             )
-        self._note(request.worker_id, context)
         granted = await unless(
             self._stopping, self._dispatcher.acquire(request.worker_id, wait_seconds=wait_seconds)
         )
         if granted is None:
             worker = self._dispatcher.workers.heard(request.worker_id)
             return pb.AcquireAssignmentResponse(idle_reason=self._dispatcher.why_idle(worker))
+        self._note(request.worker_id, context)
         return pb.AcquireAssignmentResponse(assignment=self._assignment(*granted))
 
     async def Heartbeat(
         self, request: pb.HeartbeatRequest, context: Context
     ) -> pb.HeartbeatResponse:
         """Keep a lease."""
-        self._note(request.worker_id, context)
         progress = request.progress
         stop = self._dispatcher.heartbeat(
             request.worker_id,
@@ -102,6 +101,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 loss=progress.loss if math.isfinite(progress.loss) else 0.0,
             ),
         )
+        self._note(request.worker_id, context)
         return pb.HeartbeatResponse(stop=stop)
 
     async def CommitResult(
@@ -132,6 +132,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         return pb.ReleaseAssignmentResponse()
 
     def _note(self, worker_id: str, context: Context) -> None:
+        # Of those that have a learner only: nobody else's files are waited for.
         if self._allowances is not None:
             self._allowances.note(worker_id, peer_of(context))
 
