@@ -126,13 +126,7 @@ class Accounts:
 
     def _lease_for(self, name: BlobName, peer: str, allowances: Iterable[Allowance]) -> str:
         """The lease that an upload is for; none where it does not fit any."""
-        left = [
-            entry
-            for entry in self._entries.values()
-            if entry.lease and not self._is_live(entry.lease)
-        ]
-        own = sum(entry.size_bytes for entry in left if entry.peer == peer)
-        if own > self.quota.max_bytes_per_peer or _bytes(left) > self.quota.max_bytes:
+        if self._left_too_much(peer):
             return ""
         for allowance in allowances:
             sent = [sha for sha, it in self._entries.items() if it.lease == allowance.lease]
@@ -142,6 +136,15 @@ class Accounts:
             ):
                 return allowance.lease
         return ""
+
+    def _left_too_much(self, peer: str) -> bool:
+        """Whether learners' files that no run took are more than one peer, or all, may leave."""
+        files = [entry for entry in self._entries.values() if entry.lease]
+        if _bytes(files) <= self.quota.max_bytes_per_peer:
+            return False
+        left = [entry for entry in files if not self._is_live(entry.lease)]
+        own = [entry for entry in left if entry.peer == peer]
+        return _bytes(own) > self.quota.max_bytes_per_peer or _bytes(left) > self.quota.max_bytes
 
     def _require_room(self, name: BlobName, peer: str) -> tuple[str, ...]:
         others = {
