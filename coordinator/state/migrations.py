@@ -49,21 +49,14 @@ MIGRATIONS: tuple[str, ...] = (
         body        TEXT NOT NULL
     ) STRICT;
     """,
-    # From here on learners have `silent_ends`, which an older version would not read.
-    """
-    SELECT 1;
-    """,
-    # Digests of the tokens that were given out.
+    # Digests of the tokens that were given out. From here on learners have `silent_ends`, `party`,
+    # `kind` and `copies`, which an older version would not read: it would take a learner that is
+    # held back for one that nobody has trained.
     """
     CREATE TABLE tokens (
         token_id TEXT PRIMARY KEY,
         body     TEXT NOT NULL
     ) STRICT;
-    """,
-    # From here on learners have `party`, `kind` and `copies`, which an older version would not
-    # read: it would take a learner that is held back for one that nobody has trained.
-    """
-    SELECT 1;
     """,
 )
 
