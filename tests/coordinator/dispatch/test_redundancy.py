@@ -157,7 +157,7 @@ def test_what_is_held_back_is_not_taken_for_rubbish(make_run: MakeRun) -> None:
     run = with_copies(twice(make_run(num_learners=1)), 0, held)
 
     def needed(run: RunRecord) -> set[BlobName]:
-        contents = Contents(1, (run,), (), (), (), ())
+        contents = Contents(1, (run,), (), (), (), (), ())
         return {need.blob for need in needed_blobs(contents)}
 
     assert set(held.files) <= needed(run)
