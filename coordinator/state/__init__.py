@@ -15,6 +15,7 @@ signals/*.safetensors    per-example signals: a cache of the newest four, which 
 coordinator.lock     locked by the one process that uses the directory, which is named in it
 
 `lipt state check` reads all of it and compares (`checking`), `lipt state gc` removes what
-no record needs (`collecting`; `needs` says what is needed), `lipt state backup` copies it
-while it is served (`backing_up`).
+no record needs (`collecting`; `needs` says what is needed), which a coordinator that serves does
+by itself (`lipt.coordinator.storage`), `lipt state backup` copies it while it is served
+(`backing_up`).
 """

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError, UnreachableError
+from lipt.common.errors import (
+    LiptError,
+    StaleLeaseError,
+    TooManyCallsError,
+    UnknownRunError,
+    UnreachableError,
+)
 from lipt.common.observability.events import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.lease import LeaseKeeper
@@ -98,3 +104,16 @@ def test_coordinator_that_is_away_costs_heartbeats_and_not_the_lease(
             next_beat(fake)
         assert not lease.lost.is_set()
     assert events.count(EventKind.RETRIED, "heartbeat") == 2
+
+
+def test_heartbeat_that_came_too_often_is_sent_again_no_sooner_than_it_is_told_to(
+    fake: FakeClient, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    fake.refusals["heartbeat"] = [TooManyCallsError("slowly.", retry_after_seconds=2.5)]
+    lease = keeper(fake, events, heartbeat_seconds=OFTEN)
+    monkeypatch.setattr(lease._left, "wait", pauses.append)
+    with lease:
+        for _ in range(2):
+            next_beat(fake)
+    assert pauses == [2.5]
