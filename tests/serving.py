@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,6 +32,7 @@ async def serving(*servicers: tuple[Callable[[Any, Any], None], Any]) -> AsyncIt
     await server.stop(None)
 
 
-def own_user_channel(address: str) -> grpc.aio.Channel:
+def own_user_channel(address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
     """A channel to a coordinator on loopback, whose calls show its local token."""
-    return grpc.aio.secure_channel(address, local_credentials(split_address(address)[1]))
+    credentials = local_credentials(split_address(address)[1])
+    return grpc.aio.secure_channel(address, credentials, options=options)

@@ -66,10 +66,17 @@ class Cost:
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that may be taken; `name` is the setting that decides it."""
+    """The most that may be taken.
+
+    Attributes:
+        name: the setting that decides it, or what there is.
+        at_most: that.
+        remedy: what makes it more, as a clause; empty for raising the setting.
+    """
 
     name: str
     at_most: int
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ class Violation:
     @property
     def times(self) -> float:
         """How many times the limit it is."""
-        return self.cost / self.limit.at_most
+        return self.cost / max(self.limit.at_most, 1)
 
     def __str__(self) -> str:
         return self.sentence
@@ -122,7 +129,7 @@ def violation(cost: Cost, limit: Limit) -> Violation | None:
 
 
 def _remedy(cost: Cost, part: Part, limit: Limit) -> str:
-    raising = f"raise {limit.name}"
+    raising = limit.remedy or f"raise {limit.name}"
     left = limit.at_most - (cost.total - part.cost)
     fitting = left // part.each if part.each else 0
     if part.knob and part.lowest is not None and fitting >= part.lowest:

@@ -38,7 +38,6 @@ def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -
         machine: what there is.
         free_disk_bytes: room in the state directory; no run may take more.
     """
-    disk = free_disk_bytes if limits.run_disk is None else min(limits.run_disk, free_disk_bytes)
     at_most = {
         "worker_threads": limits.worker_threads,
         "worker_memory": limits.worker_memory,
@@ -46,10 +45,16 @@ def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -
         "compute_threads": compute_threads(limits, machine),
         "compute_memory": compute_memory_bytes(limits, machine),
         "compute_images": limits.compute_images,
-        "run_disk": disk,
         "max_blob_bytes": limits.max_blob_bytes,
     }
-    return Ceilings(**{name: Limit(f"limits.{name}", int(most)) for name, most in at_most.items()})
+    named = {name: Limit(f"limits.{name}", int(most)) for name, most in at_most.items()}
+    return Ceilings(**named, run_disk=_disk(limits, free_disk_bytes))
+
+
+def _disk(limits: LimitSettings, free_bytes: int) -> Limit:
+    if limits.run_disk is not None and limits.run_disk <= free_bytes:
+        return Limit("limits.run_disk", limits.run_disk)
+    return Limit("what is free in the state directory", free_bytes, remedy="free space there")
 
 
 def violations(plan: RunPlan, ceilings: Ceilings) -> tuple[Violation, ...]:

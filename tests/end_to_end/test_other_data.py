@@ -100,10 +100,13 @@ def test_run_is_held_while_its_files_are_replaced_under_the_coordinator(
             client.wait(started.run_id)
         # Of what is there, nothing is made; what is stored is served.
         with pytest.raises(OtherDataError, match="Put the run's own data back"):
-            client.subset(ready.run_id, "el2n", fraction=0.25)
+            client.subset(ready.run_id, "facility_location", fraction=0.25)
         with pytest.raises(OtherDataError):
             client.diagnose()
         assert client.subset(ready.run_id, "el2n", fraction=0.5) == subset
+        # So is what follows from signals that were kept: they are of the run's own data.
+        half = client.subset(ready.run_id, "el2n", fraction=0.25)
+        assert set(half.indices.tolist()) < set(subset.indices.tolist())
         paint(images, brightness=100)
         states = [view.state for view in client.watch(started.run_id)]
         assert states[-1] is RunState.READY

@@ -24,6 +24,7 @@ from tests.cluster import Cluster
 from tests.coordinator.conftest import make_run
 from tests.coordinator.state.conftest import StateBench, state
 from tests.faults.conftest import Record
+from tests.serving import own_user_channel
 
 __all__ = ["make_run", "state"]
 
@@ -53,9 +54,7 @@ async def begin_many(address: str, size_bytes: int) -> Counter[str]:
         for _ in range(NUM_UPLOADS // NUM_CONNECTIONS):
             ends[await begin(stub, BlobName(draw.randbytes(32).hex(), size_bytes))] += 1
 
-    channels = [
-        grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(NUM_CONNECTIONS)
-    ]
+    channels = [own_user_channel(address, _OPTIONS) for _ in range(NUM_CONNECTIONS)]
     await asyncio.gather(*map(send, channels))
     for channel in channels:
         await channel.close()

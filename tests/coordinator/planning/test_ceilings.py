@@ -64,7 +64,7 @@ def test_an_ordinary_run_is_within_all_of_them() -> None:
         (
             {"learners": {"num_snapshots": 1000, "num_steps": 1000}},
             "learners.num_snapshots",
-            "limits.run_disk",
+            "what is free in the state directory",
         ),
         (
             {"initialization": {"steps": 1, "batch_size": 5000}},

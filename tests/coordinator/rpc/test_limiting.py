@@ -31,6 +31,7 @@ from lipt.v1 import (
     worker_pb2_grpc,
 )
 from tests.coordinator.fakes import make_settings, opened
+from tests.serving import own_user_channel
 
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
@@ -53,7 +54,7 @@ async def served(directory: Path, *, in_all: int = 8, **per_peer: float) -> Asyn
 
 @asynccontextmanager
 async def connected(address: str) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+    async with own_user_channel(address, _OPTIONS) as channel:
         yield channel
 
 

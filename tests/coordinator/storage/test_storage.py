@@ -28,6 +28,7 @@ from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
 from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2, worker_pb2, worker_pb2_grpc
 from tests.coordinator.fakes import THETA, FakeWorker, make_settings, opened, pretraining
+from tests.serving import own_user_channel
 
 # Another connection, however often the address was dialled.
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
@@ -88,7 +89,7 @@ class Served:
         self._stack = stack
 
     async def peer(self) -> Peer:
-        channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+        channel = own_user_channel(self._address, _OPTIONS)
         return Peer(await self._stack.enter_async_context(channel))
 
     def figures(self, name: str) -> dict[str, float]:
@@ -235,7 +236,7 @@ async def test_what_a_request_is_about_is_not_removed_before_it_is_answered(
         blob = app.blobs.put_bytes(b"findings")
         compute.answers[SelectSubset] = lambda job: (expire(), select(job))[1]
         compute.answers[DiagnoseData] = lambda job: (expire(), Diagnosed(blob, "cpu"))[1]
-        monkeypatch.setattr(app.requests, "_try_model", expire)
+        monkeypatch.setattr(app.requests._admission, "_require", expire)
         given = config_pb2.RunConfig(initialization={"weights_sha256": name.sha256})
         run = await app.requests.create("q", "mine", given)
         worker = FakeWorker(app)
