@@ -17,6 +17,7 @@ BENCHMARKS = (
     "blobs",
     "control_calls",
     "greedy_peer",
+    "compute_queue",
     "patch_features",
     "ridge_head",
 )

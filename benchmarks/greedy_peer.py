@@ -102,7 +102,8 @@ def serving(scratch: Path, config: str) -> Iterator[str]:
             "coordinator",
             [
                 *("-m", "lipt.coordinator", "--data", "digits", "--model", "resnet8"),
-                *("--config", str(scratch / "config.toml"), "--listen", "127.0.0.1:0"),
+                *("--config", str(scratch / "config.toml"), "--insecure"),
+                *("--listen", "127.0.0.1:0"),
                 *("--state-dir", str(scratch / "state"), "--address-file", str(file)),
             ],
         )
