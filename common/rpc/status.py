@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -30,6 +30,13 @@ from lipt.common.errors import (
     revive,
 )
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.rpc.handlers import (
+    Context,
+    behaviour_of,
+    is_of_the_contract,
+    with_behaviour,
+    within,
+)
 from lipt.common.rpc.lengths import require_lengths
 from lipt.common.text.printable import printable
 
@@ -37,11 +44,6 @@ logger = logging.getLogger(__name__)
 
 # A status travels as metadata, twice, a byte as up to three; peers refuse 8 KiB and more of it.
 _MAX_MESSAGE_BYTES = 1500
-
-# Health and reflection answer in their own way.
-_OWN_SERVICES = "/lipt.v1."
-
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 def to_status(error: LiptError) -> status_pb2.Status:
@@ -115,16 +117,15 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         """Wrap the handler of one call."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or not method.startswith(_OWN_SERVICES):
+        if handler is None or not is_of_the_contract(method):
             return handler
-        streams = (handler.request_streaming, handler.response_streaming)
-        kind = "_".join("stream" if streaming else "unary" for streaming in streams)
-        behaviour = _read_requests(getattr(handler, kind), handler)
-        guard = _guard_stream if handler.response_streaming else _guard_unary
-        return getattr(grpc, f"{kind}_rpc_method_handler")(
-            guard(behaviour, method, self._events),
-            request_deserializer=_deserializer(handler.request_deserializer),
-            response_serializer=handler.response_serializer,
+        guarded = within(
+            _read_requests(behaviour_of(handler), handler),
+            lambda context: errors_as_status(context, method, self._events),
+            streams_responses=handler.response_streaming,
+        )
+        return with_behaviour(
+            handler, guarded, deserializer=_deserializer(handler.request_deserializer)
         )
 
 
@@ -168,28 +169,8 @@ def _well_formed(request: Any) -> Any:
     return request
 
 
-def _guard_unary(behaviour: Any, method: str, events: Events) -> Any:
-    async def guarded(request: Any, context: _Context) -> Any:
-        async with errors_as_status(context, method, events):
-            return await behaviour(request, context)
-
-    return guarded
-
-
-def _guard_stream(behaviour: Any, method: str, events: Events) -> Any:
-    async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:
-        async with (
-            errors_as_status(context, method, events),
-            aclosing(behaviour(request, context)) as responses,
-        ):
-            async for response in responses:
-                yield response
-
-    return guarded
-
-
 @asynccontextmanager
-async def errors_as_status(context: _Context, method: str, events: Events) -> AsyncIterator[None]:
+async def errors_as_status(context: Context, method: str, events: Events) -> AsyncIterator[None]:
     """End the call with the status of what the block raises, and count it in `events`."""
     try:
         yield
@@ -199,7 +180,7 @@ async def errors_as_status(context: _Context, method: str, events: Events) -> As
         await _abort(context, error, method, events)
 
 
-async def _abort(context: _Context, error: Exception, method: str, events: Events) -> None:
+async def _abort(context: Context, error: Exception, method: str, events: Events) -> None:
     if isinstance(error, NotImplementedError):  # a generated base class: an older version
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served here.")
     if not isinstance(error, LiptError):

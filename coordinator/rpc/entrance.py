@@ -13,12 +13,11 @@ from lipt.common.access.certificate import identity_of
 from lipt.common.access.local_token import METADATA_KEY
 from lipt.common.errors import InvalidRequestError
 from lipt.common.observability.events import Events
+from lipt.common.rpc.handlers import Context, behaviour_of
 from lipt.common.rpc.status import errors_as_status
 from lipt.coordinator.access.caller import note_caller
 from lipt.coordinator.access.identification import Identify, Shown
 from lipt.coordinator.access.table import is_open, require_role
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class EntranceInterceptor(grpc.aio.ServerInterceptor):
@@ -46,7 +45,7 @@ class EntranceInterceptor(grpc.aio.ServerInterceptor):
         else:
             make, guarded = grpc.stream_unary_rpc_method_handler, self._guarded_unary
         return make(
-            guarded(_behaviour(handler), method, several=handler.request_streaming),
+            guarded(behaviour_of(handler), method, several=handler.request_streaming),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
@@ -76,11 +75,6 @@ class EntranceInterceptor(grpc.aio.ServerInterceptor):
         require_role(caller, method)
         # In the task that runs the handler: each call has one of its own.
         note_caller(caller)
-
-
-def _behaviour(handler: Any) -> Any:
-    streams = (handler.request_streaming, handler.response_streaming)
-    return getattr(handler, "_".join("stream" if several else "unary" for several in streams))
 
 
 def _shown(context: Context) -> Shown:

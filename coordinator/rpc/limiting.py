@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from lipt.common.errors import TooManyCallsError
+from lipt.common.rpc.handlers import (
+    Context,
+    behaviour_of,
+    is_of_the_contract,
+    with_behaviour,
+    within,
+)
 from lipt.coordinator.rpc.peer_limits import PeerLimits
 from lipt.coordinator.rpc.peers import peer_of
 
-_OWN_SERVICES = "/lipt.v1."
 _REGISTER = "/lipt.v1.WorkerService/Register"
-
-_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class LimitInterceptor(grpc.aio.ServerInterceptor):
@@ -44,19 +48,15 @@ class LimitInterceptor(grpc.aio.ServerInterceptor):
         """Wrap the handler of one call."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or not method.startswith(_OWN_SERVICES):
+        if handler is None or not is_of_the_contract(method):
             return handler
-        streams = (handler.request_streaming, handler.response_streaming)
-        kind = "_".join("stream" if streaming else "unary" for streaming in streams)
-        behaviour = getattr(handler, kind)
+        streams = handler.request_streaming or handler.response_streaming
 
         @asynccontextmanager
-        async def admitted(context: _Context) -> AsyncIterator[None]:
+        async def admitted(context: Context) -> AsyncIterator[None]:
             peer = peer_of(context)
             try:
-                waits = self._limits.enter(
-                    peer, streams=any(streams), registers=method == _REGISTER
-                )
+                waits = self._limits.enter(peer, streams=streams, registers=method == _REGISTER)
             except TooManyCallsError:
                 with self._limits.refusing(peer) as seconds:
                     await self._sleep(seconds)
@@ -66,19 +66,9 @@ class LimitInterceptor(grpc.aio.ServerInterceptor):
                     await self._sleep(waits)
                 yield
             finally:
-                self._limits.leave(peer, streams=any(streams))
+                self._limits.leave(peer, streams=streams)
 
-        async def limited(request: Any, context: _Context) -> Any:
-            async with admitted(context):
-                return await behaviour(request, context)
-
-        async def limited_stream(request: Any, context: _Context) -> AsyncIterator[Any]:
-            async with admitted(context), aclosing(behaviour(request, context)) as responses:
-                async for response in responses:
-                    yield response
-
-        return getattr(grpc, f"{kind}_rpc_method_handler")(
-            limited_stream if handler.response_streaming else limited,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
+        limited = within(
+            behaviour_of(handler), admitted, streams_responses=handler.response_streaming
         )
+        return with_behaviour(handler, limited)
