@@ -1,4 +1,4 @@
-"""Showing: how a client's calls carry its token."""
+"""Showing: how a client's calls carry its token, and what else they prove themselves with."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import grpc
 
 from lipt.common.access.local_token import METADATA_KEY, find_local_token
 from lipt.common.access.token_source import TokenSource
+
+Entries = Callable[[], tuple[tuple[str, str], ...]]
 
 
 def local_credentials(port: int) -> grpc.ChannelCredentials:
@@ -25,7 +27,14 @@ def local_credentials(port: int) -> grpc.ChannelCredentials:
 
 def showing(token: TokenSource | None, channel: grpc.Channel) -> grpc.Channel:
     """The channel, whose calls show this token; as it is where there is none."""
-    return channel if token is None else grpc.intercept_channel(channel, _ShowToken(token))
+    if token is None:
+        return channel
+    return with_metadata(channel, lambda: (("authorization", f"Bearer {token.read()}"),))
+
+
+def with_metadata(channel: grpc.Channel, entries: Entries) -> grpc.Channel:
+    """The channel, each of whose calls has what `entries` says then in its metadata, too."""
+    return grpc.intercept_channel(channel, _WithMetadata(entries))
 
 
 class _LocalToken(grpc.AuthMetadataPlugin):
@@ -52,21 +61,21 @@ class _Details(NamedTuple):
     compression: grpc.Compression | None
 
 
-class _ShowToken(
+class _WithMetadata(
     grpc.UnaryUnaryClientInterceptor,
     grpc.UnaryStreamClientInterceptor,
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """Gives every call of a channel the token of a source, over whatever it goes."""
+    """Gives every call of a channel what `entries` says then, over whatever it goes."""
 
-    def __init__(self, source: TokenSource) -> None:
-        self._source = source
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
 
     def intercept_unary_unary(
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any
     ) -> Any:
-        """A call with the token."""
+        """A call with the metadata."""
         return continuation(self._shown(client_call_details), request)
 
     intercept_unary_stream = intercept_unary_unary
@@ -80,11 +89,10 @@ class _ShowToken(
     intercept_stream_stream = intercept_stream_unary
 
     def _shown(self, details: Any) -> _Details:
-        bearer = ("authorization", f"Bearer {self._source.read()}")
         return _Details(
             details.method,
             details.timeout,
-            (*(details.metadata or ()), bearer),
+            (*(details.metadata or ()), *self._entries()),
             details.credentials,
             details.wait_for_ready,
             details.compression,

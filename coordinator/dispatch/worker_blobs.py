@@ -13,12 +13,8 @@ from lipt.common.errors import ForeignBlobError
 from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.learner_files import LearnerFiles
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-
-# A worker that comes back to its learner trains it once more, and may get other bits.
-_TIMES_TRAINED = 2
-# A learner has theta*'s tensors: some of the values, a bit for each, and a header.
-_TIMES_INITIAL_BYTES, _MORE_BYTES = 2, 2**20
 
 Held = tuple[RunRecord, LearnerRecord]
 
@@ -120,19 +116,18 @@ def why_not_send(
 def _why_not_of(
     name: BlobName, run: RunRecord, learner: LearnerRecord, names: Collection[BlobName]
 ) -> str:
-    which = _shown([(run, learner)])
-    initial_bytes = run.initial_weights.size_bytes if run.initial_weights else 0
-    most_bytes = _TIMES_INITIAL_BYTES * initial_bytes + _MORE_BYTES
-    if name.size_bytes > most_bytes:
+    which, most = _shown([(run, learner)]), LearnerFiles.of(run)
+    if name.size_bytes > most.max_file_bytes:
+        initial_bytes = run.initial_weights.size_bytes if run.initial_weights else 0
         return (
-            f"blob {name} is larger than the {most_bytes} bytes that a file of learner {which} "
-            f"may have, whose initial weights have {initial_bytes}. Send this learner's files."
+            f"blob {name} is larger than the {most.max_file_bytes} bytes that a file of learner "
+            f"{which} may have, whose initial weights have {initial_bytes}. Send this learner's "
+            "files."
         )
-    most = _TIMES_TRAINED * (run.config.learners.num_snapshots + 1)
-    if name not in names and len(names) >= most:
+    if name not in names and len(names) >= most.max_files:
         return (
-            f"blob {name} is one more than the {most} that may be sent for learner {which}. "
-            "Send its result, and its snapshots where the run has some."
+            f"blob {name} is one more than the {most.max_files} that may be sent for learner "
+            f"{which}. Send its result, and its snapshots where the run has some."
         )
     return ""
 

@@ -6,12 +6,9 @@ from collections import OrderedDict
 
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.learner_files import LearnerFiles
 from lipt.coordinator.storage.accounts import Allowance
 
-# A worker that comes back to its learner trains it once more, and may get other bits.
-_TIMES_TRAINED = 2
-# A learner has theta*'s tensors: some of the values, a bit for each, and a header.
-_TIMES_INITIAL_BYTES, _MORE_BYTES = 2, 2**20
 # As many as the registry remembers.
 _MAX_WORKERS = 10_000
 
@@ -47,9 +44,6 @@ class Allowances:
         if held is None or held[0].initial_weights is None:
             return None
         run, learner = held
-        initial_bytes = held[0].initial_weights.size_bytes
-        return Allowance(
-            f"{AssignmentKey(run.run_id, learner.index)} {learner.epoch}",
-            max_files=_TIMES_TRAINED * (run.config.learners.num_snapshots + 1),
-            max_file_bytes=_TIMES_INITIAL_BYTES * initial_bytes + _MORE_BYTES,
-        )
+        lease = f"{AssignmentKey(run.run_id, learner.index)} {learner.epoch}"
+        most = LearnerFiles.of(run)
+        return Allowance(lease, max_files=most.max_files, max_file_bytes=most.max_file_bytes)
