@@ -102,10 +102,12 @@ class ComputeProcess:
             DroppedError: it was dropped, and has ended.
             TooDearError: it needs more than this child has.
         """
-        self._dropped = False
         try:
+            if self._dropped:  # before it began
+                raise DroppedError
             return await self._run(job, on_progress)
         finally:
+            self._dropped = False
             if self._deaf is not None:
                 self._deaf.cancel()
 
@@ -151,7 +153,7 @@ class ComputeProcess:
             looking.cancel()
 
     def drop(self) -> None:
-        """Have the job under way given up: its `run` raises `DroppedError` before long."""
+        """Have the job given up that is under way, or about to be: its `run` raises before long."""
         child, self._dropped = self._child, True
         if child is not None:
             later = asyncio.get_running_loop().call_later

@@ -263,6 +263,17 @@ async def test_dropped_job_that_says_nothing_more_loses_its_child_and_is_not_don
     process.stop()
 
 
+async def test_job_that_is_dropped_before_it_begins_is_not_begun(
+    compute: ComputeProcess, tmp_path: Path
+) -> None:
+    _, pid = await compute.run(Square(1))
+    compute.drop()
+    with pytest.raises(DroppedError):
+        await compute.run(Die(tmp_path / "deaths", times=1))
+    assert not (tmp_path / "deaths").exists()
+    assert await compute.run(Square(3)) == (9, pid)
+
+
 async def test_word_that_comes_too_late_for_its_job_does_not_stop_the_next(
     compute: ComputeProcess,
 ) -> None:

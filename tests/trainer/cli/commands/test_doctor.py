@@ -195,6 +195,9 @@ def tls_port(certificate: TlsFiles) -> Iterator[int]:
             try:
                 with context.wrap_socket(plain, server_side=True) as secure:
                     secure.sendall(SETTINGS)
+                    # Closed with something unread, the connection would be reset.
+                    while secure.recv(1024):
+                        pass
             except OSError:
                 plain.close()
 
