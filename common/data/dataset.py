@@ -18,7 +18,7 @@ from torch import Tensor
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import map_rows
-from lipt.common.data.sources.rows import ArrayRows, Rows
+from lipt.common.data.sources.rows import ArrayRows, ImageRows
 from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import DataError
 
@@ -36,7 +36,7 @@ class Dataset:
         read_all: reads every row at its source for the full fingerprint; None takes `rows`.
     """
 
-    rows: Rows
+    rows: ImageRows
     fingerprint: str
     image_shape: tuple[int, int, int]
     num_threads: int = 1

@@ -19,7 +19,7 @@ from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.sources.rows import Rows, require_labels
+from lipt.common.data.sources.rows import ImageRows, Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import Header
 
@@ -45,7 +45,7 @@ class _Scan:
 
 
 def load(
-    rows: Rows,
+    rows: ImageRows,
     *,
     image_size: int | None,
     memory_budget_bytes: int,
@@ -127,7 +127,7 @@ def full_fingerprint(rows: Rows, progress: Progress | None) -> str:
 
 
 def _scan(
-    rows: Rows,
+    rows: ImageRows,
     first: Header,
     num_threads: int,
     memory_budget_bytes: int,

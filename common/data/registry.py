@@ -15,15 +15,15 @@ from lipt.common.data.sources.digits import digits_rows
 from lipt.common.data.sources.factory import factory_rows
 from lipt.common.data.sources.imagefolder import imagefolder_rows
 from lipt.common.data.sources.parquet import parquet_rows
-from lipt.common.data.sources.rows import Rows
+from lipt.common.data.sources.rows import ImageRows
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports.factory import is_factory_spec
 
-_WITHOUT_PATH: Mapping[str, Callable[[str], Rows]] = MappingProxyType(
+_WITHOUT_PATH: Mapping[str, Callable[[str], ImageRows]] = MappingProxyType(
     dict.fromkeys(("digits", "digits-train", "digits-test", "digits-mislabelled"), digits_rows)
 )
 
-_WITH_PATH: Mapping[str, Callable[[str, Path], Rows]] = MappingProxyType(
+_WITH_PATH: Mapping[str, Callable[[str, Path], ImageRows]] = MappingProxyType(
     {
         **dict.fromkeys(("cifar10", "cifar10-test", "cifar100", "cifar100-test"), cifar_rows),
         "imagefolder": imagefolder_rows,
@@ -79,7 +79,7 @@ def _read_all(source: str, allowed_modules: Collection[str], progress: Progress 
     return full_fingerprint(_open_rows(source, allowed_modules), progress)
 
 
-def _open_rows(source: str, allowed_modules: Collection[str]) -> Rows:
+def _open_rows(source: str, allowed_modules: Collection[str]) -> ImageRows:
     name, colon, path = source.partition(":")
     if name in _WITHOUT_PATH:
         if colon:

@@ -19,7 +19,7 @@ from torch import nn
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.sources.rows import Rows
+from lipt.common.data.sources.rows import ImageRows
 from lipt.common.errors import StateError
 from lipt.common.images.formats import Header
 from lipt.coordinator.compute.cache import SaveableT, find_cached
@@ -101,7 +101,7 @@ class CheapContext(Context):
         return next(known, None) or _too_dear()
 
 
-class _LabelRows(Rows):
+class _LabelRows(ImageRows):
     """Labels without images."""
 
     def raw(self, row: int) -> NoReturn:  # noqa: ARG002 - there is none
