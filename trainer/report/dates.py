@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from lipt.trainer.views import RunView
 
 
 @dataclass(frozen=True)
 class Date:
-    """What happened when; `iso` is for machines."""
+    """What happened when.
+
+    iso: for machines.
+    after: how long it took; empty where that says nothing.
+    """
 
     what: str
     text: str
     iso: str
+    after: str = ""
 
 
 def dates_of(run: RunView, made_at: datetime | None) -> tuple[Date, ...]:
     """Those that are known, in the order of time."""
+    began, ended = run.created_at, run.ended_at
+    after = "" if began is None or ended is None else f" after {duration(ended - began)}"
     found = (
-        ("started", run.created_at),
-        (str(run.state), run.ended_at),
-        ("this page is of", made_at),
+        ("started", began, ""),
+        (str(run.state), ended, after),
+        ("this page was made", made_at, ""),
     )
-    return tuple(_date(what, when) for what, when in found if when is not None)
+    return tuple(
+        Date(what, _text(when), when.astimezone(UTC).isoformat(timespec="seconds"), after)
+        for what, when, after in found
+        if when is not None
+    )
 
 
-def lasted(run: RunView) -> str:
-    """How long the run took: "42 s", "3 min 5 s", "2 h 10 min"; empty where it has not ended."""
-    if run.created_at is None or run.ended_at is None:
-        return ""
-    minutes, seconds = divmod(round((run.ended_at - run.created_at).total_seconds()), 60)
+def duration(length: timedelta) -> str:
+    """A time in two units at most: "42 s", "3 min 5 s", "2 h 10 min"."""
+    minutes, seconds = divmod(round(length.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-def _date(what: str, when: datetime) -> Date:
-    there = when.astimezone(UTC)
-    return Date(what, f"{there:%Y-%m-%d %H:%M} UTC", there.isoformat(timespec="seconds"))
+def _text(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

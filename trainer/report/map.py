@@ -24,7 +24,8 @@ _MARGIN = 14
 _MOST_AT_RANDOM = 1000
 # Of all subsets together, beyond those that are drawn at random.
 _MOST_CHOSEN = 500
-_MOST_SUSPECTS = 100
+# On data that is only hard, a sixth of all labels may be suspected.
+MOST_SUSPECTS = 100
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def rows_to_draw(
     """
     order = np.random.default_rng(derive_seed(seed, "map")).permutation(num_examples)
     share = _MOST_CHOSEN // max(len(subsets), 1)
-    parts = [order[:_MOST_AT_RANDOM], np.array(suspects[:_MOST_SUSPECTS], np.int64)]
+    parts = [order[:_MOST_AT_RANDOM], np.array(suspects[:MOST_SUSPECTS], np.int64)]
     parts += [order[np.isin(order, subset)][:share] for subset in subsets]
     return torch.from_numpy(np.unique(np.concatenate(parts)))
 

@@ -10,9 +10,9 @@ from lipt.trainer.comparison import table
 from lipt.trainer.comparison.baselines import EVERYTHING
 from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.diagnosis.wording import fit_text
-from lipt.trainer.report.dates import dates_of, lasted
+from lipt.trainer.report.dates import dates_of
 from lipt.trainer.report.gathering import NUM_UNFOLDED, Report, Thumbnail
-from lipt.trainer.report.map import HEIGHT, WIDTH, Layer, Point
+from lipt.trainer.report.map import HEIGHT, MOST_SUSPECTS, WIDTH, Layer, Point
 from lipt.trainer.report.plot import (
     Plot,
     accuracy_against_cost,
@@ -38,7 +38,7 @@ _HELP = {
 class DrawnMap:
     """The map as a subset's story draws it.
 
-    suspects: those that are ringed, each with the class that it looks like.
+    suspects: the worst, which are ringed, each with the class that it looks like.
     """
 
     layers: tuple[Layer, ...]
@@ -80,7 +80,6 @@ def render(report: Report) -> str:
         plot=accuracy_against_cost(rows) if rows else None,
         help=_HELP,
         dates=dates_of(run, report.made_at),
-        lasted=lasted(run),
         maps=_maps(report),
         chosen_by=_chosen_by(report),
         fit=fit_text,
@@ -118,10 +117,11 @@ def _maps(report: Report) -> list[DrawnMap]:
         return []
     suspects: tuple[tuple[Point, str], ...] = ()
     if diagnosis is not None:
+        worst = {issue.id for issue in diagnosis.label_issues()[:MOST_SUSPECTS]}
         suspects = tuple(
             (point, diagnosis.class_names[diagnosis.suggested_label[point.row]])
             for point in found.points
-            if diagnosis.suspect[point.row]
+            if point.row in worst
         )
     maps = []
     for story in report.stories:

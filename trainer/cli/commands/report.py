@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.common.errors import InputError, RequestError
 from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, RunArgument
@@ -96,6 +95,8 @@ def report(
 
 def _diagnosis(client: Client, tell: Callable[[str], None]) -> Diagnosis | None:
     """The diagnosis of the data; None, with a line that says why, where there can be none."""
+    from lipt.common.errors import InputError, RequestError
+
     try:
         return client.diagnose(on_progress=lambda progress: tell(f"diagnosis: {progress}"))
     except (RequestError, InputError) as error:
