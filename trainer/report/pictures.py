@@ -37,7 +37,8 @@ def are_small(dataset: Dataset) -> bool:
 
 def coarse_pixels(dataset: Dataset, ids_N: Tensor) -> Tensor:
     """The brightnesses of examples at 16 x 16 pixels or fewer; float32, N x D."""
-    sides = [min(side, _COARSE_PIXELS) for side in dataset.image_shape[1:]]
+    _, height, width = dataset.image_shape
+    sides = (min(height, _COARSE_PIXELS), min(width, _COARSE_PIXELS))
     parts = [
         functional.adaptive_avg_pool2d(dataset.images(ids_B).float(), sides).flatten(start_dim=1)
         for ids_B in torch.split(ids_N, 256)

@@ -78,6 +78,7 @@ def affinities(features_ND: Tensor, perplexity: float) -> Tensor:
     distances_NN.fill_diagonal_(math.inf)
     low_N1 = torch.full((num_points, 1), -20.0)
     high_N1 = torch.full((num_points, 1), 20.0)
+    near_NN = distances_NN
     for _ in range(_BISECTIONS):  # of the logarithm of how narrow it is
         middle_N1 = (low_N1 + high_N1) / 2
         near_NN = torch.softmax(-distances_NN * middle_N1.exp(), dim=1)
