@@ -18,7 +18,7 @@ from lipt.common.errors import (
     RequestError,
     SignalsError,
 )
-from lipt.common.models import forward_with_features
+from lipt.common.models import find_head
 from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
@@ -74,12 +74,13 @@ def _by_merged_model(
     content = client.weights(run.run_id)
     specs = specs_of(model.state_dict())
     model.load_state_dict(read_weights(content, like=specs, max_bytes=len(content)))
-    with evaluation_mode(model), torch.inference_mode():
-        parts = [
-            forward_pass(lambda inputs: forward_with_features(model, inputs)[1], images_BCHW)
-            for images_BCHW in map(dataset.images, torch.split(ids_N, _BATCH_SIZE))
-        ]
-        features_ND = torch.cat(parts).float().cpu()
+    _, head = find_head(model)
+    parts: list[Tensor] = []
+    keeping = head.register_forward_pre_hook(lambda _, args: parts.append(args[0].float().cpu()))
+    with keeping, evaluation_mode(model), torch.inference_mode():
+        for ids_B in torch.split(ids_N, _BATCH_SIZE):
+            forward_pass(model, dataset.images(ids_B))
+    features_ND = torch.cat(parts)
     if not features_ND.isfinite().all():
         raise SignalsError("theta_p's features of some examples are not finite.")
     return features_ND

@@ -22,6 +22,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.main_training.records import Look
+from lipt.trainer.report import examining, gathering
 from lipt.trainer.report.gathering import Report, gather
 from lipt.trainer.report.page import render, unfolded
 from lipt.trainer.subsets.subset import Subset
@@ -329,6 +330,20 @@ def test_pictures_and_bars_have_tooltips(report: Report) -> None:
     assert f"row 0: {int(DIGITS.labels_N[0])}" in page.titles
     available, kept = (int((DIGITS.labels_N[:end] == 0).sum()) for end in (len(DIGITS), 36))
     assert f"0: {kept} of {available} kept, {100 * kept / available:.1f}%" in page.titles
+
+
+def test_examples_without_pictures_are_named_by_class_and_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (gathering, examining):
+        monkeypatch.setattr(module, "pictures_of", lambda _, rows, __: [""] * len(rows))
+    report = gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())  # type: ignore[arg-type]
+    page = _Page()
+    page.feed(render(report))
+    assert "img" not in page.tags
+    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    assert f"{int(DIGITS.labels_N[4])} 4 " in text
+    assert "→ 7 fits &lt;0.01 in craig 3" in text
 
 
 def test_tables_of_many_columns_scroll_in_their_own_box_and_say_so(report: Report) -> None:
