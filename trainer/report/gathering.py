@@ -8,11 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lipt.common.data import Dataset
-from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.baselines import BASELINES
@@ -24,49 +20,17 @@ from lipt.trainer.report.examining import ExampleView, example_views, require_sa
 from lipt.trainer.report.features import features_of
 from lipt.trainer.report.map import ExampleMap, draw, rows_to_draw
 from lipt.trainer.report.overlap import Overlap, overlaps
-from lipt.trainer.report.pictures import are_small, pictures_of
+from lipt.trainer.report.pictures import are_small
+from lipt.trainer.report.stories import (
+    SubsetStory,
+    Thumbnail,
+    tell_story,
+    thumbnails_at_random,
+)
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import InfoView, RunView
 
-NUM_THUMBNAILS = 48
-# Of these as many are seen at once; the others are folded.
-NUM_UNFOLDED = 12
 NUM_SUSPECTS = 24
-_THUMBNAIL_PIXELS = 64
-
-
-@dataclass(frozen=True)
-class ClassShare:
-    """How many examples of a class there are, and how many were kept."""
-
-    name: str
-    available: int
-    kept: int
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """An example as a picture."""
-
-    row: int
-    label: str
-    data_url: str
-
-
-@dataclass(frozen=True)
-class SubsetStory:
-    """One subset: its classes, and the examples that its strategy wants most and least.
-
-    most_wanted: the strategy's choice where it may keep only these.
-    least_wanted: what it leaves out where it may keep all but these.
-    num_suspects: how many suspects of the diagnosis it keeps.
-    """
-
-    subset: Subset
-    classes: tuple[ClassShare, ...]
-    most_wanted: tuple[Thumbnail, ...]
-    least_wanted: tuple[Thumbnail, ...]
-    num_suspects: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,7 +104,7 @@ def gather(
         _require_trials_on(dataset, *comparison)
     rows = outcomes(comparison[1]) if comparison else []
     stories = tuple(
-        _story(client, run, dataset, strategy, fraction, diagnosis)
+        tell_story(client, run, dataset, strategy, fraction, diagnosis)
         for strategy, fraction in requests
     )
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
@@ -156,7 +120,7 @@ def gather(
         verdict=verdict(rows),
         comparison=comparison[0] if comparison else None,
         class_names=dataset.class_names,
-        random_choice=_at_random(dataset, run.config.seed) if stories else (),
+        random_choice=thumbnails_at_random(dataset, run.config.seed) if stories else (),
         small=are_small(dataset),
         example_map=_map(client, run, dataset, subsets, suspects, allowed_modules),
         overlaps=overlaps([*subsets, *others], dataset.labels_N.numpy()),
@@ -178,30 +142,6 @@ def _require_trials_on(dataset: Dataset, identity: dict[str, Any], trials: Seque
             "the comparison has no trial yet, so it says nothing of any strategy. Let 'lipt "
             "compare' go on, or leave --comparison out."
         )
-
-
-def _story(
-    client: Client,
-    run: RunView,
-    dataset: Dataset,
-    strategy: str,
-    fraction: float,
-    diagnosis: Diagnosis | None,
-) -> SubsetStory:
-    subset = client.subset(run.run_id, strategy, fraction=fraction)
-    everything = np.arange(len(dataset))
-    available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
-    count = min(NUM_THUMBNAILS, len(dataset) - 1)
-    most = client.subset(run.run_id, strategy, budget=count)
-    nearly_all = client.subset(run.run_id, strategy, budget=len(dataset) - count)
-    left_out = np.setdiff1d(everything, nearly_all.indices)[:count]
-    return SubsetStory(
-        subset=subset,
-        classes=tuple(map(ClassShare, dataset.class_names, available_C, kept_C)),
-        most_wanted=_thumbnails(dataset, most.indices),
-        least_wanted=_thumbnails(dataset, left_out),
-        num_suspects=int(diagnosis.suspect[subset.indices].sum()) if diagnosis else 0,
-    )
 
 
 def _compared(
@@ -242,23 +182,3 @@ def _map(
     ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
     see = partial(features_of, client, run, dataset, allowed_modules=allowed_modules)
     return draw(ids_M, dataset.labels_N.numpy(), see)
-
-
-def _at_random(dataset: Dataset, seed: int) -> tuple[Thumbnail, ...]:
-    generator = np.random.default_rng(derive_seed(seed, "random pictures"))
-    count = min(NUM_THUMBNAILS, len(dataset))
-    return _thumbnails(dataset, np.sort(generator.choice(len(dataset), count, replace=False)))
-
-
-def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
-    """How many of some rows are of each of a data set's classes."""
-    labels = dataset.labels_N.numpy()[rows]
-    return tuple(np.bincount(labels, minlength=len(dataset.class_names)).tolist())
-
-
-def _thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, ...]:
-    pictures = pictures_of(dataset, rows.tolist(), _THUMBNAIL_PIXELS)
-    return tuple(
-        Thumbnail(row, dataset.class_names[int(dataset.labels_N[row])], picture)
-        for row, picture in zip(rows.tolist(), pictures, strict=True)
-    )

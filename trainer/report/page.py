@@ -11,7 +11,7 @@ from lipt.trainer.comparison.baselines import EVERYTHING
 from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.diagnosis.wording import fit_text
 from lipt.trainer.report.dates import dates_of
-from lipt.trainer.report.gathering import NUM_UNFOLDED, Report, Thumbnail
+from lipt.trainer.report.gathering import Report
 from lipt.trainer.report.map import HEIGHT, MOST_SUSPECTS, WIDTH, Layer, Point
 from lipt.trainer.report.plot import (
     Plot,
@@ -20,6 +20,7 @@ from lipt.trainer.report.plot import (
     interval_scale,
     soup_by_learner,
 )
+from lipt.trainer.report.stories import NUM_UNFOLDED, Thumbnail
 from lipt.trainer.report.templates import open_templates
 from lipt.trainer.views import LearnerView
 

@@ -22,7 +22,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.main_training.records import Look
-from lipt.trainer.report import examining, gathering
+from lipt.trainer.report import examining, stories
 from lipt.trainer.report.gathering import Report, gather
 from lipt.trainer.report.page import render, unfolded
 from lipt.trainer.subsets.subset import Subset
@@ -335,7 +335,7 @@ def test_pictures_and_bars_have_tooltips(report: Report) -> None:
 def test_examples_without_pictures_are_named_by_class_and_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (gathering, examining):
+    for module in (stories, examining):
         monkeypatch.setattr(module, "pictures_of", lambda _, rows, __: [""] * len(rows))
     report = gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())  # type: ignore[arg-type]
     page = _Page()

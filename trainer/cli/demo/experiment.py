@@ -26,8 +26,9 @@ from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.report.diagnosis_page import render_diagnosis
 from lipt.trainer.report.examining import examine
-from lipt.trainer.report.gathering import count_classes, gather
+from lipt.trainer.report.gathering import gather
 from lipt.trainer.report.page import render
+from lipt.trainer.report.stories import count_classes
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DatasetView, RunView
 from lipt.trainer.writing.files import write_atomically
