@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,8 @@ from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
 from lipt.trainer.cli.display.waiting import run_talking
 
 if TYPE_CHECKING:
+    from lipt.trainer.client.client import Client
+    from lipt.trainer.diagnosis.diagnosis import Diagnosis
     from lipt.trainer.report.gathering import Report
 
 
@@ -35,8 +38,15 @@ def report(
     comparison: Annotated[
         Path | None, typer.Option(help="The file that 'lipt compare' wrote, for the verdict.")
     ] = None,
+    diagnosis: Annotated[
+        bool,
+        typer.Option(
+            help="Whether suspects of the diagnosis are shown; the first time it is computed."
+        ),
+    ] = True,
     allow_module: Annotated[
-        list[str] | None, typer.Option(help="A module that --data may import; repeatable.")
+        list[str] | None,
+        typer.Option(help="A module that --data and the run's model may import; repeatable."),
     ] = None,
     coordinator: Coordinator,
 ) -> None:
@@ -60,9 +70,19 @@ def report(
         def work(tell: Callable[[str], None]) -> Report:
             tell(f"reading {data}")
             dataset = open_dataset(data, allowed_modules=allow_module or [])
-            tell("gathering the report")
             view = client.wait(run)
-            return gather(client, view, dataset, [(name, fraction) for name in names], found)
+            diagnosed = _diagnosis(client, tell) if diagnosis else None
+            tell("gathering the report")
+            return gather(
+                client,
+                view,
+                dataset,
+                [(name, fraction) for name in names],
+                found,
+                diagnosis=diagnosed,
+                allowed_modules=allow_module or [],
+                now=datetime.now(UTC),
+            )
 
         gathered = run_talking(work)
     write_atomically(out, render(gathered).encode())
@@ -71,3 +91,14 @@ def report(
         *gathered.verdict.splitlines(),
     ):
         say(line)
+
+
+def _diagnosis(client: Client, tell: Callable[[str], None]) -> Diagnosis | None:
+    """The diagnosis of the data; None, with a line that says why, where there can be none."""
+    from lipt.common.errors import InputError, RequestError
+
+    try:
+        return client.diagnose(on_progress=lambda progress: tell(f"diagnosis: {progress}"))
+    except (RequestError, InputError) as error:
+        say(f"without a diagnosis: {error}", err=True)
+        return None
