@@ -118,6 +118,7 @@ class RunView:
 
     waiting: what its learners wait for that no worker there can give; may change while the
         revision stays; empty at an older coordinator.
+    fitted: what the coordinator has lowered in its defaults so that the shards fit its data.
     """
 
     run_id: str
@@ -136,6 +137,7 @@ class RunView:
     initial_weights: BlobView | None
     pretrained_weights: BlobView | None
     waiting: str = ""
+    fitted: str = ""
 
     @property
     def ended(self) -> bool:

@@ -58,6 +58,10 @@ MIGRATIONS: tuple[str, ...] = (
         body     TEXT NOT NULL
     ) STRICT;
     """,
+    # From here on runs have `fitted`, which an older version would not read.
+    """
+    CREATE INDEX diagnoses_by_run ON diagnoses (run_id);
+    """,
 )
 
 

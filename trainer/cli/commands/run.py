@@ -9,6 +9,7 @@ import typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
+from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
 from lipt.trainer.cli.display.output import print_result
@@ -89,11 +90,15 @@ def start(
             )
             overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
+        fitted = [f"fitted to the data: {run.fitted}"] if run.fitted else []
         if watch:
+            for line in fitted if not json else ():
+                say(line)
             _follow(client, run, as_json=json)
         else:
             lines = (
                 f"run {run.label} ({run.run_id}) has started.",
+                *fitted,
                 f"Follow it with: lipt run watch {run.label}",
             )
             print_result(run, lines, as_json=json)

@@ -33,6 +33,20 @@ def test_starting_sends_flags_and_settings(fake: Any, lipt: Any, tmp_path: Path)
     )
 
 
+def test_starting_says_what_was_lowered_to_fit_the_data(fake: Any, lipt: Any) -> None:
+    fake.fitted = "2560 are more than 1597"
+    assert lipt("run", "start").stdout == (
+        "run made-up (r-1) has started.\n"
+        "fitted to the data: 2560 are more than 1597\n"
+        "Follow it with: lipt run watch made-up\n"
+    )
+    fake.watch_scripts = [[run_at(2, run_pb2.RUN_STATE_READY)]] * 2
+    watched = lipt("run", "start", "--watch").stdout
+    assert watched.splitlines()[0] == "fitted to the data: 2560 are more than 1597"
+    lines = lipt("run", "start", "--watch", "--json").stdout.splitlines()
+    assert [json.loads(line)["state"] for line in lines] == ["ready"]
+
+
 def test_starting_with_weights_uploads_them_first(fake: Any, lipt: Any, tmp_path: Path) -> None:
     content = struct.pack("<Q", 2) + b"{}"
     weights = tmp_path / "w.safetensors"
