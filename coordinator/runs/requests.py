@@ -16,7 +16,7 @@ from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.fitting import fit_defaults
 from lipt.coordinator.pretraining.sharding import num_validation_examples
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.store import Activity, RunStore
+from lipt.coordinator.runs.store import LATEST, Activity, RunStore
 from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import config_pb2
 
@@ -100,7 +100,7 @@ class RunRequests:
         return await self._driver.cancel(self._store.find(key).run_id)
 
     def _free_name(self, wanted: str) -> str:
-        taken = {run.name for run in self._store.runs()} | {"latest"}
+        taken = {run.name for run in self._store.runs()} | {LATEST}
         if not wanted:
             number = len(self._store.runs()) + 1
             while f"run-{number}" in taken:

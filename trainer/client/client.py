@@ -34,7 +34,16 @@ from lipt.trainer.connection.connection import CREATE_SECONDS, RESTORE_SECONDS, 
 from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import BlobView, InfoView, ProgressView, RunView, StrategyView, WeightsKind
+from lipt.trainer.views import (
+    DEFAULT_STRATEGY,
+    WEIGHTS_KINDS,
+    BlobView,
+    InfoView,
+    ProgressView,
+    RunView,
+    StrategyView,
+    WeightsKind,
+)
 from lipt.trainer.writing.files import place
 from lipt.v1 import config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
@@ -135,6 +144,21 @@ class Client(AbstractContextManager["Client"]):
                 return views
             request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
 
+    def ready_run(self, run_id: str = "latest") -> RunView:
+        """The run that `subset` and `weights` of this name are of.
+
+        Args:
+            run_id: id, name, or "latest": the newest run that is ready, or, where none is, the
+                newest.
+
+        Raises:
+            UnknownRunError: there is none of that name.
+        """
+        if run_id == "latest":
+            ready = (run.run_id for run in self.runs() if run.state is RunState.READY)
+            run_id = next(ready, run_id)
+        return self.run(run_id)
+
     def cancel(self, run_id: str) -> RunView:
         """Stop a run; what it has made so far stays readable.
 
@@ -182,7 +206,7 @@ class Client(AbstractContextManager["Client"]):
     def subset(
         self,
         run: str = "latest",
-        strategy: str = "auto",
+        strategy: str = DEFAULT_STRATEGY,
         *,
         fraction: float | None = None,
         budget: int | None = None,
@@ -201,7 +225,7 @@ class Client(AbstractContextManager["Client"]):
         The first request computes it; the coordinator keeps it for the next.
 
         Args:
-            run: id, name, or "latest".
+            run: id, name, or "latest", the newest that is ready.
             strategy: one of `strategies()`.
             fraction: of the data set, in (0, 1]; this or `budget`.
             budget: how many examples; this or `fraction`.
@@ -210,9 +234,9 @@ class Client(AbstractContextManager["Client"]):
             preset: one of the strategy's, such as "paper": what `options` and `balanced`
                 leave open is as it says.
             weights: a safetensors file, or its content, to select on in place of theta_p.
-            features: to select on in place of the model's: a safetensors file, its content,
-                or tensors by name: {"features": N x d}, for strategies on pairs with
-                "paired_features" besides. Row i is example i.
+            features: to select on in place of the model's: a tensor or array (N x d), a
+                safetensors file, its content, or tensors by name: {"features": N x d}, for
+                strategies on pairs with "paired_features" besides. Row i is example i.
             proxy: what judges the examples: "soup" (theta_p or `weights`, with its own head),
                 "ridge:" and some of patches, learners, soup, user, backbone, joined by "+",
                 or "auto"; the strategy's default where None.
@@ -334,8 +358,8 @@ class Client(AbstractContextManager["Client"]):
         """A run's weights as the content of a safetensors file.
 
         Args:
-            run: id, name, or "latest".
-            kind: "initial" (theta*) or "pretrained" (theta_p).
+            run: id, name, or "latest", the newest that is ready.
+            kind: "initial" or "theta*", or "pretrained" or "theta_p".
 
         Raises:
             RunNotReadyError: it has none yet; the message says how far it is.
@@ -360,8 +384,8 @@ class Client(AbstractContextManager["Client"]):
 
         Args:
             path: the file.
-            run: id, name, or "latest".
-            kind: "initial" (theta*) or "pretrained" (theta_p).
+            run: id, name, or "latest", the newest that is ready.
+            kind: "initial" or "theta*", or "pretrained" or "theta_p".
             on_bytes: called with how many bytes just arrived.
 
         Raises:
@@ -389,11 +413,10 @@ class Client(AbstractContextManager["Client"]):
         return Reconnection(self._reconnect_seconds, on_pause=on_pause)
 
     def _find_weights(self, run: str, kind: str) -> BlobName:
-        if kind not in set(WeightsKind):
-            raise InvalidRequestError(
-                f"there are no {kind!r} weights; choose one of {', '.join(WeightsKind)}."
-            )
-        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
+        found = WeightsKind.parse(kind)
+        if found is None:
+            raise InvalidRequestError(f"there are no {kind!r} weights; choose {WEIGHTS_KINDS}.")
+        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{found.upper()}")
         answer = self._connection.unary(
             lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS
         )

@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Run = Annotated[str, typer.Option("--run", "-r", help="The id or name of a run, or latest.")]
+Run = Annotated[
+    str,
+    typer.Option(
+        "--run", "-r", help="The id or name of a run, or latest, the newest that is ready."
+    ),
+]
 RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="The id or name of a run, or latest.")
+    str, typer.Argument(metavar="RUN", help="The id or name of a run, or latest, the newest.")
 ]
 Fraction = Annotated[
     float | None,

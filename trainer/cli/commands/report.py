@@ -13,6 +13,7 @@ from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, RunArgument
 from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
 from lipt.trainer.cli.display.waiting import run_talking
+from lipt.trainer.views import DEFAULT_STRATEGY
 
 if TYPE_CHECKING:
     from lipt.trainer.report.gathering import Report
@@ -28,7 +29,7 @@ def report(
     ),
     strategies: Annotated[
         str, typer.Option(help="Strategies whose subsets are shown, with commas between them.")
-    ] = "craig",
+    ] = DEFAULT_STRATEGY,
     fraction: Annotated[
         float, typer.Option("--fraction", "-f", help="Share of the data set that they keep.")
     ] = 0.1,
@@ -61,7 +62,7 @@ def report(
             tell(f"reading {data}")
             dataset = open_dataset(data, allowed_modules=allow_module or [])
             tell("gathering the report")
-            view = client.wait(run)
+            view = client.wait(client.ready_run(run).run_id)
             return gather(client, view, dataset, [(name, fraction) for name in names], found)
 
         gathered = run_talking(work)

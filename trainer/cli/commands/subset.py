@@ -22,6 +22,7 @@ from lipt.trainer.cli.arguments.options import (
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.display.waiting import run_talking
+from lipt.trainer.views import DEFAULT_STRATEGY
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
 
@@ -41,7 +42,7 @@ def get(
     run: Run = "latest",
     strategy: Annotated[
         str, typer.Option("--strategy", "-s", help="A name from 'lipt strategies'.")
-    ] = "auto",
+    ] = DEFAULT_STRATEGY,
     fraction: Fraction = None,
     budget: Budget = None,
     balanced: Annotated[
@@ -108,7 +109,9 @@ def get(
         "fingerprint": subset.fingerprint,
         "manifest": subset.manifest,
     }
-    lines = [f"{out}: {len(subset)} examples by {subset.strategy}, digest {subset.digest}"]
+    # Of "latest" nobody has said which run it is.
+    of_run = f" of run {name}" if (name := subset.manifest.get("run_name")) else ""
+    lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
     if subset.stopped_early:
         lines.append(f"{subset.strategy} stopped early: {subset.stopped_early}")
     print_result(written, lines, as_json=json)

@@ -15,6 +15,7 @@ from lipt.trainer.cli.arguments.loggers import Loggers
 from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Run
 from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
 from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.views import WEIGHTS_KINDS, WeightsKind
 from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
 
-_INITS = ("scratch", "initial", "pretrained")
+_SCRATCH = "scratch"
 
 
 @grouped
@@ -51,8 +52,8 @@ def train(
     ] = None,
     init: Annotated[
         str,
-        typer.Option(help="scratch, or a run's weights: initial (theta*) or pretrained (theta_p)."),
-    ] = "scratch",
+        typer.Option(help=f"{_SCRATCH}, or a run's weights: {WEIGHTS_KINDS}."),
+    ] = _SCRATCH,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="A .safetensors file to write the final weights to."),
@@ -76,8 +77,10 @@ def train(
     coordinator: Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
-    if init not in _INITS:
-        raise typer.BadParameter(f"{init!r} is none of {', '.join(_INITS)}.", param_hint="--init")
+    if init != _SCRATCH and WeightsKind.parse(init) is None:
+        raise typer.BadParameter(
+            f"{init!r} is none of {_SCRATCH}, {WEIGHTS_KINDS}.", param_hint="--init"
+        )
     loggers.require()
     from lipt.common.process.threads import wait_passively
 
@@ -109,12 +112,13 @@ def train(
     with ExitStack() as stack:
         progress = TrainingProgress()
         initial, reselecting = None, None
-        if init != "scratch" or choice.strategy is not None:
+        if init != _SCRATCH or choice.strategy is not None:
             client = stack.enter_context(coordinator.connect())
             if choice.strategy is not None:
                 reselecting = Reselecting(client, run, choice.strategy, request, progress.say)
                 reselecting.require_model(model)
-            if init != "scratch":
+                run = reselecting.run
+            if init != _SCRATCH:
                 initial = _weights(client, run, init)
         opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
         train_data, test_data = opened(data), None if test is None else opened(test)

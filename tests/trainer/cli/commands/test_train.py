@@ -148,7 +148,7 @@ def test_weights_of_another_model_are_refused(fake: Any, train: Any, subset_file
         (("--set", "momentum=1"), "momentum = 1"),
         (("--steps", "0"), "steps = 0"),
         (("--epochs", "-1"), "epochs = -1"),
-        (("--init", "random"), "'random' is none of scratch, initial, pretrained"),
+        (("--init", "random"), "'random' is none of scratch, initial (or theta*"),
         (("--out", "/nowhere/w.safetensors"), "/nowhere is not a directory"),
         (("--checkpoint", "/nowhere/c.safetensors"), "/nowhere is not a directory"),
         (("--out", "."), ". is a directory"),
