@@ -21,7 +21,6 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local_token import published
-from lipt.common.data.empty_classes import empty_classes
 from lipt.common.errors import ConfigError
 from lipt.common.network.address import require_deliberate_exposure, split_address
 from lipt.common.network.renewal import server_credentials
@@ -29,6 +28,7 @@ from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.rpc.status import ErrorInterceptor
+from lipt.common.text.empty_classes import empty_classes
 from lipt.coordinator.access.admission import Admission, admission, describe_exposure
 from lipt.coordinator.access.identification import identification
 from lipt.coordinator.access.own_token import FILE as OWN_TOKEN_FILE

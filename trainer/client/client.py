@@ -18,9 +18,11 @@ from lipt.common.blobs.transfer import OnBytes, Transfers
 from lipt.common.config.messages import overrides_to_proto
 from lipt.common.errors import (
     InvalidRequestError,
+    LiptError,
     OtherDataError,
     ProxyError,
     RunFailedError,
+    UnreachableError,
 )
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
@@ -30,7 +32,12 @@ from lipt.trainer.client.diagnosis_stream import fetch_diagnosis
 from lipt.trainer.client.sources import Features, Source, features_source, weights_source
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
 from lipt.trainer.client.watching import get_run, watch_run, while_going_on
-from lipt.trainer.connection.connection import CREATE_SECONDS, RESTORE_SECONDS, Connection
+from lipt.trainer.connection.connection import (
+    CONTROL_SECONDS,
+    CREATE_SECONDS,
+    RESTORE_SECONDS,
+    Connection,
+)
 from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
@@ -106,6 +113,31 @@ class Client(AbstractContextManager["Client"]):
         """Who answers, with what data, defaults and workers."""
         request = info_pb2.GetInfoRequest()
         return view_of(InfoView, self._connection.unary(lambda of: of.info.GetInfo, request))
+
+    def reach(self, seconds: float, *, on_pause: Callable[[str], object] = lambda _: None) -> None:
+        """Wait until the coordinator answers, as while it starts.
+
+        Args:
+            seconds: how long at most.
+            on_pause: told in words that nobody answers yet, and when it is asked again.
+
+        Raises:
+            UnreachableError: nobody has answered.
+        """
+        reconnection = Reconnection(seconds, expected=True, on_pause=on_pause)
+        while True:
+            try:
+                self._connection.unary(
+                    lambda of: of.info.GetInfo,
+                    info_pb2.GetInfoRequest(),
+                    seconds=min(CONTROL_SECONDS, max(seconds, 1.0)),
+                )
+            except UnreachableError as error:
+                reconnection.pause(error)
+            except LiptError:  # it is there: what it refuses is said by the call that is meant
+                return
+            else:
+                return
 
     def start_run(self, overrides: Mapping[str, Any] | None = None, *, name: str = "") -> RunView:
         """Start a run; it goes on by itself.

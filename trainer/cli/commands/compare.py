@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Proxy
+from lipt.trainer.cli.arguments.options import (
+    AllowModule,
+    Coordinator,
+    ImageSize,
+    Json,
+    Proxy,
+    modules_of,
+)
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 
@@ -122,7 +129,7 @@ def compare(
             proxy=proxy,
         )
     require_replaceable(out)
-    modules = allow_module or []
+    modules = modules_of(allow_module, data, test, model)
     opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
     train_data, test_data = opened(data), opened(test)
     with (

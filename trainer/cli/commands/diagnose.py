@@ -11,7 +11,7 @@ import typer
 
 from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import Coordinator, ImageSize, Json
+from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, modules_of
 from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
 from lipt.trainer.cli.display.output import print_json
 from lipt.trainer.cli.display.waiting import run_talking
@@ -52,9 +52,7 @@ def diagnose(
         str | None, typer.Option(help="The coordinator's data, opened here for pictures.")
     ] = None,
     image_size: ImageSize = None,
-    allow_module: Annotated[
-        list[str] | None, typer.Option(help="A module that --data may import; repeatable.")
-    ] = None,
+    allow_module: AllowModule = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -141,7 +139,7 @@ def _open(
     from lipt.common.data import open_dataset
 
     tell(f"reading {data}")
-    return open_dataset(data, image_size=image_size, allowed_modules=allow_module or [])
+    return open_dataset(data, image_size=image_size, allowed_modules=modules_of(allow_module, data))
 
 
 def _document(diagnosis: Diagnosis, page: Path | None, table: Path | None) -> dict[str, object]:

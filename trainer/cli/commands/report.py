@@ -10,7 +10,7 @@ import typer
 
 from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import Coordinator, RunArgument
+from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, RunArgument, modules_of
 from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
 from lipt.trainer.cli.display.waiting import run_talking
 from lipt.trainer.views import DEFAULT_STRATEGY
@@ -36,9 +36,7 @@ def report(
     comparison: Annotated[
         Path | None, typer.Option(help="The file that 'lipt compare' wrote, for the verdict.")
     ] = None,
-    allow_module: Annotated[
-        list[str] | None, typer.Option(help="A module that --data may import; repeatable.")
-    ] = None,
+    allow_module: AllowModule = None,
     coordinator: Coordinator,
 ) -> None:
     """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
@@ -60,7 +58,7 @@ def report(
 
         def work(tell: Callable[[str], None]) -> Report:
             tell(f"reading {data}")
-            dataset = open_dataset(data, allowed_modules=allow_module or [])
+            dataset = open_dataset(data, allowed_modules=modules_of(allow_module, data))
             tell("gathering the report")
             view = client.wait(client.ready_run(run).run_id)
             return gather(client, view, dataset, [(name, fraction) for name in names], found)

@@ -12,7 +12,14 @@ import typer
 from lipt.trainer.cli.arguments.choice import Choice
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.loggers import Loggers
-from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Run
+from lipt.trainer.cli.arguments.options import (
+    AllowModule,
+    Coordinator,
+    ImageSize,
+    Json,
+    Run,
+    modules_of,
+)
 from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.views import WEIGHTS_KINDS, WeightsKind
@@ -108,7 +115,7 @@ def train(
     require_place(log)
     require_apart({"--subset": subset, "--checkpoint": checkpoint, "--out": out, "--log": log})
     chosen = None if subset is None else Subset.load(subset)
-    modules = allow_module or []
+    modules = modules_of(allow_module, data, test, model)
     with ExitStack() as stack:
         progress = TrainingProgress()
         initial, reselecting = None, None

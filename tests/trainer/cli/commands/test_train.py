@@ -92,7 +92,6 @@ def test_images_are_scaled_where_that_is_asked_for(
     monkeypatch.syspath_prepend(tmp_path)
     source = f"imagefolder:{tmp_path / 'images'}"
     flags = ("--data", source, "--test", source, "--model", "model_of_4x4:model", "--steps", "1")
-    flags += ("--allow-module", "model_of_4x4")
     refused = train(*flags)
     assert "fails on 3x16x16 images" in refused.stderr
     assert "(--image-size)" in refused.stderr
