@@ -76,12 +76,13 @@ def get(
             "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
         )
     from lipt.trainer.cli.arguments.overrides import parse_options, refusing_as_usage
-    from lipt.trainer.subsets.formats import codec_of
+    from lipt.trainer.subsets.formats import codec_of, manifest_beside
 
     with refusing_as_usage():
         codec_of(out)
         parsed = parse_options(options or [])
-    require_replaceable(out)
+    beside = manifest_beside(out)
+    require_replaceable(out, beside)
 
     with coordinator.connect() as client:
         subset = run_talking(
@@ -112,6 +113,8 @@ def get(
     # Of "latest" nobody has said which run it is.
     of_run = f" of run {name}" if (name := subset.manifest.get("run_name")) else ""
     lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
+    if beside is not None:
+        lines.append(f"{beside}: its manifest")
     if subset.stopped_early:
         lines.append(f"{subset.strategy} stopped early: {subset.stopped_early}")
     print_result(written, lines, as_json=json)

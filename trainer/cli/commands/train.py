@@ -98,7 +98,7 @@ def train(
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
     from lipt.trainer.cli.commands.redrawing import redrawing_of
     from lipt.trainer.cli.commands.reselecting import Reselecting
-    from lipt.trainer.cli.display.training_progress import TrainingProgress
+    from lipt.trainer.cli.display.training_progress import TrainingProgress, resumed_text
     from lipt.trainer.main_training import Recipe, Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
@@ -146,6 +146,7 @@ def train(
             reselect=reselecting if redrawing is None else redrawing(train_data, recipe.seed),
             on_epoch=(lines, progress.on_epoch, *on_epoch),
             on_step=progress.on_step,
+            on_resume=lambda found: progress.say(f"{checkpoint}: {resumed_text(found)}"),
             allowed_modules=modules,
         )
     if out is not None:

@@ -35,7 +35,9 @@ def test_a_subset_is_written(fake: Any, lipt: Any, tmp_path: Path, suffix: str) 
         *("--proxy", "ridge:patches"),
     )
     assert result.exit_code == 0, result.stderr
-    assert result.stdout == f"{out}: 2 examples by grand of run mine, digest {DIGEST}\n"
+    assert result.stdout == f"{out}: 2 examples by grand of run mine, digest {DIGEST}\n" + (
+        f"{tmp_path / 'subset.manifest.json'}: its manifest\n" if suffix == ".csv" else ""
+    )
     subset = Subset.load(out)
     assert subset.indices.tolist() == [2, 5]
     assert subset.manifest == manifest

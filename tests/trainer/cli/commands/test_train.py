@@ -107,6 +107,8 @@ def test_a_finished_checkpoint_gives_its_weights_again(
         arguments = ("--subset", str(subset_file), "--steps", "5", "--out", str(out))
         result = train(*arguments, "--checkpoint", str(checkpoint))
         assert result.exit_code == 0, result.stderr
+        told = f"{checkpoint}: training was finished, at step 5 of 5, epoch 2" in result.stderr
+        assert told is (out is outs[1])
     assert outs[0].read_bytes() == outs[1].read_bytes()
     assert len(log_of(tmp_path)) == 2
 
