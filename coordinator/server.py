@@ -255,6 +255,8 @@ async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admi
         app.settings.run.model,
         app.settings.state_dir,
     )
+    if data.scaling:
+        logger.info("%s: %s.", data.source, data.scaling)
     if empty := empty_classes(data.class_names, data.class_counts):
         logger.warning("%s: %s. Models get an output for each of these.", data.source, empty)
     if app.settings.address_file is not None:

@@ -79,6 +79,7 @@ def diagnose(
     require_replaceable(page, table)
     require_apart({"--out": page, "--export": table})
     from lipt.trainer.cli.arguments.overrides import refusing_as_usage
+    from lipt.trainer.cli.display.opening import open_telling
     from lipt.trainer.diagnosis.export import export_issues, writer_of
     from lipt.trainer.report.diagnosis_page import render_diagnosis
     from lipt.trainer.report.examining import examine, file_paths
@@ -94,7 +95,8 @@ def diagnose(
     with coordinator.connect() as client:
 
         def work(tell: Callable[[str], None]) -> tuple[Diagnosis, Dataset | None]:
-            dataset = None if data is None else _open(data, image_size, allow_module, tell)
+            modules = modules_of(allow_module, data)
+            dataset = None if data is None else open_telling(data, image_size, modules, tell)
             diagnosis = client.diagnose(
                 run, proxy, features=features, on_progress=lambda progress: tell(str(progress))
             )
@@ -128,18 +130,6 @@ def _places(
             )
         out.mkdir()
     return out / _PAGE, export or out / _TABLE
-
-
-def _open(
-    data: str,
-    image_size: int | None,
-    allow_module: list[str] | None,
-    tell: Callable[[str], None],
-) -> Dataset:
-    from lipt.common.data import open_dataset
-
-    tell(f"reading {data}")
-    return open_dataset(data, image_size=image_size, allowed_modules=modules_of(allow_module, data))
 
 
 def _document(diagnosis: Diagnosis, page: Path | None, table: Path | None) -> dict[str, object]:

@@ -40,8 +40,8 @@ def report(
     coordinator: Coordinator,
 ) -> None:
     """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
-    from lipt.common.data import open_dataset
     from lipt.trainer.cli.arguments.overrides import parse_names, refusing_as_usage
+    from lipt.trainer.cli.display.opening import open_telling
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.report.gathering import gather
     from lipt.trainer.report.page import render
@@ -57,8 +57,7 @@ def report(
     with coordinator.connect() as client:
 
         def work(tell: Callable[[str], None]) -> Report:
-            tell(f"reading {data}")
-            dataset = open_dataset(data, allowed_modules=modules_of(allow_module, data))
+            dataset = open_telling(data, None, modules_of(allow_module, data), tell)
             tell("gathering the report")
             view = client.wait(client.ready_run(run).run_id)
             return gather(client, view, dataset, [(name, fraction) for name in names], found)

@@ -93,11 +93,11 @@ def train(
 
     wait_passively()
     from lipt.common.config.validation import validate
-    from lipt.common.data import open_dataset
     from lipt.common.weights.container import pack
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
     from lipt.trainer.cli.commands.redrawing import redrawing_of
     from lipt.trainer.cli.commands.reselecting import Reselecting
+    from lipt.trainer.cli.display.opening import open_talking
     from lipt.trainer.cli.display.training_progress import TrainingProgress, resumed_text
     from lipt.trainer.main_training import Recipe, Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
@@ -127,7 +127,7 @@ def train(
                 run = reselecting.run
             if init != _SCRATCH:
                 initial = _weights(client, run, init)
-        opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
+        opened = partial(open_talking, image_size=image_size, modules=modules)
         train_data, test_data = opened(data), None if test is None else opened(test)
         on_epoch = loggers.started(stack)
         lines = stack.enter_context(closing(JsonLines(log)))
