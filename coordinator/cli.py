@@ -90,15 +90,26 @@ def coordinator(
 
 def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     import asyncio
+    import logging
 
     from lipt.common.config.settings import load_settings
     from lipt.common.process.logs import configure_logging
+    from lipt.common.process.talking import talking
     from lipt.common.process.threads import wait_passively
 
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))
     configure_logging(settings.log_level)
     wait_passively()
-    from lipt.coordinator.server import serve
+    say = logging.getLogger(__name__).info
+    # Said now, as PyTorch alone takes seconds to import, and then the data is read.
+    say(
+        "lipt-coordinator is starting, to serve %s on %s; state in %s",
+        settings.dataset.source,
+        settings.listen,
+        settings.state_dir,
+    )
+    with talking("importing PyTorch", say):
+        from lipt.coordinator.server import serve
 
     asyncio.run(serve(settings))
 

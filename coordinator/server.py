@@ -21,7 +21,6 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local_token import published
-from lipt.common.data.empty_classes import empty_classes
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.network.address import require_deliberate_exposure, split_address
@@ -30,6 +29,7 @@ from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.rpc.status import ErrorInterceptor
+from lipt.common.text.empty_classes import empty_classes
 from lipt.coordinator.access.admission import Admission, admission, describe_exposure
 from lipt.coordinator.access.identification import identification
 from lipt.coordinator.access.own_token import FILE as OWN_TOKEN_FILE
@@ -256,6 +256,8 @@ async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admi
         app.settings.run.model,
         app.settings.state_dir,
     )
+    if data.scaling:
+        logger.info("%s: %s.", data.source, data.scaling)
     if empty := empty_classes(data.class_names, data.class_counts):
         logger.warning("%s: %s. Models get an output for each of these.", data.source, empty)
     if isinstance(data.inputs, ColumnsSpec):

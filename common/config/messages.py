@@ -11,6 +11,7 @@ from typing import Any
 
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import RunConfig
+from lipt.common.config.suggestions import did_you_mean
 from lipt.common.config.validation import dump, merge, validate
 from lipt.common.rpc.messages import fill_message, message_to_dict
 from lipt.v1 import config_pb2, worker_pb2
@@ -28,9 +29,12 @@ def overrides_to_proto(overrides: Mapping[str, Any]) -> config_pb2.RunConfig:
         overrides: nested as in `RunConfig`, e.g. {"learners": {"num_steps": 5}}.
 
     Raises:
-        ConfigError: a field that does not exist, or a value of another kind.
+        ConfigError: a field that does not exist (says which may be meant), or a value of
+            another kind.
     """
-    return fill_message(config_pb2.RunConfig(), overrides)
+    return fill_message(
+        config_pb2.RunConfig(), overrides, meant=lambda name: did_you_mean(name, RunConfig)
+    )
 
 
 def run_config_from_proto(message: config_pb2.RunConfig, defaults: RunConfig) -> RunConfig:

@@ -169,6 +169,8 @@ class RunRecord(_Record):
     config: RunConfig
     fingerprint: str
     num_classes: int
+    # What was lowered in the defaults of its configuration, so that its shards fit the data.
+    fitted: str = ""
     state: RunState = RunState.PENDING
     ended_at: float | None = None
     message: str = ""

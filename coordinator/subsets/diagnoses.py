@@ -38,7 +38,7 @@ _DEFAULT_PROXY = "auto"
 class DiagnosisQuery:
     """What a trainer asks for.
 
-    run: id, name, or "latest"; empty for the data alone.
+    run: id, name, or "latest" (the newest that is ready); empty for the data alone.
     proxy: what looks at the data; empty for a choice among what is there.
     features: the user's own.
     """

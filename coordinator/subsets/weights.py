@@ -19,6 +19,7 @@ from lipt.coordinator.runs.repair import restore_initial_weights, restore_pretra
 from lipt.coordinator.runs.requests import how_far
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.subsets.ready_runs import find_named
 from lipt.coordinator.subsets.single_flight import SingleFlight
 
 Restore = Callable[
@@ -45,14 +46,14 @@ class RunWeights:
             OtherDataError: it is not whole, or not there yet, and the run's data is not served.
             CorruptBlobError: it is not whole, and cannot be made again.
         """
-        run = self._store.find(key)
+        run = find_named(self._store, key)
         return await self._whole(
             run, run.initial_weights, "theta*", restore_initial_weights, caller
         )
 
     async def pretrained(self, key: str, caller: str) -> BlobName:
         """The blob of a run's theta_p, whole; it raises as `initial` does."""
-        run = self._store.find(key)
+        run = find_named(self._store, key)
         return await self._whole(
             run, run.pretrained_weights, "theta_p", restore_pretrained_weights, caller
         )

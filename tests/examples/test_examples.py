@@ -28,6 +28,14 @@ def test_every_example_is_run_here_and_named_in_their_readme() -> None:
         assert f'"{path.name}"' in here or path.name == "mine.py"
 
 
+def test_defaults_fit_the_data_of_the_readme(served: Cluster) -> None:
+    with served.client() as client:
+        oldest = client.runs()[-1]
+    # Of 1,797 digits 200 are held out; 10 learners share the rest.
+    assert oldest.config.learners.batch_size == 159
+    assert "learners.batch_size 159 in place of 256" in oldest.fitted
+
+
 def test_the_data_is_diagnosed(run_example: Run) -> None:
     first, *issues, last = run_example("diagnose.py").stdout.splitlines()
     assert first.startswith("<Diagnosis of 1,797 examples")

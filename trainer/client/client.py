@@ -18,9 +18,11 @@ from lipt.common.blobs.transfer import OnBytes, Transfers
 from lipt.common.config.messages import overrides_to_proto
 from lipt.common.errors import (
     InvalidRequestError,
+    LiptError,
     OtherDataError,
     ProxyError,
     RunFailedError,
+    UnreachableError,
 )
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
@@ -30,11 +32,25 @@ from lipt.trainer.client.diagnosis_stream import fetch_diagnosis
 from lipt.trainer.client.sources import Features, Source, features_source, weights_source
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
 from lipt.trainer.client.watching import get_run, watch_run, while_going_on
-from lipt.trainer.connection.connection import CREATE_SECONDS, RESTORE_SECONDS, Connection
+from lipt.trainer.connection.connection import (
+    CONTROL_SECONDS,
+    CREATE_SECONDS,
+    RESTORE_SECONDS,
+    Connection,
+)
 from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import BlobView, InfoView, ProgressView, RunView, StrategyView, WeightsKind
+from lipt.trainer.views import (
+    DEFAULT_STRATEGY,
+    WEIGHTS_KINDS,
+    BlobView,
+    InfoView,
+    ProgressView,
+    RunView,
+    StrategyView,
+    WeightsKind,
+)
 from lipt.trainer.writing.files import place
 from lipt.v1 import config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
@@ -98,6 +114,31 @@ class Client(AbstractContextManager["Client"]):
         request = info_pb2.GetInfoRequest()
         return view_of(InfoView, self._connection.unary(lambda of: of.info.GetInfo, request))
 
+    def reach(self, seconds: float, *, on_pause: Callable[[str], object] = lambda _: None) -> None:
+        """Wait until the coordinator answers, as while it starts.
+
+        Args:
+            seconds: how long at most.
+            on_pause: told in words that nobody answers yet, and when it is asked again.
+
+        Raises:
+            UnreachableError: nobody has answered.
+        """
+        reconnection = Reconnection(seconds, expected=True, on_pause=on_pause)
+        while True:
+            try:
+                self._connection.unary(
+                    lambda of: of.info.GetInfo,
+                    info_pb2.GetInfoRequest(),
+                    seconds=min(CONTROL_SECONDS, max(seconds, 1.0)),
+                )
+            except UnreachableError as error:
+                reconnection.pause(error)
+            except LiptError:  # it is there: what it refuses is said by the call that is meant
+                return
+            else:
+                return
+
     def start_run(self, overrides: Mapping[str, Any] | None = None, *, name: str = "") -> RunView:
         """Start a run; it goes on by itself.
 
@@ -134,6 +175,21 @@ class Client(AbstractContextManager["Client"]):
             if not page.next_page_token:
                 return views
             request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
+
+    def ready_run(self, run_id: str = "latest") -> RunView:
+        """The run that `subset` and `weights` of this name are of.
+
+        Args:
+            run_id: id, name, or "latest": the newest run that is ready, or, where none is, the
+                newest.
+
+        Raises:
+            UnknownRunError: there is none of that name.
+        """
+        if run_id == "latest":
+            ready = (run.run_id for run in self.runs() if run.state is RunState.READY)
+            run_id = next(ready, run_id)
+        return self.run(run_id)
 
     def cancel(self, run_id: str) -> RunView:
         """Stop a run; what it has made so far stays readable.
@@ -182,7 +238,7 @@ class Client(AbstractContextManager["Client"]):
     def subset(
         self,
         run: str = "latest",
-        strategy: str = "auto",
+        strategy: str = DEFAULT_STRATEGY,
         *,
         fraction: float | None = None,
         budget: int | None = None,
@@ -201,7 +257,7 @@ class Client(AbstractContextManager["Client"]):
         The first request computes it; the coordinator keeps it for the next.
 
         Args:
-            run: id, name, or "latest".
+            run: id, name, or "latest", the newest that is ready.
             strategy: one of `strategies()`.
             fraction: of the data set, in (0, 1]; this or `budget`.
             budget: how many examples; this or `fraction`.
@@ -210,9 +266,9 @@ class Client(AbstractContextManager["Client"]):
             preset: one of the strategy's, such as "paper": what `options` and `balanced`
                 leave open is as it says.
             weights: a safetensors file, or its content, to select on in place of theta_p.
-            features: to select on in place of the model's: a safetensors file, its content,
-                or tensors by name: {"features": N x d}, for strategies on pairs with
-                "paired_features" besides. Row i is example i.
+            features: to select on in place of the model's: a tensor or array (N x d), a
+                safetensors file, its content, or tensors by name: {"features": N x d}, for
+                strategies on pairs with "paired_features" besides. Row i is example i.
             proxy: what judges the examples: "soup" (theta_p or `weights`, with its own head),
                 "ridge:" and some of patches, learners, soup, user, backbone, joined by "+",
                 or "auto"; the strategy's default where None.
@@ -334,8 +390,8 @@ class Client(AbstractContextManager["Client"]):
         """A run's weights as the content of a safetensors file.
 
         Args:
-            run: id, name, or "latest".
-            kind: "initial" (theta*) or "pretrained" (theta_p).
+            run: id, name, or "latest", the newest that is ready.
+            kind: "initial" or "theta*", or "pretrained" or "theta_p".
 
         Raises:
             RunNotReadyError: it has none yet; the message says how far it is.
@@ -360,8 +416,8 @@ class Client(AbstractContextManager["Client"]):
 
         Args:
             path: the file.
-            run: id, name, or "latest".
-            kind: "initial" (theta*) or "pretrained" (theta_p).
+            run: id, name, or "latest", the newest that is ready.
+            kind: "initial" or "theta*", or "pretrained" or "theta_p".
             on_bytes: called with how many bytes just arrived.
 
         Raises:
@@ -389,11 +445,10 @@ class Client(AbstractContextManager["Client"]):
         return Reconnection(self._reconnect_seconds, on_pause=on_pause)
 
     def _find_weights(self, run: str, kind: str) -> BlobName:
-        if kind not in set(WeightsKind):
-            raise InvalidRequestError(
-                f"there are no {kind!r} weights; choose one of {', '.join(WeightsKind)}."
-            )
-        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
+        found = WeightsKind.parse(kind)
+        if found is None:
+            raise InvalidRequestError(f"there are no {kind!r} weights; choose {WEIGHTS_KINDS}.")
+        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{found.upper()}")
         answer = self._connection.unary(
             lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS
         )

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from lipt.common.errors import SubsetError
 from lipt.common.subsets.digest import subset_digest
-from lipt.trainer.subsets.formats import Content, codec_of, decode, encode
+from lipt.trainer.subsets.formats import (
+    Content,
+    codec_of,
+    decode,
+    encode,
+    encode_manifest,
+    manifest_beside,
+)
 from lipt.trainer.subsets.same_data import (
     ExampleT_co,
     MapStyle,
@@ -134,7 +141,8 @@ class Subset:
         """Write .npy, .csv, .json or .parquet, whole or not at all.
 
         `numpy.load` of a .npy gives the indices; `pandas.read_csv` and
-        `read_parquet` give the columns index and weight.
+        `read_parquet` give the columns index and weight. A NAME.csv has its manifest beside it,
+        in NAME.manifest.json.
 
         Raises:
             SubsetError: the suffix is none of the four.
@@ -142,7 +150,10 @@ class Subset:
             OSError: the directory is missing or cannot be written to.
         """
         target = Path(path)
-        write_atomically(target, self._encoded(target))
+        data = self._encoded(target)
+        if (beside := manifest_beside(target)) is not None:
+            write_atomically(beside, encode_manifest(self._content()))
+        write_atomically(target, data)
         return target
 
     @classmethod
@@ -157,7 +168,16 @@ class Subset:
         """
         source = Path(path)
         codec_of(source)  # before it is read
-        return cls._decoded(source.read_bytes(), source)
+        beside, data = manifest_beside(source), source.read_bytes()
+        if beside is None:
+            return cls._decoded(data, source)
+        try:
+            return cls._decoded(data, source, beside.read_bytes())
+        except FileNotFoundError:
+            raise SubsetError(
+                f"{source} has no {beside.name} beside it, which says what it was chosen from. "
+                "Copy both files, or get the subset again with 'lipt subset get'."
+            ) from None
 
     def to_json(self) -> str:
         """The content of a .json file, to be kept inside of something else."""
@@ -172,14 +192,17 @@ class Subset:
         """
         return cls._decoded(text.encode(), _JSON)
 
-    def _encoded(self, target: Path) -> bytes:
+    def _content(self) -> Content:
         metadata = {name: getattr(self, name) for name in _TEXTS}
         metadata["manifest"] = dict(self.manifest)
-        return encode(Content(self.indices, self.weights, metadata), target)
+        return Content(self.indices, self.weights, metadata)
+
+    def _encoded(self, target: Path) -> bytes:
+        return encode(self._content(), target)
 
     @classmethod
-    def _decoded(cls, data: bytes, source: Path) -> Self:
-        content = decode(data, source)
+    def _decoded(cls, data: bytes, source: Path, manifest: bytes = b"") -> Self:
+        content = decode(data, source, manifest)
         texts: dict[str, Any] = {name: content.metadata.get(name) for name in _TEXTS}
         manifest = content.metadata.get("manifest")
         if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):

@@ -45,6 +45,8 @@ class DataDescription:
     fingerprint: str
     # The sampled one as well, which older runs may be bound to; empty where that is the former.
     sampled_fingerprint: str = ""
+    # What its images are scaled to and what that costs, as a clause; empty where they are not.
+    scaling: str = ""
     # Little-endian int32: for the lane that opens no data set.
     labels: bytes = field(default=b"", repr=False, compare=False)
 
@@ -92,6 +94,7 @@ class DescribeData:
             inputs=dataset.inputs,
             fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
             sampled_fingerprint=dataset.fingerprint if full else "",
+            scaling=dataset.scaling,
             labels=labels_N.astype("<i4").tobytes(),
         )
 

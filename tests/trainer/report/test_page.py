@@ -462,3 +462,9 @@ def test_a_browser_shows_it_without_complaint(report: Report, tmp_path: Path) ->
     faulty.write_text(page.read_text("utf-8").replace("</body>", f"{script}</body>"), "utf-8")
     _, console = browse(faulty, tmp_path / "profile")
     assert any("undefined_name is not defined" in line for line in console)
+
+
+def test_what_was_fitted_to_the_data_is_said(report: Report) -> None:
+    fitted = replace(report, run=replace(RUN, fitted="2560 are more than 1597"))
+    assert "Fitted to the data: 2560 are more than 1597." in render(fitted)
+    assert "Fitted" not in render(report)

@@ -11,9 +11,10 @@ import typer
 
 from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import Coordinator, RunArgument
+from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, RunArgument, modules_of
 from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
 from lipt.trainer.cli.display.waiting import run_talking
+from lipt.trainer.views import DEFAULT_STRATEGY
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
@@ -31,7 +32,7 @@ def report(
     ),
     strategies: Annotated[
         str, typer.Option(help="Strategies whose subsets are shown, with commas between them.")
-    ] = "craig",
+    ] = DEFAULT_STRATEGY,
     fraction: Annotated[
         float, typer.Option("--fraction", "-f", help="Share of the data set that they keep.")
     ] = 0.1,
@@ -44,15 +45,12 @@ def report(
             help="Whether suspects of the diagnosis are shown; the first time it is computed."
         ),
     ] = True,
-    allow_module: Annotated[
-        list[str] | None,
-        typer.Option(help="A module that --data and the run's model may import; repeatable."),
-    ] = None,
+    allow_module: AllowModule = None,
     coordinator: Coordinator,
 ) -> None:
     """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
-    from lipt.common.data import open_dataset
     from lipt.trainer.cli.arguments.overrides import parse_names, refusing_as_usage
+    from lipt.trainer.cli.display.opening import open_telling
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.report.gathering import gather
     from lipt.trainer.report.page import render
@@ -68,9 +66,9 @@ def report(
     with coordinator.connect() as client:
 
         def work(tell: Callable[[str], None]) -> Report:
-            tell(f"reading {data}")
-            dataset = open_dataset(data, allowed_modules=allow_module or [])
-            view = client.wait(run)
+            modules = modules_of(allow_module, data)
+            dataset = open_telling(data, None, modules, tell)
+            view = client.wait(client.ready_run(run).run_id)
             diagnosed = _diagnosis(client, tell) if diagnosis else None
             tell("gathering the report")
             return gather(
@@ -80,7 +78,7 @@ def report(
                 [(name, fraction) for name in names],
                 found,
                 diagnosis=diagnosed,
-                allowed_modules=allow_module or [],
+                allowed_modules=modules,
                 now=datetime.now(UTC),
             )
 

@@ -9,6 +9,7 @@ import typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
+from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
 from lipt.trainer.cli.display.output import print_result
@@ -18,6 +19,9 @@ from lipt.trainer.writing.formatting import format_percent, table_lines
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
     from lipt.trainer.views import RunView
+
+# As shells have it: 128 and the number of the signal.
+_INTERRUPTED = 130
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Start, list, show, watch and cancel runs."
@@ -89,11 +93,15 @@ def start(
             )
             overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
+        fitted = [f"fitted to the data: {run.fitted}"] if run.fitted else []
         if watch:
+            for line in fitted if not json else ():
+                say(line)
             _follow(client, run, as_json=json)
         else:
             lines = (
                 f"run {run.label} ({run.run_id}) has started.",
+                *fitted,
                 f"Follow it with: lipt run watch {run.label}",
             )
             print_result(run, lines, as_json=json)
@@ -101,7 +109,14 @@ def start(
 
 @app.command("list")
 @grouped
-def list_runs(*, json: Json = False, coordinator: Coordinator) -> None:
+def list_runs(
+    *,
+    json: Json = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --json: every setting and cost of each run.")
+    ] = False,
+    coordinator: Coordinator,
+) -> None:
     """List the coordinator's runs, newest first."""
     with coordinator.connect() as client:
         runs = client.runs()
@@ -119,7 +134,23 @@ def list_runs(*, json: Json = False, coordinator: Coordinator) -> None:
         for run in runs
     ]
     nothing = ["There are no runs. Start one with: lipt run start"]
-    print_result(runs, table_lines(header, rows) if runs else nothing, as_json=json)
+    listed = runs if full else [_in_short(run) for run in runs]
+    print_result(listed, table_lines(header, rows) if runs else nothing, as_json=json)
+
+
+def _in_short(run: RunView) -> dict[str, Any]:
+    """What the table has of a run, for scripts."""
+    return {
+        "run_id": run.run_id,
+        "name": run.name,
+        "state": run.state,
+        "model": run.config.model,
+        "seed": run.config.seed,
+        "created_at": run.created_at,
+        "ended_at": run.ended_at,
+        "soup_accuracy": run.soup and run.soup.soup_accuracy,
+        "message": run.message,
+    }
 
 
 @app.command()
@@ -151,8 +182,13 @@ def cancel(run: RunArgument, *, json: Json = False, coordinator: Coordinator) ->
 
 
 def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
-    from lipt.trainer.cli.display.follow import follow, make_display
+    from lipt.trainer.cli.display.follow import follow, left_lines, make_display
 
-    latest = follow(client.watch(run.run_id), make_display(as_json=as_json)) or run
+    try:
+        latest = follow(client.watch(run.run_id), make_display(as_json=as_json)) or run
+    except KeyboardInterrupt:
+        for line in left_lines(run):
+            say(line, err=True)
+        raise typer.Exit(_INTERRUPTED) from None
     if latest.state != "ready":
         raise typer.Exit(1)
