@@ -134,6 +134,7 @@ async def open_app(
                 *data.image_shape[1:], resolve_device(settings.device)
             ),
         )
+        stack.callback(admission.stop)
         requests = RunRequests(
             store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
         )
@@ -179,6 +180,8 @@ async def open_app(
         stack.push_async_callback(diagnoses.stop)
         weights = RunWeights(store, blobs, compute, linger_seconds=settings.compute.linger_seconds)
         stack.push_async_callback(weights.stop)
+        intake = LearnerIntake(dispatcher, blobs)
+        stack.callback(intake.stop)
         yield App(
             settings=settings,
             events=events,
@@ -188,7 +191,7 @@ async def open_app(
             store=store,
             compute=compute,
             dispatcher=dispatcher,
-            intake=LearnerIntake(dispatcher, blobs),
+            intake=intake,
             requests=requests,
             subsets=subsets,
             diagnoses=diagnoses,
