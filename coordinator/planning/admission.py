@@ -80,6 +80,10 @@ class Admission:
         self._known: dict[str, Examined] = {}
         self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="model-check")
 
+    def stop(self) -> None:
+        """End the thread that looks at models."""
+        self._threads.shutdown()
+
     async def require(self, config: RunConfig) -> None:
         """Admit a run.
 
