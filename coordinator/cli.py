@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from lipt.common.config.example_file import example_file
 from lipt.common.config.knobs import option_help
-from lipt.common.text.terminal import complain
+from lipt.common.text.terminal import complain, say_document
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -25,8 +26,12 @@ def _knob(name: str, *flags: str, note: str = "") -> Any:
 def coordinator(
     config: Annotated[
         Path | None,
-        typer.Option(help="TOML file with any setting; deploy/run.example.toml shows all of them."),
+        typer.Option(help="TOML file with any setting; --print-config prints one with all."),
     ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print every setting as a file for --config, and end."),
+    ] = False,
     data: Annotated[str | None, _knob("dataset.source")] = None,
     image_size: Annotated[int | None, _knob("dataset.image_size")] = None,
     fingerprint: Annotated[str | None, _knob("dataset.fingerprint")] = None,
@@ -47,6 +52,9 @@ def coordinator(
     log_level: Annotated[str | None, _knob("log_level")] = None,
 ) -> None:
     """Hold a data set, run the pipeline over workers, and serve subsets."""
+    if print_config:
+        say_document(example_file("run.example.toml"))
+        return
     from lipt.common.errors import LiptError
 
     try:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lipt.common.config.example_file import example_file
 from lipt.common.config.knobs import option_help
-from lipt.common.text.terminal import complain
+from lipt.common.text.terminal import complain, say_document
 from lipt.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -29,8 +30,12 @@ def worker(
     coordinator: Annotated[str | None, _knob("coordinator")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="TOML file with these settings; deploy/worker.example.toml shows all."),
+        typer.Option(help="TOML file with these settings; --print-config prints one with all."),
     ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print every setting as a file for --config, and end."),
+    ] = False,
     device: Annotated[str | None, _knob("device")] = None,
     name: Annotated[str | None, _knob("name")] = None,
     allow_module: Annotated[list[str] | None, _knob("allow_modules", note="Repeatable.")] = None,
@@ -47,6 +52,9 @@ def worker(
     log_level: Annotated[str | None, _knob("log_level")] = None,
 ) -> None:
     """Train learners for a coordinator until told to stop."""
+    if print_config:
+        say_document(example_file("worker.example.toml"))
+        return
     from lipt.common.errors import LiptError
 
     try:

@@ -21,9 +21,10 @@ from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.scaling import MAX_OWN_SIZE, Sizes, scaling_note
-from lipt.common.data.sources.rows import Rows, require_labels
+from lipt.common.data.sources.rows import ImageRows, Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import Header
+from lipt.common.inputs.specs import ImageSpec
 
 # Decoded pixels up to this size stay in memory.
 MEMORY_BUDGET_BYTES = 2 * 2**30
@@ -46,7 +47,7 @@ class _Scan:
 
 
 def load(
-    rows: Rows,
+    rows: ImageRows,
     *,
     image_size: int | None,
     memory_budget_bytes: int,
@@ -92,13 +93,13 @@ def load(
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
     channels = 1 if scan.grayscale else 3
-    shape = (channels, size[0], size[1])
-    scaling = scaling_note(scan.sizes, shape, len(rows), in_memory=scan.pixels is not None)
+    inputs = ImageSpec(channels, *size)
+    scaling = scaling_note(scan.sizes, inputs.shape, len(rows), in_memory=scan.pixels is not None)
     if scan.pixels is None:
         return Dataset(
             rows,
             digest,
-            shape,
+            inputs,
             num_threads,
             stamp=rows.stamp,
             read_all=read_all,
@@ -117,7 +118,7 @@ def load(
     )
 
 
-def _first_whole(rows: Rows) -> Header:
+def _first_whole(rows: ImageRows) -> Header:
     """The format of the first image that is not broken.
 
     Raises:
@@ -155,7 +156,7 @@ def full_fingerprint(rows: Rows, progress: Progress | None) -> str:
 
 
 def _scan(
-    rows: Rows,
+    rows: ImageRows,
     first: Header,
     num_threads: int,
     memory_budget_bytes: int,

@@ -10,14 +10,14 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lipt.common.data.sources.rows import Rows
+from lipt.common.data.sources.rows import ImageRows
 from lipt.common.errors import DataError
 from lipt.common.images.decode import check_file, decode_file
 from lipt.common.images.formats import Header
 
 
 @dataclass(frozen=True)
-class EncodedRows(Rows):
+class EncodedRows(ImageRows):
     """Labelled image files; a broken one is named by its row and where it lies.
 
     Attributes:

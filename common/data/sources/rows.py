@@ -1,13 +1,14 @@
-"""Rows: what a source of images gives to `load`, by number, before anything is resized.
+"""Rows: what a source gives to `load`, by number, before anything is resized.
 
 Pixels are NumPy arrays here, because Pillow's are; data sets hand out tensors.
 
-Shapes: N images, C channels, H x W pixels.
+Shapes: N examples, C channels, H x W pixels.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header
 from lipt.common.images.pixels import fit_pixels
+from lipt.common.inputs.columns import Column
 
 # More classes than any labelled image set has: such a label is a mistake, not a class.
 _MAX_CLASSES = 100_000
@@ -27,7 +29,7 @@ _MAX_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class Rows(ABC):
-    """Labelled images by row number.
+    """Labelled examples by row number.
 
     `labels_N` and `class_names` are complete once every row was checked or read, or by
     `complete_labels`.
@@ -37,7 +39,7 @@ class Rows(ABC):
         names: a name for every label; None numbers them.
         labels_N: int64, on the CPU.
         stamp: of the files that they are read from, taken before; None where none are known.
-        encoded: whether rows are image files rather than pixels.
+        encoded: whether rows are image files rather than pixels or other values.
         concurrent: whether rows may be read from several threads.
     """
 
@@ -64,7 +66,11 @@ class Rows(ABC):
 
     @abstractmethod
     def raw(self, row: int) -> bytes:
-        """The row as the source has it: an image file, or uint8 pixels in C x H x W order."""
+        """The row as the source has it: an image file, or all of its values' bytes."""
+
+
+class ImageRows(Rows):
+    """Labelled images by row number."""
 
     @abstractmethod
     def check(self, row: int) -> Header:
@@ -85,7 +91,7 @@ class Rows(ABC):
         """
 
 
-class PixelRows(Rows):
+class PixelRows(ImageRows):
     """Images that are pixels already; to check one is to read it."""
 
     @abstractmethod
@@ -119,6 +125,26 @@ class ArrayRows(PixelRows):
         """A view of the image."""
         pixels_CHW: NDArray[np.uint8] = self.images_NCHW[row]
         return pixels_CHW
+
+
+@dataclass(frozen=True)
+class ColumnRows(Rows):
+    """Examples that are no images, in memory: a tensor of all N for each of the columns.
+
+    Attributes:
+        columns: what the tensors are, in the order in which a row's bytes are its own.
+        tensors: by the columns' names, N x shape, contiguous, on the CPU.
+    """
+
+    columns: tuple[Column, ...]
+    tensors: Mapping[str, Tensor]
+
+    def raw(self, row: int) -> bytes:
+        """The bytes of the row's values, column by column, little-endian."""
+        parts = (self.tensors[column.name][row] for column in self.columns)
+        return b"".join(
+            part.contiguous().flatten().view(torch.uint8).numpy().tobytes() for part in parts
+        )
 
 
 def _header(pixels_CHW: NDArray[np.uint8]) -> Header:

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipt.common.errors import ConfigError
+from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, call_model
+
+TOKENS = Column("tokens", ColumnType.INT64, (4,), num_values=100)
+MASK = Column("mask", ColumnType.BOOL, (4,))
+
+
+class Difference(nn.Module):
+    def forward(self, tokens: Tensor, mask: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=tokens - mask.to(tokens.dtype))
+
+
+def test_bytes_of_an_example_are_those_of_all_its_values() -> None:
+    assert ImageSpec(3, 4, 5).num_bytes == 60
+    assert ColumnsSpec((TOKENS, MASK)).num_bytes == 4 * 8 + 4
+
+
+def test_specs_say_what_they_are_of() -> None:
+    assert str(ImageSpec(3, 32, 30)) == "3x32x30 images"
+    assert str(ColumnsSpec((TOKENS, MASK))) == "tokens int64[4], mask bool[4]"
+    assert str(ColumnsSpec((Column("", ColumnType.FLOAT32, (2, 3)),))) == "float32[2x3]"
+
+
+def test_zeros_are_one_tensor_where_it_has_no_name_and_else_a_dictionary() -> None:
+    (column,) = ColumnsSpec((Column("", ColumnType.FLOAT32, (2,)),)).columns
+    alone = ColumnsSpec((column,)).zeros(3)
+    assert isinstance(alone, Tensor)
+    assert alone.shape == (3, 2)
+    named = ColumnsSpec((TOKENS, MASK)).zeros(3)
+    assert not isinstance(named, Tensor)
+    assert {name: (part.dtype, tuple(part.shape)) for name, part in named.items()} == {
+        "tokens": (torch.int64, (3, 4)),
+        "mask": (torch.bool, (3, 4)),
+    }
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "")])
+def test_columns_that_no_model_can_be_given_together_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="several need names that differ"):
+        ColumnsSpec(tuple(Column(name, ColumnType.BOOL, ()) for name in names))
+
+
+def test_whole_numbers_are_not_standardized() -> None:
+    with pytest.raises(ConfigError, match="'tokens' of int64 cannot be standardized"):
+        Column("tokens", ColumnType.INT64, (4,), standardized=True)
+
+
+def test_one_tensor_is_an_argument_and_several_are_keywords() -> None:
+    assert call_model(nn.Identity(), torch.ones(2)).tolist() == [1, 1]
+    inputs = {"mask": torch.tensor([True, False]), "tokens": torch.tensor([5, 7])}
+    assert call_model(Difference(), inputs).tolist() == [4, 7]
