@@ -99,7 +99,7 @@ def load(
         return Dataset(
             rows,
             digest,
-            inputs,
+            ImageSpec(*shape),
             num_threads,
             stamp=rows.stamp,
             read_all=read_all,

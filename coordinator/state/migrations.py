@@ -62,12 +62,9 @@ MIGRATIONS: tuple[str, ...] = (
         body     TEXT NOT NULL
     ) STRICT;
     """,
-    # What a run's models are given is an image no more, but of either kind.
+    # What a run's models are given is an image no more, but of either kind. From here on runs have
+    # `fitted`, which an older version would not read.
     f"UPDATE runs SET body = {RENAMED_INPUTS};",  # noqa: S608 - nobody else's text
-    # From here on runs have `fitted`, which an older version would not read.
-    """
-    CREATE INDEX diagnoses_by_run ON diagnoses (run_id);
-    """,
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,8 @@ from lipt.trainer.cli.display.waiting import run_talking
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 if TYPE_CHECKING:
+    from lipt.trainer.client.client import Client
+    from lipt.trainer.diagnosis.diagnosis import Diagnosis
     from lipt.trainer.report.gathering import Report
 
 
@@ -36,6 +39,12 @@ def report(
     comparison: Annotated[
         Path | None, typer.Option(help="The file that 'lipt compare' wrote, for the verdict.")
     ] = None,
+    diagnosis: Annotated[
+        bool,
+        typer.Option(
+            help="Whether suspects of the diagnosis are shown; the first time it is computed."
+        ),
+    ] = True,
     allow_module: AllowModule = None,
     coordinator: Coordinator,
 ) -> None:
@@ -57,10 +66,21 @@ def report(
     with coordinator.connect() as client:
 
         def work(tell: Callable[[str], None]) -> Report:
-            dataset = open_telling(data, None, modules_of(allow_module, data), tell)
-            tell("gathering the report")
+            modules = modules_of(allow_module, data)
+            dataset = open_telling(data, None, modules, tell)
             view = client.wait(client.ready_run(run).run_id)
-            return gather(client, view, dataset, [(name, fraction) for name in names], found)
+            diagnosed = _diagnosis(client, tell) if diagnosis else None
+            tell("gathering the report")
+            return gather(
+                client,
+                view,
+                dataset,
+                [(name, fraction) for name in names],
+                found,
+                diagnosis=diagnosed,
+                allowed_modules=modules,
+                now=datetime.now(UTC),
+            )
 
         gathered = run_talking(work)
     write_atomically(out, render(gathered).encode())
@@ -69,3 +89,14 @@ def report(
         *gathered.verdict.splitlines(),
     ):
         say(line)
+
+
+def _diagnosis(client: Client, tell: Callable[[str], None]) -> Diagnosis | None:
+    """The diagnosis of the data; None, with a line that says why, where there can be none."""
+    from lipt.common.errors import InputError, RequestError
+
+    try:
+        return client.diagnose(on_progress=lambda progress: tell(f"diagnosis: {progress}"))
+    except (RequestError, InputError) as error:
+        say(f"without a diagnosis: {error}", err=True)
+        return None
