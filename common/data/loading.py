@@ -99,7 +99,7 @@ def load(
         return Dataset(
             rows,
             digest,
-            ImageSpec(*shape),
+            inputs,
             num_threads,
             stamp=rows.stamp,
             read_all=read_all,
