@@ -93,13 +93,13 @@ def load(
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
     channels = 1 if scan.grayscale else 3
-    shape = (channels, size[0], size[1])
-    scaling = scaling_note(scan.sizes, shape, len(rows), in_memory=scan.pixels is not None)
+    inputs = ImageSpec(channels, *size)
+    scaling = scaling_note(scan.sizes, inputs.shape, len(rows), in_memory=scan.pixels is not None)
     if scan.pixels is None:
         return Dataset(
             rows,
             digest,
-            ImageSpec(*shape),
+            inputs,
             num_threads,
             stamp=rows.stamp,
             read_all=read_all,
