@@ -90,10 +90,22 @@ class Subset:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def __repr__(self) -> str:
+        from lipt.trainer.subsets.notebook import facts_of  # noqa: PLC0415 - Pillow
+
+        told = "; ".join(f"{name}: {text}" for name, text in facts_of(self)[1:])
+        return f"<Subset of {facts_of(self)[0][1]} examples; {told}>"
+
     @property
     def stopped_early(self) -> str:
         """Why there are fewer examples than the budget, as a sentence; or empty."""
         return str(self.manifest.get("stopped_early") or "")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from lipt.trainer.subsets.notebook import as_table, facts_of  # noqa: PLC0415 - Pillow
+
+        return as_table("Subset", facts_of(self))
 
     @property
     def is_weighted(self) -> bool:
@@ -117,6 +129,7 @@ class Subset:
         """
         import torch  # noqa: PLC0415 - not before it is needed
 
+        from lipt.trainer.subsets.notebook import facts_of  # noqa: PLC0415 - Pillow
         from lipt.trainer.subsets.weighted_data import WeightedData  # noqa: PLC0415 - torch
         from lipt.trainer.subsets.weighted_loss import normalized_weights  # noqa: PLC0415 - torch
 
@@ -124,7 +137,7 @@ class Subset:
         self._require_same(rows, check=check)
         weights_K = torch.from_numpy(self.weights.copy())
         weights_K = normalized_weights(weights_K) if normalized else weights_K
-        return WeightedData(rows, self.indices.tolist(), weights_K)
+        return WeightedData(rows, self.indices.tolist(), weights_K, facts_of(self))
 
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True

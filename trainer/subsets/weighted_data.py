@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
+from lipt.trainer.subsets.notebook import as_table, thumbnails
 from lipt.trainer.subsets.same_data import ExampleT_co, MapStyle
 
 # The key of an example's weight, where examples are dictionaries.
 WEIGHT = "weight"
+# Pictures in a notebook.
+_NUM_SHOWN = 16
 
 
 class UnweightedWarning(UserWarning):
@@ -29,12 +32,18 @@ class WeightedData(Dataset[Any]):
         rows: the whole data set.
         indices: K row numbers.
         weights_K: one for each, float32.
+        facts: what a notebook is told of the subset.
     """
 
     def __init__(
-        self, rows: MapStyle[ExampleT_co], indices: Sequence[int], weights_K: Tensor
+        self,
+        rows: MapStyle[ExampleT_co],
+        indices: Sequence[int],
+        weights_K: Tensor,
+        facts: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._rows, self._indices, self._weights_K = rows, indices, weights_K
+        self._facts = facts
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -45,6 +54,22 @@ class WeightedData(Dataset[Any]):
         if isinstance(row, Mapping):
             return {**row, WEIGHT: weight}
         return (*row, weight) if isinstance(row, tuple | list) else (row, weight)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the subset, and pictures of examples across it."""
+        places = torch.linspace(0, len(self) - 1, min(len(self), _NUM_SHOWN)).int().tolist()
+        shown = [(self._rows[self._indices[place]], self._indices[place]) for place in places]
+        pictures = [_shown(example, row) for example, row in shown]
+        return as_table("Examples with weights", self._facts) + thumbnails(pictures)
+
+
+def _shown(example: Any, row: int) -> tuple[Any, str]:
+    """What there is to see of an example, and a line below it."""
+    if isinstance(example, Mapping):
+        return example.get("image"), f"row {row}"
+    if isinstance(example, tuple | list) and len(example) > 1:
+        return example[0], f"row {row}: {example[1]}"
+    return example, f"row {row}"
 
 
 class WeightedCollate:
