@@ -21,6 +21,8 @@ from lipt.common.data.parallel import map_rows
 from lipt.common.data.sources.rows import ArrayRows, ImageRows
 from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import DataError
+from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,17 @@ class Dataset:
     def labels_N(self) -> Tensor:
         """The labels, int64, on the CPU."""
         return self.rows.labels_N
+
+    @property
+    def target(self) -> Target:
+        """What a model is to give of an example."""
+        given = self.rows.targets
+        return SingleLabel(len(self.class_names)) if given is None else given.target
+
+    @property
+    def targets_N(self) -> Tensor:
+        """What it is to give of each, as `target` takes it: labels, or N x T; on the CPU."""
+        return self.labels_N if self.rows.targets is None else self.rows.targets.values
 
     @property
     def encoded(self) -> bool:

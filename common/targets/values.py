@@ -23,6 +23,9 @@ from lipt.common.targets.strata import (
     rarest_label_strata,
 )
 
+# What is told of a target where that is no single class.
+OtherTarget = MultiLabel | Regression
+
 
 @dataclass(frozen=True)
 class TargetValues:
@@ -36,7 +39,7 @@ class TargetValues:
         strata_names: a name for each stratum.
     """
 
-    target: MultiLabel | Regression
+    target: OtherTarget
     values: Tensor
     names: tuple[str, ...]
     strata_N: Tensor

@@ -74,6 +74,7 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
                     ],
                     default_proxy=strategy.proxy,
                     works_without_labels=works_without_labels(strategy),
+                    target_kinds=sorted(strategy.default_kinds()),
                 )
                 for strategy in STRATEGIES.values()
             ]

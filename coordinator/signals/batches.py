@@ -23,7 +23,7 @@ OnProgress = Callable[[int, int], None]
 class Batches:
     """Consecutive batches of the examples.
 
-    dataset: where images and labels come from.
+    dataset: where images and targets come from.
     image: how its images are normalized.
     device: where the model is.
     size: examples of a batch; the last one may have fewer.
@@ -48,11 +48,11 @@ class Batches:
         return len(self.ids_N)
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """The rows of each batch, its inputs and its labels on the device."""
+        """The rows of each batch, its inputs and its targets on the device."""
         ids_N = self.ids_N
         for rows in row_blocks(len(ids_N), 1, self.size):
             images_BCHW = self.dataset.images(ids_N[rows])
-            labels_B = self.dataset.labels_N[ids_N[rows]]
+            targets_B = self.dataset.targets_N[ids_N[rows]]
             inputs_BCHW = to_model_input(images_BCHW, self.image, self.device)
-            yield rows, inputs_BCHW, labels_B.to(self.device)
+            yield rows, inputs_BCHW, targets_B.to(self.device)
             self.on_progress(rows.stop, len(ids_N))

@@ -15,9 +15,10 @@ from torch.func import grad, vmap
 
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.targets.target import Target
 from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.finite import require_finite_rows
-from lipt.coordinator.signals.losses import cross_entropy_sum, trainable
+from lipt.coordinator.signals.losses import loss_sum, trainable
 
 # B copies of all gradients are in memory at once.
 _CHUNK_BYTES = 2 * 1024**3
@@ -53,27 +54,29 @@ def full_gradient_norms(model: nn.Module, batches: Batches, *, cpu_threads: int 
     Raises:
         SignalsError: a gradient is not finite; names the first ids.
     """
-    ids_N = batches.ids_N
+    ids_N, target = batches.ids_N, batches.dataset.target
     norms_N = torch.empty(len(ids_N))
     with evaluation_mode(model), pinned_kernels(cpu_threads):
-        for rows, inputs_BCHW, labels_B in batches:
-            norms_B = per_example_norms(model, inputs_BCHW, labels_B)
+        for rows, inputs_BCHW, targets_B in batches:
+            norms_B = per_example_norms(model, target, inputs_BCHW, targets_B)
             require_finite_rows(norms_B.isfinite(), ids_N[rows], "gradients")
             norms_N[rows] = norms_B.cpu()
     return norms_N
 
 
-def per_example_norms(model: nn.Module, inputs_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+def per_example_norms(
+    model: nn.Module, target: Target, inputs_BCHW: Tensor, targets_B: Tensor
+) -> Tensor:
     """The norms for one chunk of inputs of a model in evaluation mode; float32, B."""
     parameters = trainable(model)
 
-    def norm(input_CHW: Tensor, label: Tensor) -> Tensor:
-        gradients = grad(cross_entropy_sum(model, input_CHW[None], label[None]))(parameters)
+    def norm(input_CHW: Tensor, own: Tensor) -> Tensor:
+        gradients = grad(loss_sum(model, target, input_CHW[None], own[None]))(parameters)
         # In float64: a sum over millions of parameters.
         squares = [gradient.double().square().sum() for gradient in gradients.values()]
         return torch.stack(squares).sum().sqrt().float()
 
-    if len(labels_B) == 1:
-        return norm(inputs_BCHW[0], labels_B[0])[None]
-    norms_B: Tensor = vmap(norm)(inputs_BCHW, labels_B)
+    if len(targets_B) == 1:
+        return norm(inputs_BCHW[0], targets_B[0])[None]
+    norms_B: Tensor = vmap(norm)(inputs_BCHW, targets_B)
     return norms_B

@@ -1,4 +1,4 @@
-"""Losses: a batch's cross-entropy as a function of the model's parameters."""
+"""Losses: those of a batch's examples as a function of the model's parameters."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
+
+from lipt.common.targets.target import Target
 
 Parameters = dict[str, Tensor]
 # The SUM of the losses of a part of the examples, of the parameters.
 LossSum = Callable[[Parameters], Tensor]
 
 
-def cross_entropy_sum(model: nn.Module, inputs_BCHW: Tensor, labels_B: Tensor) -> LossSum:
-    """The summed cross-entropy of a batch, of a model in evaluation mode."""
+def loss_sum(model: nn.Module, target: Target, inputs_BCHW: Tensor, targets_B: Tensor) -> LossSum:
+    """The sum of a batch's losses, of a model in evaluation mode."""
 
     def loss(parameters: Parameters) -> Tensor:
         # What is not among the parameters, functional_call takes from the model.
         logits_BC = functional_call(model, parameters, (inputs_BCHW,))
-        return functional.cross_entropy(logits_BC.float(), labels_B, reduction="sum")
+        return target.losses(logits_BC, targets_B).sum()
 
     return loss
 

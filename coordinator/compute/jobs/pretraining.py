@@ -20,6 +20,9 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.target import Target
+from lipt.common.targets.values import OtherTarget
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import specs_of
@@ -46,6 +49,13 @@ class DataDescription:
     sampled_fingerprint: str = ""
     # Little-endian int32: for the lane that opens no data set.
     labels: bytes = field(default=b"", repr=False, compare=False)
+    # What a model is to give where that is no single class; classes are strata then.
+    other_target: OtherTarget | None = None
+
+    @property
+    def target(self) -> Target:
+        """What a model is to give of an example."""
+        return self.other_target or SingleLabel(len(self.class_names))
 
     @property
     def known(self) -> KnownData:
@@ -92,6 +102,7 @@ class DescribeData:
             fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
             sampled_fingerprint=dataset.fingerprint if full else "",
             labels=labels_N.astype("<i4").tobytes(),
+            other_target=None if dataset.rows.targets is None else dataset.rows.targets.target,
         )
 
 

@@ -9,7 +9,10 @@ from torch.nn import functional
 
 from lipt.common.config.validation import dump, validate
 from lipt.common.errors import ConfigError
-from lipt.common.targets import MultiLabel, Regression, SingleLabel, Target
+from lipt.common.targets.multi_label import MultiLabel
+from lipt.common.targets.regression import Regression
+from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.target import Target
 
 NUMBERS = Regression(mean=(10.0, 0.0), std=(2.0, 0.5))
 CASES: list[tuple[Target, Tensor]] = [

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from lipt.common.errors import DataError
-from lipt.common.targets import MultiLabel, Regression
+from lipt.common.targets.multi_label import MultiLabel
 from lipt.common.targets.reading import read_targets
+from lipt.common.targets.regression import Regression
 from lipt.common.targets.values import TargetValues, label_values, number_values
 
 
