@@ -12,8 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
+from torch.utils._pytree import tree_map
 
 from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.inputs.specs import Inputs
 from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.targets.target import Target
 from lipt.coordinator.signals.batches import Batches
@@ -57,26 +59,27 @@ def full_gradient_norms(model: nn.Module, batches: Batches, *, cpu_threads: int 
     ids_N, target = batches.ids_N, batches.dataset.target
     norms_N = torch.empty(len(ids_N))
     with evaluation_mode(model), pinned_kernels(cpu_threads):
-        for rows, inputs_BCHW, targets_B in batches:
-            norms_B = per_example_norms(model, target, inputs_BCHW, targets_B)
+        for rows, inputs_B, targets_B in batches:
+            norms_B = per_example_norms(model, target, inputs_B, targets_B)
             require_finite_rows(norms_B.isfinite(), ids_N[rows], "gradients")
             norms_N[rows] = norms_B.cpu()
     return norms_N
 
 
 def per_example_norms(
-    model: nn.Module, target: Target, inputs_BCHW: Tensor, targets_B: Tensor
+    model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tensor
 ) -> Tensor:
     """The norms for one chunk of inputs of a model in evaluation mode; float32, B."""
     parameters = trainable(model)
 
-    def norm(input_CHW: Tensor, own: Tensor) -> Tensor:
-        gradients = grad(loss_sum(model, target, input_CHW[None], own[None]))(parameters)
+    def norm(example: Inputs, own: Tensor) -> Tensor:
+        alone = tree_map(lambda tensor: tensor[None], example)
+        gradients = grad(loss_sum(model, target, alone, own[None]))(parameters)
         # In float64: a sum over millions of parameters.
         squares = [gradient.double().square().sum() for gradient in gradients.values()]
         return torch.stack(squares).sum().sqrt().float()
 
     if len(targets_B) == 1:
-        return norm(inputs_BCHW[0], targets_B[0])[None]
-    norms_B: Tensor = vmap(norm)(inputs_BCHW, targets_B)
+        return norm(tree_map(lambda tensor: tensor[0], inputs_B), targets_B[0])[None]
+    norms_B: Tensor = vmap(norm)(inputs_B, targets_B)
     return norms_B

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
 from lipt.common.targets.target import Target
 
 Parameters = dict[str, Tensor]
@@ -14,12 +15,13 @@ Parameters = dict[str, Tensor]
 LossSum = Callable[[Parameters], Tensor]
 
 
-def loss_sum(model: nn.Module, target: Target, inputs_BCHW: Tensor, targets_B: Tensor) -> LossSum:
+def loss_sum(model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tensor) -> LossSum:
     """The sum of a batch's losses, of a model in evaluation mode."""
+    args, keywords = arguments_of(inputs_B)
 
     def loss(parameters: Parameters) -> Tensor:
         # What is not among the parameters, functional_call takes from the model.
-        logits_BC = functional_call(model, parameters, (inputs_BCHW,))
+        logits_BC = logits_of(functional_call(model, parameters, args, keywords))
         return target.losses(logits_BC, targets_B).sum()
 
     return loss

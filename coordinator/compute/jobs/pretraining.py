@@ -15,11 +15,12 @@ import torch
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig, SoupMethod
-from lipt.common.data import normalization, pack_shard
+from lipt.common.data import input_format, pack_shard
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.specs import InputSpec
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.targets.target import Target
 from lipt.common.targets.values import OtherTarget
@@ -42,7 +43,7 @@ class DataDescription:
     source: str
     class_names: tuple[str, ...]
     class_counts: tuple[int, ...]
-    image_shape: tuple[int, int, int]
+    inputs: InputSpec
     # Of the kind that was asked for, which new runs are bound to.
     fingerprint: str
     # The sampled one as well, which older runs may be bound to; empty where that is the former.
@@ -63,7 +64,7 @@ class DataDescription:
         return KnownData(
             self.source,
             self.class_names,
-            self.image_shape,
+            self.inputs,
             self.fingerprints,
             self.labels,
         )
@@ -98,7 +99,7 @@ class DescribeData:
             source=dataset.source,
             class_names=dataset.class_names,
             class_counts=tuple(counts_C.tolist()),
-            image_shape=dataset.image_shape,
+            inputs=dataset.inputs,
             fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
             sampled_fingerprint=dataset.fingerprint if full else "",
             labels=labels_N.astype("<i4").tobytes(),
@@ -108,10 +109,10 @@ class DescribeData:
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """theta*, and how images are normalized for it."""
+    """theta*, and what models are given."""
 
     weights: BlobName
-    image: ImageFormat
+    inputs: InputFormat
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,7 @@ class InitializeWeights:
         """Initialize and store theta*."""
         config, dataset = self.config, context.dataset
         train_ids = context.split(config).train_ids
-        mean, std = normalization(dataset, train_ids, derive_seed(config.seed, "normalization"))
-        image = ImageFormat(*dataset.image_shape, mean=mean, std=std)
+        inputs = input_format(dataset, train_ids, derive_seed(config.seed, "normalization"))
         model = context.new_model(config)
         given = config.initialization.weights_sha256
         if given is not None:
@@ -135,13 +135,13 @@ class InitializeWeights:
             dataset,
             train_ids,
             config.initialization,
-            image,
+            inputs,
             seed=derive_seed(config.seed, "initialization"),
             device=context.device,
             cpu_threads=config.learners.cpu_threads,
             on_progress=context.progress("training the initial weights"),
         )
-        return InitialWeights(context.blobs.put_bytes(pack(weights)), image)
+        return InitialWeights(context.blobs.put_bytes(pack(weights)), inputs)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class MakeSoup:
     """Merge the learners that are in, or say which of them are not whole any more."""
 
     config: RunConfig
-    image: ImageFormat
+    inputs: InputFormat
     initial_weights: BlobName
     # Learner index and committed result, ascending by index.
     learners: tuple[tuple[int, BlobName], ...]
@@ -241,10 +241,10 @@ class MakeSoup:
         split = context.split(config)
         return Evaluator(
             model=context.new_model(config),
-            image=self.image,
+            inputs=self.inputs,
             device=context.device,
-            images_NCHW=dataset.images(split.validation_ids),
+            examples_N=dataset.examples(split.validation_ids),
             labels_N=dataset.labels_N[split.validation_ids],
-            batch_norm_images_MCHW=context.batch_norm_images(config),
+            batch_norm_examples_M=context.batch_norm_examples(config),
             batch_size=context.batch_size,
         )
