@@ -89,7 +89,8 @@ def load(
         size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
         scan = look(size)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
-    digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
+    num_classes = len(rows.class_names)
+    digest = fingerprint(rows.labels_N, num_classes, rows.raw, targets=rows.targets)
     channels = 1 if scan.grayscale else 3
     if scan.pixels is None:
         inputs = ImageSpec(channels, *size)
@@ -103,6 +104,7 @@ def load(
         images_NCHW,
         stamp=rows.stamp,
         read_all=read_all,
+        targets=rows.targets,
     )
 
 
@@ -122,6 +124,7 @@ def full_fingerprint(rows: Rows, progress: Progress | None) -> str:
         len(rows.class_names),
         rows.raw,
         FingerprintKind.FULL,
+        targets=rows.targets,
         num_threads=_NUM_HASHING_THREADS if rows.encoded and rows.concurrent else 1,
         progress=progress,
     )

@@ -1,4 +1,4 @@
-"""Target kinds: what an example's target may be, and how its score is called and written."""
+"""Target kinds: what an example's target may be, and how its score is called."""
 
 from __future__ import annotations
 
@@ -26,10 +26,6 @@ class TargetKind(StrEnum):
     def score_name(self) -> str:
         """What the score is called in tables."""
         return _SCORE_NAMES[self]
-
-    def score_text(self, score: float) -> str:
-        """A score as tables have it: 0.825 is `82.5%`, but for an R² `0.825`."""
-        return f"{score:.3f}" if self is TargetKind.NUMBER else f"{score:.1%}"
 
 
 ALL_KINDS = frozenset(TargetKind)

@@ -22,7 +22,7 @@ from lipt.common.errors import DataError
 from lipt.common.targets.kinds import ALL_KINDS, kinds_in_words
 from lipt.common.targets.values import TargetValues, label_values, number_values
 
-_LEFT_OUT = (
+LEFT_OUT = (
     f"Targets are {kinds_in_words(ALL_KINDS)}: a class number, labels, or numbers. Of data with "
     "boxes, masks or sequences choose by features: give one vector of each example as its input, "
     "with a class or a number that matters to you."
@@ -33,7 +33,7 @@ def is_class(target: Any) -> bool:
     """Whether a row's target is a whole number, and so a class."""
     if isinstance(target, Tensor | np.ndarray | np.generic):
         array = _array(target)
-        return array.size == 1 and array.ndim == 0 and array.dtype.kind in "biu"
+        return array.size == 1 and array.ndim <= 1 and array.dtype.kind in "biu"
     return isinstance(target, numbers.Integral)
 
 
@@ -63,7 +63,7 @@ def read_targets(
     if len(widths) > 1:
         raise DataError(
             f"{source}: its rows have from {min(widths)} to {max(widths)} numbers as targets. Give "
-            f"as many for every row. {_LEFT_OUT}"
+            f"as many for every row. {LEFT_OUT}"
         )
     stacked = torch.from_numpy(np.stack(vectors).astype(np.float64))
     single = all(_is_scalar(target) for target in targets)
@@ -114,7 +114,7 @@ def _vector(target: Any, source: str, row: int) -> np.ndarray:
     if array.ndim > 1 or not array.size or array.dtype.kind not in "biuf":
         shape = getattr(target, "shape", None)
         what = f"a {type(target).__name__}" + (f" of shape {tuple(shape)}" if shape else "")
-        raise DataError(f"{source}: the target of row {row} is {what}. {_LEFT_OUT}")
+        raise DataError(f"{source}: the target of row {row} is {what}. {LEFT_OUT}")
     return array.reshape(-1)
 
 

@@ -81,3 +81,7 @@ class Target(Protocol):
     def tally(self) -> Tally:
         """Begin to count a score."""
         ...
+
+    def __str__(self) -> str:
+        """As messages have it: `10 classes`."""
+        ...

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from lipt.common.errors import DataError
@@ -24,7 +26,7 @@ from lipt.common.targets.strata import (
 )
 
 # What is told of a target where that is no single class.
-OtherTarget = MultiLabel | Regression
+OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True)

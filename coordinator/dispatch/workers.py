@@ -77,6 +77,8 @@ class WorkerRecord:
             return "have room for it (its --max-threads or --max-memory)"
         if isinstance(run.inputs, ColumnsFormat) and self.minor < _MINOR_OF_COLUMNS:
             return "know examples that are no images (update lipt there)"
+        if run.other_target is not None and self.minor < _MINOR_OF_COLUMNS:
+            return f"know {run.other_target.kind.words} (update lipt there)"
         model = run.config.model
         if model.startswith("torchvision:") or not is_factory_spec(model):
             return ""

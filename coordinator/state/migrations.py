@@ -62,7 +62,8 @@ MIGRATIONS: tuple[str, ...] = (
         body     TEXT NOT NULL
     ) STRICT;
     """,
-    # What a run's models are given is an image no more, but of either kind.
+    # What a run's models are given is an image no more, but of either kind. From here on runs have
+    # `other_target`, which an older version would take for classes.
     f"UPDATE runs SET body = {RENAMED_INPUTS};",  # noqa: S608 - nobody else's text
 )
 

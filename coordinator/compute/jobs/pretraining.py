@@ -52,6 +52,8 @@ class DataDescription:
     labels: bytes = field(default=b"", repr=False, compare=False)
     # What a model is to give where that is no single class; classes are strata then.
     other_target: OtherTarget | None = None
+    # Of the labels or the numbers.
+    target_names: tuple[str, ...] = ()
 
     @property
     def target(self) -> Target:
@@ -92,6 +94,7 @@ class DescribeData:
     def run(self, context: Context) -> DataDescription:
         """Open and describe it."""
         dataset = context.dataset
+        targets = dataset.rows.targets
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         full = context.settings.dataset.fingerprint is FingerprintKind.FULL
         labels_N: np.ndarray = dataset.labels_N.numpy()
@@ -103,7 +106,8 @@ class DescribeData:
             fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
             sampled_fingerprint=dataset.fingerprint if full else "",
             labels=labels_N.astype("<i4").tobytes(),
-            other_target=None if dataset.rows.targets is None else dataset.rows.targets.target,
+            other_target=None if targets is None else targets.target,
+            target_names=() if targets is None else targets.names,
         )
 
 
@@ -228,7 +232,7 @@ class MakeSoup:
             best_learner_accuracy=max(accuracies),
             soup_accuracy=made.accuracy,
             num_kept=sum(part.kept for part in made.ingredients.values()),
-            num_validation_examples=len(evaluator.labels_N),
+            num_validation_examples=len(evaluator.targets_N),
         )
         return SoupResult(
             weights=context.blobs.put_bytes(pack(made.weights)),
@@ -244,7 +248,8 @@ class MakeSoup:
             inputs=self.inputs,
             device=context.device,
             examples_N=dataset.examples(split.validation_ids),
-            labels_N=dataset.labels_N[split.validation_ids],
+            target=dataset.target,
+            targets_N=dataset.targets_N[split.validation_ids],
             batch_norm_examples_M=context.batch_norm_examples(config),
             batch_size=context.batch_size,
         )
