@@ -45,7 +45,7 @@ def test_numbers_go_from_workers_to_main_training(cluster: Cluster) -> None:
         run = ready(
             client,
             learners=learners,
-            validation={"fraction": 0.1},
+            validation={"fraction": 0.1, "min_per_class": 4},
             initialization={"epochs": 1, "batch_size": 32, "learning_rate": 0.02},
         )
         assert run.soup is not None
@@ -64,7 +64,7 @@ def test_numbers_go_from_workers_to_main_training(cluster: Cluster) -> None:
         again = ready(
             client,
             learners=learners,
-            validation={"fraction": 0.1},
+            validation={"fraction": 0.1, "min_per_class": 4},
             initialization={"epochs": 1, "batch_size": 32, "learning_rate": 0.02},
         )
         assert again.pretrained_weights == run.pretrained_weights
