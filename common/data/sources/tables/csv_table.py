@@ -36,7 +36,7 @@ class CsvTable:
         self.class_names: Mapping[str, tuple[str, ...]] = {}
         self._path, self._delimiter = path, delimiter
         with self._opened() as file:
-            self._header = next(self._reader(file), [])
+            self._header: list[str] = next(self._reader(file), [])
         self.columns = tuple(name for name in self._header if name)
         self._require_names()
 

@@ -47,12 +47,12 @@ def text_columns(
             " ".join(str(cell) for cell in cells if cell is not None)
             for cells in zip(*chunk, strict=True)
         ]
-        tokens_NL = np.full((len(joined), length), tokenizer.padding, np.int64)
+        part_NL = np.full((len(joined), length), tokenizer.padding, np.int64)
         for row, (numbers, cut) in enumerate(tokenizer.encode(joined)):
-            tokens_NL[row, : len(numbers)] = numbers
+            part_NL[row, : len(numbers)] = numbers
             sizes.append(len(numbers))
             num_cut += cut
-        tokens.append(tokens_NL)
+        tokens.append(part_NL)
     if name:
         _tell_lengths(name, sizes, num_cut, length)
     tokens_NL = torch.from_numpy(np.concatenate(tokens))

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sysconfig
 from pathlib import Path
 
 import pytest
 
-from lipt.common.data.sources import pydocs
 from lipt.common.data.sources.pydocs import pydocs_rows
 from lipt.common.data.sources.tables.tokens import hashing_tokenizer
 from lipt.common.errors import DataError
@@ -38,6 +38,6 @@ def test_the_parts_are_disjoint_and_the_same_each_time() -> None:
 def test_a_python_without_its_sources_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pydocs.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
     with pytest.raises(DataError, match="there are no sources of asyncio"):
         pydocs_rows("pydocs")

@@ -24,8 +24,8 @@ def test_columns_whose_cells_are_all_numbers_or_missing_are_of_numbers(write: Wr
     table = CsvTable(write("a,b,c,d\n1,x,,NA\n 2e1 ,3,n/a,?\n,4,5,\n"), ",")
     numbers = read_numbers(table, ["a", "b", "c", "d"], required=[])
     assert list(numbers) == ["a", "c"]
-    np.testing.assert_array_equal(numbers["a"], np.float32([1, 20, np.nan]))
-    np.testing.assert_array_equal(numbers["c"], np.float32([np.nan, np.nan, 5]))
+    np.testing.assert_array_equal(numbers["a"], np.array([1, 20, np.nan], np.float32))
+    np.testing.assert_array_equal(numbers["c"], np.array([np.nan, np.nan, 5], np.float32))
 
 
 def test_a_column_that_has_to_be_of_numbers_names_what_is_none(write: Write) -> None:
@@ -42,7 +42,7 @@ def test_numbers_that_float32_cannot_hold_are_refused(write: Write, cell: str) -
 
 
 def test_a_missing_number_is_the_mean_of_the_others_and_marked_where_asked() -> None:
-    numbers = [np.float32([1, np.nan, 3]), np.float32([5, 6, 7])]
+    numbers = [np.array([1, np.nan, 3], np.float32), np.array([5, 6, 7], np.float32)]
     assert numbers_tensor(numbers, marked=False).tolist() == [[1, 5], [2, 6], [3, 7]]
     assert numbers_tensor(numbers, marked=True).tolist() == [
         [1, 0, 5, 0],
