@@ -30,8 +30,8 @@ from lipt.common.errors import DataError
 _TOPICS = ("asyncio", "decimal", "email", "http", "importlib", "logging", "unittest", "xml")
 _FILE_OF = {"decimal": "_pydecimal.py"}
 _FEWEST_WORDS = 8
-# Nine in ten paragraphs are shorter.
-_LENGTH = 64
+# Three in four paragraphs are shorter.
+_LENGTH = 32
 _VOCABULARY = 2**13
 
 PYDOCS = ("pydocs", "pydocs-train", "pydocs-test")

@@ -19,11 +19,11 @@ def test_paragraphs_of_the_standard_library_are_labelled_with_their_package() ->
     text = inspect.getdoc(logging.Logger)
     assert text is not None
     paragraph = text.split("\n\n")[0]
-    ((numbers, _),) = hashing_tokenizer(64, 2**13).encode([paragraph])
+    ((numbers, _),) = hashing_tokenizer(32, 2**13).encode([paragraph])
     (row,) = [
         row
         for row, tokens in enumerate(rows.tensors[""].tolist())
-        if tokens == numbers + [0] * (64 - len(numbers))
+        if tokens == numbers + [0] * (32 - len(numbers))
     ]
     assert rows.class_names[rows.labels_N[row]] == "logging"
 
