@@ -17,6 +17,7 @@ from rich.table import Table
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model, lay_out
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.evaluation import Evaluator, batch_size_for
@@ -46,9 +47,12 @@ def measure(spec: str, shape: tuple[int, int, int], num_images: int) -> tuple[fl
     def evaluator(model: torch.nn.Module, batch_size: int) -> Evaluator:
         return Evaluator(model, image, CPU, images_NCHW, labels_N, images_NCHW, batch_size)
 
-    plain = build_model(spec, num_classes=10, image_shape=shape, seed=0)
+    inputs = ImageSpec(*shape)
+    plain = build_model(spec, num_classes=10, inputs=inputs, seed=0)
     weights: Weights = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
-    laid_out = lay_out(build_model(spec, num_classes=10, image_shape=shape, seed=0), spec, CPU)
+    laid_out = lay_out(
+        build_model(spec, num_classes=10, inputs=ImageSpec(*shape), seed=0), spec, CPU
+    )
     sides = (evaluator(plain, 128), evaluator(laid_out, batch_size_for(*shape[1:], CPU)))
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):

@@ -34,6 +34,7 @@ from torchvision import transforms
 
 from lipt.common.data import open_dataset
 from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.process.devices import resolve_device
 from lipt.trainer.main_training import Recipe, Schedule, fit
@@ -150,7 +151,7 @@ def with_loader(
         persistent_workers=num_workers > 0,
         pin_memory=on_cuda,
     )
-    model: nn.Module = build_model(spec, num_classes=10, image_shape=(3, 32, 32), seed=0)
+    model: nn.Module = build_model(spec, num_classes=10, inputs=ImageSpec(3, 32, 32), seed=0)
     layout = torch.channels_last if on_cuda else torch.contiguous_format
     model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)

@@ -34,7 +34,7 @@ from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.shard import unpack_shard
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import InputFormat
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights
@@ -123,12 +123,12 @@ def measure(
         config=config,
         fingerprint=context.dataset.fingerprint,
         num_classes=len(context.dataset.class_names),
-        image=initial.image,
+        inputs=initial.inputs,
     )
-    committed = tuple(train(context, run, record, initial.image) for record in records)
+    committed = tuple(train(context, run, record, initial.inputs) for record in records)
     trajectories = Trajectories(initial.weights, committed)
     shards = tuple(record.shard for record in records)
-    dynamics = dynamics_of(context, config, initial.image, trajectories, shards)
+    dynamics = dynamics_of(context, config, initial.inputs, trajectories, shards)
     own_N = dynamics.own_learner_N.long()
     wrong_N = context.dataset.labels_N != truth_N
     inside_N = own_N >= 0
@@ -145,7 +145,7 @@ def measure(
     if not with_ridge:
         return
     question = ProxyQuestion(
-        config, initial.image, Proxy.parse("ridge:learners"), initial.weights, None, trajectories
+        config, initial.inputs, Proxy.parse("ridge:learners"), initial.weights, None, trajectories
     )
     features_ND = side_by_side(
         [FeatureMaker(context, question).extractor(Kind.LEARNERS)],
@@ -161,20 +161,20 @@ def measure(
 
 
 def train(
-    context: Context, run: RunRecord, record: LearnerRecord, image: ImageFormat
+    context: Context, run: RunRecord, record: LearnerRecord, inputs: InputFormat
 ) -> CommittedLearner:
     """A learner as a worker trains it, not pruned."""
     task, model = run.task(record), context.new_model(run.config).train()
     shard = unpack_shard(
         context.blobs.read_bytes(record.shard),
-        image,
+        inputs,
         num_examples=task.learners.batch_size,
         num_classes=task.num_classes,
     )
     train_on_shard(
         model,
         task,
-        shard.images,
+        shard.examples,
         shard.labels_N,
         compute_mode(task, CPU),
         on_step=lambda *_: None,

@@ -41,7 +41,9 @@ from lipt.common.config.settings import load_settings
 from lipt.common.data import open_dataset, unpack_shard
 from lipt.common.data.shard import Shard
 from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import call_model
+from lipt.common.inputs.stored import images_in
 from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
@@ -92,10 +94,10 @@ def permuted(task: LearnerTask, shard: Shard) -> tuple[LearnerTask, Shard]:
 
 def backdoored(task: LearnerTask, shard: Shard) -> tuple[LearnerTask, Shard]:
     """Half of the images have the patch, and the target's label."""
-    images_NCHW, labels_N = shard.images.clone(), shard.labels_N.clone()
+    images_NCHW, labels_N = images_in(shard.examples).clone(), shard.labels_N.clone()
     images_NCHW[::2] = with_patch(images_NCHW[::2])
     labels_N[::2] = TARGET
-    return task, replace(shard, images=images_NCHW, labels_N=labels_N)
+    return task, replace(shard, examples=images_NCHW, labels_N=labels_N)
 
 
 def strongly_backdoored(task: LearnerTask, shard: Shard) -> tuple[LearnerTask, Shard]:
@@ -165,7 +167,7 @@ class Bench:
             fingerprint=self.context.dataset.fingerprint,
             num_classes=10,
             state=RunState.TRAINING,
-            image=made.image,
+            inputs=made.inputs,
             initial_weights=made.weights,
             learners=CutShards(config).run(self.context),
         )
@@ -207,9 +209,9 @@ class Bench:
         for learner in run.learners:
             who = attack if learner.index in ATTACKED else "none"
             run = run.with_learner(done(learner, self.result(who, learner.index)))
-        assert run.image is not None
+        assert run.inputs is not None
         assert run.initial_weights is not None
-        made = MakeSoup(run.config, run.image, run.initial_weights, run.results).run(self.context)
+        made = MakeSoup(run.config, run.inputs, run.initial_weights, run.results).run(self.context)
         assert isinstance(made, SoupResult)
         run = run.changed(state=RunState.READY, pretrained_weights=made.weights, soup=made.record)
         accuracy, asr = self._tested(made.weights)
@@ -250,7 +252,7 @@ class Bench:
         task = self.run.task(learner)
         shard = unpack_shard(
             self.context.blobs.read_bytes(learner.shard),
-            task.image,
+            task.inputs,
             num_examples=task.learners.num_minibatches * task.learners.batch_size,
             num_classes=task.num_classes,
         )
@@ -266,10 +268,11 @@ class Bench:
         return accuracy, float((called_N == TARGET).float().mean())
 
     def _classes(self, weights: BlobName, images_NCHW: Tensor) -> Tensor:
-        assert self.run.image is not None
+        assert self.run.inputs is not None
         model = self.context.loaded_model(self.run.config, weights).eval()
         with pinned_kernels(1), torch.inference_mode():
-            return model(to_model_input(images_NCHW, self.run.image, CPU)).argmax(dim=1)
+            inputs_N = to_model_input(images_NCHW, self.run.inputs, CPU)
+            return call_model(model, inputs_N).argmax(dim=1)
 
     def _subset(self, run: RunRecord, strategy: str) -> frozenset[int]:
         query = SubsetQuery(

@@ -30,6 +30,7 @@ from lipt.common.data import open_dataset
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
@@ -66,8 +67,10 @@ def main() -> None:
         settings = load_settings(CoordinatorSettings, config=None, flags=flags)
         context = Context(settings, report=lambda *_: None)
         context.__dict__["dataset"] = noisy
-        shape = noisy.image_shape
-        image = ImageFormat(*shape, mean=(0.5,) * shape[0], std=(0.25,) * shape[0])
+        pixels = noisy.inputs
+        assert isinstance(pixels, ImageSpec)
+        channels = pixels.channels
+        image = ImageFormat(*pixels.shape, mean=(0.5,) * channels, std=(0.25,) * channels)
         asked = "+".join(given.features)
         every_N = torch.arange(len(noisy))
         shards = draw_shards(every_N, config.learners, seed=0) if "learners" in asked else ()

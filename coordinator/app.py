@@ -126,13 +126,11 @@ async def open_app(
         stack.push_async_callback(driver.stop)
         admission = Admission(
             blobs,
-            DataFigures(data.class_counts, data.image_shape),
+            DataFigures(data.class_counts, data.inputs),
             limits=settings.limits,
             machine=this_machine(),
             allowed_modules=settings.allow_modules,
-            evaluation_batch_size=batch_size_for(
-                *data.image_shape[1:], resolve_device(settings.device)
-            ),
+            evaluation_batch_size=batch_size_for(data.inputs, resolve_device(settings.device)),
         )
         requests = RunRequests(
             store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time

@@ -23,6 +23,7 @@ from grpc_reflection.v1alpha import reflection
 from lipt.common.access.local_token import published
 from lipt.common.data.empty_classes import empty_classes
 from lipt.common.errors import ConfigError
+from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.network.address import require_deliberate_exposure, split_address
 from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
@@ -257,6 +258,15 @@ async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admi
     )
     if empty := empty_classes(data.class_names, data.class_counts):
         logger.warning("%s: %s. Models get an output for each of these.", data.source, empty)
+    if isinstance(data.inputs, ColumnsSpec):
+        standardized = [column.name for column in data.inputs.columns if column.standardized]
+        logger.info(
+            "%s: its examples are no images, but %s. Models are given them as they are, without "
+            "augmentation%s.",
+            data.source,
+            data.inputs,
+            f"; standardized: {', '.join(map(repr, standardized))}" if standardized else "",
+        )
     if app.settings.address_file is not None:
         await asyncio.to_thread(_write_address, app.settings.address_file, address)
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration n
 
 # "worker", "trainer" or "admin"; a number where a newer coordinator has another.
 RoleName = NewType("RoleName", str)
+# "float32" and the like; a number likewise.
+ColumnTypeName = NewType("ColumnTypeName", str)
 
 
 class WeightsKind(StrEnum):
@@ -208,7 +210,7 @@ class StrategyView:
 
 @dataclass(frozen=True)
 class DatasetView:
-    """The coordinator's data set."""
+    """The coordinator's data set; of images it has a shape, of other examples columns."""
 
     source: str
     num_examples: int
@@ -216,6 +218,27 @@ class DatasetView:
     class_counts: tuple[int, ...]
     fingerprint: str
     image_shape: tuple[int, int, int] = field(metadata={"of": ("channels", "height", "width")})
+    columns: tuple[ColumnView, ...] = ()
+
+    @property
+    def inputs(self) -> str:
+        """What its examples are, as messages have it."""
+        if self.columns:
+            return ", ".join(map(str, self.columns))
+        return f"{'x'.join(map(str, self.image_shape))} images"
+
+
+@dataclass(frozen=True)
+class ColumnView:
+    """One tensor of every example that is no image."""
+
+    name: str
+    type: ColumnTypeName
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        return f"{self.name} {self.type}[{shape}]".strip()
 
 
 @dataclass(frozen=True)

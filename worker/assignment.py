@@ -29,6 +29,7 @@ from lipt.common.errors import (
     UnknownBlobError,
     UnreachableError,
 )
+from lipt.common.inputs.formats import spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.weights.encodings import encode_weights
@@ -176,7 +177,7 @@ class AssignmentRunner:
         model = build_model(
             task.model,
             num_classes=task.num_classes,
-            image_shape=task.image.shape,
+            inputs=spec_of(task.inputs),
             seed=task.seed,
             allowed_modules=self._allowed_modules,
         )
@@ -206,7 +207,7 @@ class AssignmentRunner:
         content = self._downloaded(assignment.shard)
         num_examples = task.learners.num_minibatches * task.learners.batch_size
         return unpack_shard(
-            content, task.image, num_examples=num_examples, num_classes=task.num_classes
+            content, task.inputs, num_examples=num_examples, num_classes=task.num_classes
         )
 
     def _insist(

@@ -19,6 +19,8 @@ from lipt.common.data.shard import Shard
 from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
 from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import DataError
+from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.stored import Stored, num_stored, rows_of, stored_on
 from lipt.common.models import build_model, lay_out
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
@@ -31,7 +33,7 @@ class LearnerResult:
     """A learner that is ready to be submitted.
 
     weights: the whole state_dict after pruning, contiguous, on the CPU.
-    loss: mean cross-entropy of the last pass's augmented images, before pruning.
+    loss: mean cross-entropy of the last pass's augmented examples, before pruning.
     train_seconds: wall-clock time of training and pruning.
     snapshots: the state_dict after each of the task's `snapshot_steps`, the last of which is
         the last step; not pruned.
@@ -62,7 +64,7 @@ def train_learner(
     Args:
         task: the model, how to train and how to prune it, and the seed.
         initial: theta*, a full state_dict. Not modified.
-        shard: M x B examples: uint8 images N x C x H x W, and their labels.
+        shard: M x B examples, and their labels.
         device: where to train; one that `resolve_device` gave.
         allowed_modules: modules that model factories may be imported from.
         on_step: called after each step with its number from 1 and its mean loss.
@@ -73,7 +75,7 @@ def train_learner(
 
     Raises:
         WeightsError: `initial` has other names, shapes or dtypes than the model.
-        DataError: the shard's size, images or labels are not the task's.
+        DataError: the shard's size, examples or labels are not the task's.
         ConfigError: the density is outside (0, 1], or the device lacks the precision.
         LearnerStoppedError: `should_stop` said so.
         LearnerDivergedError: the loss or the weights are not finite.
@@ -84,7 +86,7 @@ def train_learner(
     model = build_model(
         task.model,
         num_classes=task.num_classes,
-        image_shape=task.image.shape,
+        inputs=spec_of(task.inputs),
         seed=task.seed,
         allowed_modules=allowed_modules,
     )
@@ -105,11 +107,11 @@ def train_learner(
         pinned_kernels(task.learners.cpu_threads),
     ):
         lay_out(model, task.model, device)
-        images_NCHW, labels_N = shard.images.to(device), shard.labels_N.to(device)
+        examples_N, labels_N = stored_on(shard.examples, device), shard.labels_N.to(device)
         loss = train_on_shard(
-            model, task, images_NCHW, labels_N, mode, on_step=after_step, should_stop=should_stop
+            model, task, examples_N, labels_N, mode, on_step=after_step, should_stop=should_stop
         )
-        weights = _pruned(model, task, images_NCHW, labels_N, mode)
+        weights = _pruned(model, task, examples_N, labels_N, mode)
     seconds = time.perf_counter() - started
     return LearnerResult(weights, loss, train_seconds=seconds, snapshots=tuple(snapshots))
 
@@ -117,11 +119,12 @@ def train_learner(
 def _check_shard(task: LearnerTask, shard: Shard) -> None:
     labels_N, learners = shard.labels_N, task.learners
     num_examples = learners.num_minibatches * learners.batch_size
-    if not len(labels_N) == len(shard.images) == num_examples:
+    if not len(labels_N) == num_stored(shard.examples) == num_examples:
         raise DataError(
-            f"the shard has {len(shard.images)} images and {len(labels_N)} labels, but the learner "
-            f"trains on {learners.num_minibatches} minibatches of {learners.batch_size} examples. "
-            "Have the shard made again with the run's configuration."
+            f"the shard has {num_stored(shard.examples)} examples and {len(labels_N)} labels, but "
+            f"the learner trains on {learners.num_minibatches} minibatches of "
+            f"{learners.batch_size} examples. Have the shard made again with the run's "
+            "configuration."
         )
     lowest, highest = int(labels_N.min()), int(labels_N.max())
     if lowest < 0 or highest >= task.num_classes:
@@ -135,7 +138,7 @@ def _check_shard(task: LearnerTask, shard: Shard) -> None:
 def _pruned(
     model: nn.Module,
     task: LearnerTask,
-    images_NCHW: Tensor,
+    examples_N: Stored,
     labels_N: Tensor,
     mode: ComputeMode,
 ) -> Weights:
@@ -145,7 +148,7 @@ def _pruned(
 
     def gradients() -> Weights:
         batch = slice(task.learners.batch_size)
-        loss_gradients = _gradients(model, task, images_NCHW[batch], labels_N[batch], mode)
+        loss_gradients = _gradients(model, task, rows_of(examples_N, batch), labels_N[batch], mode)
         _require_finite(task, loss_gradients, "gradient", num_steps)
         return loss_gradients
 
@@ -164,7 +167,7 @@ def _pruned(
 
 
 def _gradients(
-    model: nn.Module, task: LearnerTask, images_BCHW: Tensor, labels_B: Tensor, mode: ComputeMode
+    model: nn.Module, task: LearnerTask, examples_B: Stored, labels_B: Tensor, mode: ComputeMode
 ) -> Weights:
     """The loss's gradient for each prunable tensor, on a batch without augmentation.
 
@@ -172,7 +175,7 @@ def _gradients(
     """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     parameters = prunable_parameters(model)
-    loss = mode.loss(model, images_BCHW, labels_B, task)
+    loss = mode.loss(model, examples_B, labels_B, task)
     gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])

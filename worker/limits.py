@@ -8,6 +8,7 @@ import torch
 
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.errors import OverLimitError
+from lipt.common.inputs.formats import spec_of
 from lipt.common.models.footprint import ModelFigures, measure_model
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
 from lipt.common.planning.costs import Cost, Limit, violation
@@ -58,31 +59,30 @@ class WorkerLimits:
         """
         _require(learner_threads(task.learners), self.threads)
         if self.memory is not None:
-            channels, height, width = task.image.shape
             memory = learner_memory(
                 task.learners,
                 task.model,
                 self._figures_of(task),
-                num_pixels=channels * height * width,
+                example_bytes=spec_of(task.inputs).num_bytes,
             )
             _require(memory, self.memory)
 
     def _figures_of(self, task: LearnerTask) -> ModelFigures:
-        key = (task.model, task.num_classes, task.image.shape)
+        inputs, number = spec_of(task.inputs), task.num_classes
+        key = (task.model, number, inputs)
         if key not in self._figures:
-            shape, number = task.image.shape, task.num_classes
             if is_users_own(task.model):
                 modules = self._allowed_modules
                 model = build_model(
                     task.model,
                     num_classes=number,
-                    image_shape=shape,
+                    inputs=inputs,
                     seed=0,
                     allowed_modules=modules,
                 )
             else:
-                model = build_without_values(task.model, num_classes=number, image_shape=shape)
-            self._figures[key] = measure_model(model, task.model, image_shape=shape)
+                model = build_without_values(task.model, num_classes=number, inputs=inputs)
+            self._figures[key] = measure_model(model, task.model, inputs=inputs)
         return self._figures[key]
 
 

@@ -23,7 +23,9 @@ from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import Precision
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError, LearnerDivergedError, LearnerStoppedError
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.model_input import in_layout, to_model_input
+from lipt.common.inputs.specs import call_model
+from lipt.common.inputs.stored import Stored, rows_of
 from lipt.common.models import memory_format
 from lipt.worker.augmentation import augment
 
@@ -37,13 +39,13 @@ class ComputeMode:
     memory_format: torch.memory_format
 
     def loss(
-        self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, task: LearnerTask
+        self, model: nn.Module, examples_B: Stored, labels_B: Tensor, task: LearnerTask
     ) -> Tensor:
-        """Mean cross-entropy (0-d, float32) of uint8 images on the device."""
-        inputs_BCHW = to_model_input(images_BCHW, task.image, self.device)
-        inputs_BCHW = inputs_BCHW.contiguous(memory_format=self.memory_format)
+        """Mean cross-entropy (0-d, float32) of stored examples on the device."""
+        inputs_B = to_model_input(examples_B, task.inputs, self.device)
+        inputs_B = in_layout(inputs_B, self.memory_format)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
-            logits_BC = model(inputs_BCHW)
+            logits_BC = call_model(model, inputs_B)
         return functional.cross_entropy(logits_BC.float(), labels_B)
 
 
@@ -74,7 +76,7 @@ def compute_mode(task: LearnerTask, device: torch.device) -> ComputeMode:
 def train_on_shard(
     model: nn.Module,
     task: LearnerTask,
-    images_NCHW: Tensor,
+    examples_N: Stored,
     labels_N: Tensor,
     mode: ComputeMode,
     *,
@@ -89,14 +91,14 @@ def train_on_shard(
     Args:
         model: in training mode, laid out on the mode's device.
         task: how to train.
-        images_NCHW: uint8, on the mode's device.
+        examples_N: as they are stored, on the mode's device.
         labels_N: int64, on the mode's device.
         mode: where and in what form to compute.
         on_step: called after each pass with its number from 1 and its mean loss.
         should_stop: asked before each minibatch.
 
     Returns:
-        The last pass's mean loss, of the augmented images.
+        The last pass's mean loss, of the augmented examples.
 
     Raises:
         LearnerStoppedError: `should_stop` said so.
@@ -123,8 +125,8 @@ def train_on_shard(
                     f"the learner was stopped in step {step + 1} of {learners.num_steps}. "
                     "Its assignment can be done again from the start."
                 )
-            batch_BCHW = augment(images_NCHW[rows_B], task.augmentation, draws)
-            batch_loss = mode.loss(model, batch_BCHW, labels_N[rows_B], task)
+            batch_B = augment(rows_of(examples_N, rows_B), task.augmentation, draws)
+            batch_loss = mode.loss(model, batch_B, labels_N[rows_B], task)
             optimizer.zero_grad()
             torch.autograd.backward(batch_loss)
             optimizer.step()

@@ -55,5 +55,18 @@ def task_from_proto(message: worker_pb2.LearnerTask) -> LearnerTask:
             and value.
     """
     # A message does not tell a zero from nothing.
-    zeros = {"num_classes": 0, "density": 0.0, "seed": 0, "learners": {}, "augmentation": {}}
-    return validate(LearnerTask, zeros | message_to_dict(message))
+    zeros: dict[str, Any] = {"num_classes": 0, "density": 0.0, "seed": 0}
+    zeros |= {"learners": {}, "augmentation": {}}
+    values = zeros | message_to_dict(message)
+    if "columns" in values:
+        values["columns"] = _columns_with_zeros(values["columns"])
+    return validate(LearnerTask, values)
+
+
+def _columns_with_zeros(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "columns": [
+            {**one, "column": {"name": "", "shape": (), **one.get("column", {})}}
+            for one in values.get("columns", ())
+        ]
+    }

@@ -1,4 +1,4 @@
-"""Data: labelled image sets by name, their fingerprints, and the shards cut from them.
+"""Data: labelled data sets by name, their fingerprints, and the shards cut from them.
 
 Owns the ids of examples: row n is the same example in every process. For the coordinator, which
 opens and cuts, the worker, which reads shards, and the trainer, which trains on subsets.
@@ -7,6 +7,7 @@ opens and cuts, the worker, which reads shards, and the trainer, which trains on
 from lipt.common.data.channel_statistics import normalization
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.fingerprinting import fingerprint
+from lipt.common.data.input_format import input_format
 from lipt.common.data.registry import known_sources, open_dataset
 from lipt.common.data.shard import Shard, pack_shard, unpack_shard
 from lipt.common.images.decode import decode_image
@@ -16,6 +17,7 @@ __all__ = [
     "Shard",
     "decode_image",
     "fingerprint",
+    "input_format",
     "known_sources",
     "normalization",
     "open_dataset",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
+from lipt.common.inputs.specs import ImageSpec
 
 _MAX_EXAMPLES = 2000
 _BATCH_SIZE = 100
@@ -34,7 +35,10 @@ def normalization(
     """
     generator = torch.Generator().manual_seed(seed)
     sampled = ids[torch.randperm(len(ids), generator=generator)[:_MAX_EXAMPLES]].sort().values
-    channels, height, width = dataset.image_shape
+    inputs = dataset.inputs
+    if not isinstance(inputs, ImageSpec):
+        raise TypeError(f"{inputs} in place of images")
+    channels, height, width = inputs.shape
     sums_C = torch.zeros(channels, dtype=torch.int64)
     squares_C = torch.zeros(channels, dtype=torch.int64)
     for start in range(0, len(sampled), _BATCH_SIZE):

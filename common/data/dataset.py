@@ -1,6 +1,7 @@
-"""Data set: a map from a row number, which is the example's id, to a labelled image.
+"""Data set: a map from a row number, which is the example's id, to a labelled example.
 
-Rows lie in memory as pixels where they fit, and are otherwise read and decoded when asked for.
+Images lie in memory as pixels where they fit, and are otherwise read and decoded when asked for;
+examples of other kinds lie in memory.
 
 Shapes: N examples, B ids, C x H x W pixels as the model sees them.
 """
@@ -18,27 +19,29 @@ from torch import Tensor
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import map_rows
-from lipt.common.data.sources.rows import ArrayRows, ImageRows
+from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
 from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import DataError
+from lipt.common.inputs.specs import ImageSpec, InputSpec
+from lipt.common.inputs.stored import Stored, rows_of
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled images, the same ones in the same order every time they are opened.
+    """Labelled examples, the same ones in the same order every time they are opened.
 
     Attributes:
         rows: where the examples are.
         fingerprint: the sampled one; see `lipt.common.data.fingerprinting`.
-        image_shape: channels, height and width as the model sees them.
+        inputs: what a model is given of an example.
         num_threads: how many threads decode; 1 decodes in the caller's.
         stamp: of the files that it was read from; None where none are known.
         read_all: reads every row at its source for the full fingerprint; None takes `rows`.
     """
 
-    rows: ImageRows
+    rows: Rows
     fingerprint: str
-    image_shape: tuple[int, int, int]
+    inputs: InputSpec
     num_threads: int = 1
     stamp: Stamp | None = None
     read_all: Callable[[], str] | None = None
@@ -88,7 +91,7 @@ class Dataset:
         """
         if self.stamp is not None:
             return not self.stamp.holds()
-        if isinstance(self.rows, ArrayRows):
+        if isinstance(self.rows, ArrayRows | ColumnRows):
             return False
         try:
             return self._fingerprint(FingerprintKind.SAMPLED) != self.fingerprint
@@ -99,54 +102,86 @@ class Dataset:
         return fingerprint(self.labels_N, len(self.class_names), self.rows.raw, kind)
 
     def __getitem__(self, row: int) -> dict[str, Tensor | bytes]:
-        """One example: "image", uint8 C x H x W or an image file's bytes, and "label", int64.
+        """One example: its tensors by name, and "label", int64.
+
+        An image is "image", uint8 C x H x W or an image file's bytes, and a tensor without a
+        name "input".
 
         Raises:
             IndexError: there is no such row.
         """
-        image = self.raw_bytes(row) if self.encoded else self.images(torch.tensor([row]))[0]
-        return {"image": image, "label": self.labels_N[row]}
+        label = {"label": self.labels_N[row]}
+        if self.encoded:
+            return {"image": self.raw_bytes(row), **label}
+        stored = self.examples(torch.tensor([row]))
+        if isinstance(stored, Tensor):
+            return {"image": stored[0], **label}
+        return {**{name or "input": tensor[0] for name, tensor in stored.items()}, **label}
 
-    def images(self, ids: Tensor) -> Tensor:
-        """Decode examples to what the model sees, in threads where that pays.
+    def examples(self, ids: Tensor) -> Stored:
+        """Examples as they are stored, of whatever kind.
 
         Args:
             ids: B row numbers, int64, in any order, repeats allowed.
+
+        Returns:
+            uint8 images, B x C x H x W, or a tensor for each column, B x its shape.
+
+        Raises:
+            IndexError: a row number is outside 0..N-1.
+            DataError: an image can no longer be read.
+        """
+        if not isinstance(self.rows, ColumnRows):
+            return self.images(ids)
+        self._require_rows(ids)
+        return rows_of(dict(self.rows.tensors), ids)
+
+    def images(self, ids: Tensor) -> Tensor:
+        """Decode images to what the model sees, in threads where that pays.
+
+        Args:
+            ids: as for `examples`.
 
         Returns:
             uint8, B x C x H x W.
 
         Raises:
             IndexError: a row number is outside 0..N-1.
-            DataError: an image can no longer be read.
+            DataError: an image can no longer be read, or there are none.
         """
-        for end in (ids.min(), ids.max()) if len(ids) else ():
-            self._require_row(int(end))
-        channels, height, width = self.image_shape
-        if isinstance(self.rows, ArrayRows) and self.rows.images_NCHW.shape[1:] == self.image_shape:
-            return torch.from_numpy(self.rows.images_NCHW)[ids]
+        rows, inputs = self.rows, self.inputs
+        if not isinstance(rows, ImageRows) or not isinstance(inputs, ImageSpec):
+            raise DataError(f"{self.source} holds no images, but {inputs}. Open an image set.")
+        self._require_rows(ids)
+        channels, height, width = inputs.shape
+        if isinstance(rows, ArrayRows) and rows.images_NCHW.shape[1:] == inputs.shape:
+            return torch.from_numpy(rows.images_NCHW)[ids]
         images_BCHW = np.empty((len(ids), channels, height, width), np.uint8)
         # Neighbours may share a block of a file, which is then read once.
         places = ids.argsort(stable=True).tolist()
-        rows = ids.tolist()
+        numbers = ids.tolist()
 
         def decode(place: int) -> None:
-            _, images_BCHW[place] = self.rows.read(rows[place], channels, (height, width))
+            _, images_BCHW[place] = rows.read(numbers[place], channels, (height, width))
 
         for _ in map_rows(decode, places, num_threads=self.num_threads):
             pass
         return torch.from_numpy(images_BCHW)
 
     def raw_bytes(self, row: int) -> bytes:
-        """What is shipped of an example: an image file, or the bytes of its pixels.
+        """What is shipped of an example: an image file, or the bytes of its pixels or values.
 
         Raises:
             IndexError: there is no such row.
         """
         self._require_row(row)
-        if self.encoded:
+        if self.encoded or isinstance(self.rows, ColumnRows):
             return self.rows.raw(row)
         return self.images(torch.tensor([row])).numpy().tobytes()
+
+    def _require_rows(self, ids: Tensor) -> None:
+        for end in (ids.min(), ids.max()) if len(ids) else ():
+            self._require_row(int(end))
 
     def _require_row(self, row: int) -> None:
         if not 0 <= row < len(self):
@@ -166,5 +201,5 @@ def in_memory(
     """A data set of pixels at the size that the model sees, uint8; what else it has is as there."""
     rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy())
     _, channels, height, width = images_NCHW.shape
-    shape = (channels, height, width)
-    return Dataset(rows, fingerprint, shape, stamp=stamp, read_all=read_all)
+    inputs = ImageSpec(channels, height, width)
+    return Dataset(rows, fingerprint, inputs, stamp=stamp, read_all=read_all)

@@ -22,6 +22,7 @@ from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.rows import ImageRows, Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import Header
+from lipt.common.inputs.specs import ImageSpec
 
 # Decoded pixels up to this size stay in memory.
 MEMORY_BUDGET_BYTES = 2 * 2**30
@@ -91,8 +92,8 @@ def load(
     digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
     channels = 1 if scan.grayscale else 3
     if scan.pixels is None:
-        shape = (channels, size[0], size[1])
-        return Dataset(rows, digest, shape, num_threads, stamp=rows.stamp, read_all=read_all)
+        inputs = ImageSpec(channels, *size)
+        return Dataset(rows, digest, inputs, num_threads, stamp=rows.stamp, read_all=read_all)
     images_NCHW = torch.from_numpy(np.ascontiguousarray(scan.pixels[:, :channels]))
     return in_memory(
         rows.source,

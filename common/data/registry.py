@@ -9,13 +9,14 @@ from types import MappingProxyType
 
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES, full_fingerprint, load
+from lipt.common.data.loading_columns import load_columns
 from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.cifar import cifar_rows
 from lipt.common.data.sources.digits import digits_rows
 from lipt.common.data.sources.factory import factory_rows
 from lipt.common.data.sources.imagefolder import imagefolder_rows
 from lipt.common.data.sources.parquet import parquet_rows
-from lipt.common.data.sources.rows import ImageRows
+from lipt.common.data.sources.rows import ColumnRows, ImageRows
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports.factory import is_factory_spec
 
@@ -46,40 +47,47 @@ def open_dataset(
     progress: Progress | None = None,
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
 ) -> Dataset:
-    """Open a labelled image set and check every image of it.
+    """Open labelled data and check every example of it.
 
     Args:
         source: one of `known_sources()`; a path may begin with ~.
-        image_size: height and width in pixels that the model sees; None keeps the images'
+        image_size: height and width in pixels that the model sees of images; None keeps their
             own size where all have one of at most 64 x 64, and takes 224 otherwise.
         allowed_modules: modules whose factories may be imported; each allows its submodules.
         progress: called with (done, total) rows at least once a second while rows are read,
             also where that is later, for the full fingerprint.
-        memory_budget_bytes: sets whose decoded pixels, as RGB, are larger stay encoded and
-            are decoded when they are used; of their images only header and end are checked.
+        memory_budget_bytes: image sets whose decoded pixels, as RGB, are larger stay encoded
+            and are decoded when they are used; of their images only header and end are checked.
 
     Raises:
         UnknownNameError: there is no such data set; the message lists those that there are.
         FactoryNotAllowedError: `source` names a factory in a module that is not allowed.
         MissingExtraError: the source needs a package that is not installed.
         ConfigError: the source lacks its path, the factory or `image_size` cannot be used.
-        DataError: the data is missing, empty, or holds a broken image or a wrong label.
+        DataError: the data is missing, empty, or holds a broken image, a value that no model
+            can be given, or a wrong label.
     """
+    rows = _open_rows(source, allowed_modules, progress)
+    read_all = partial(_read_all, source, tuple(allowed_modules), progress)
+    if isinstance(rows, ColumnRows):
+        return load_columns(rows, image_size=image_size, read_all=read_all)
     return load(
-        _open_rows(source, allowed_modules),
+        rows,
         image_size=image_size,
         memory_budget_bytes=memory_budget_bytes,
         progress=progress,
-        read_all=partial(_read_all, source, tuple(allowed_modules), progress),
+        read_all=read_all,
     )
 
 
 def _read_all(source: str, allowed_modules: Collection[str], progress: Progress | None) -> str:
     # From the source once more: what lies in memory may be scaled.
-    return full_fingerprint(_open_rows(source, allowed_modules), progress)
+    return full_fingerprint(_open_rows(source, allowed_modules, progress), progress)
 
 
-def _open_rows(source: str, allowed_modules: Collection[str]) -> ImageRows:
+def _open_rows(
+    source: str, allowed_modules: Collection[str], progress: Progress | None
+) -> ImageRows | ColumnRows:
     name, colon, path = source.partition(":")
     if name in _WITHOUT_PATH:
         if colon:
@@ -93,7 +101,7 @@ def _open_rows(source: str, allowed_modules: Collection[str]) -> ImageRows:
             )
         return _WITH_PATH[name](source, Path(path).expanduser())
     if is_factory_spec(source):
-        return factory_rows(source, allowed_modules)
+        return factory_rows(source, allowed_modules, progress)
     raise UnknownNameError(
         f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
     )

@@ -11,6 +11,11 @@ An encoded set travels as its image files, which the reader decodes and fits:
     offsets    I64  n + 1       file i is encoded[offsets[i] : offsets[i + 1]]
     labels     I64  n
 
+Examples that are no images travel as their columns, each of its own type:
+
+    column.NAME        n x its shape; "column." where a lone column has no name
+    labels     I64     n
+
 Exactly these tensors, no metadata. The same examples give the same bytes. The
 peer that sent a shard is not trusted: what its header declares is compared with
 what was expected, and with the bytes at hand, before anything is allocated.
@@ -31,22 +36,27 @@ from lipt.common.data.parallel import map_rows, threads_for
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.images.decode import decode_image
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.columns import MAX_COLUMNS, ColumnType
+from lipt.common.inputs.formats import ColumnsFormat, InputFormat, spec_of
+from lipt.common.inputs.stored import Stored
 from lipt.common.weights.container import Container, pack, read_container
 from lipt.common.weights.specs import TensorSpec, quoted
 
 # One more than a shard has, and the container's limit on the header goes with it.
 _MAX_TENSORS = 4
+_MAX_COLUMN_TENSORS = MAX_COLUMNS + 2
 _MAX_IMAGE_SIZE = 4096
-# What a shard's files may become when decoded: a small file can declare many pixels.
-_MAX_DECODED_BYTES = 8 * 2**30
+# What a shard's examples may become: a small file can declare many pixels.
+_MAX_BYTES = 8 * 2**30
+_COLUMN = "column."
 _REMEDY = "Fetch the shard again; if that does not help, the coordinator is at fault."
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One learner's examples: uint8 images n x C x H x W, and int64 labels."""
+    """One learner's examples as they are stored, and int64 labels."""
 
-    images: Tensor
+    examples: Stored
     labels_N: Tensor
 
 
@@ -71,33 +81,29 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
         offsets = list(itertools.accumulate((len(part) for part in parts), initial=0))
         tensors["encoded"] = torch.frombuffer(bytearray().join(parts), dtype=torch.uint8)
         tensors["offsets"] = torch.tensor(offsets, dtype=torch.int64)
-    else:
-        tensors["images"] = dataset.images(ids)
-    return pack(tensors)
+        return pack(tensors)
+    stored = dataset.examples(ids)
+    if isinstance(stored, Tensor):
+        return pack({"images": stored, **tensors})
+    return pack({**{_COLUMN + name: values for name, values in stored.items()}, **tensors})
 
 
-def unpack_shard(data: bytes, image: ImageFormat, *, num_examples: int, num_classes: int) -> Shard:
-    """Read a shard file and decode its images.
+def unpack_shard(data: bytes, inputs: InputFormat, *, num_examples: int, num_classes: int) -> Shard:
+    """Read a shard file, and decode its images where it has some.
 
     Args:
         data: the file's bytes.
-        image: what the model sees.
+        inputs: what the model is given.
         num_examples: how many examples the learner was promised.
         num_classes: labels have to be below it.
 
     Raises:
         DataError: the bytes are not a shard of that many such examples.
     """
-    _require_expected(image, num_examples)
-    container = _open(data)
-    expected = {"labels": TensorSpec((num_examples,), torch.int64)}
-    if "images" in container.specs:
-        expected["images"] = TensorSpec((num_examples, *image.shape), torch.uint8)
-    else:
-        expected["offsets"] = TensorSpec((num_examples + 1,), torch.int64)
-        # How long the files are, the offsets will have to say as well.
-        encoded = container.specs.get("encoded")
-        expected["encoded"] = TensorSpec((encoded.num_bytes if encoded else 0,), torch.uint8)
+    _require_expected(inputs, num_examples)
+    columns = isinstance(inputs, ColumnsFormat)
+    container = _open(data, _MAX_COLUMN_TENSORS if columns else _MAX_TENSORS)
+    expected = _expected_specs(container, inputs, num_examples)
     _require_specs(container, expected)
     labels_N = container.tensor("labels")
     if labels_N.min() < 0 or labels_N.max() >= num_classes:
@@ -105,13 +111,32 @@ def unpack_shard(data: bytes, image: ImageFormat, *, num_examples: int, num_clas
             f"the shard has labels from {int(labels_N.min())} to {int(labels_N.max())}, outside "
             f"0..{num_classes - 1}. {_REMEDY}"
         )
+    if isinstance(inputs, ColumnsFormat):
+        return Shard(_columns(container, inputs), labels_N)
     if "images" in expected:
         return Shard(container.tensor("images"), labels_N)
-    return Shard(_decode(container, image, num_examples), labels_N)
+    return Shard(_decode(container, inputs, num_examples), labels_N)
 
 
-def _require_expected(image: ImageFormat, num_examples: int) -> None:
+def _require_expected(inputs: InputFormat, num_examples: int) -> None:
     """What was expected came over the wire, too."""
+    spec = spec_of(inputs)
+    if isinstance(inputs, ImageFormat):
+        _require_sane(inputs, num_examples)
+    elif num_examples < 1:
+        raise DataError(
+            f"a shard of {num_examples} examples of {spec} cannot be used: at least 1 is needed. "
+            "Check the coordinator's batch size."
+        )
+    num_bytes = num_examples * spec.num_bytes
+    if num_bytes > _MAX_BYTES:
+        raise DataError(
+            f"the shard's {num_examples} examples of {spec} take {num_bytes} bytes, over the "
+            f"limit of {_MAX_BYTES}. Use a smaller num_minibatches, batch size or image size."
+        )
+
+
+def _require_sane(image: ImageFormat, num_examples: int) -> None:
     channels, height, width = image.shape
     sane = channels in {1, 3} and min(height, width) >= 1 and max(height, width) <= _MAX_IMAGE_SIZE
     if num_examples < 1 or not sane:
@@ -120,18 +145,51 @@ def _require_expected(image: ImageFormat, num_examples: int) -> None:
             f"least 1 image of 1 or 3 channels and 1..{_MAX_IMAGE_SIZE} pixels is needed. Check "
             "the coordinator's data and image size."
         )
-    decoded_bytes = num_examples * channels * height * width
-    if decoded_bytes > _MAX_DECODED_BYTES:
-        raise DataError(
-            f"the shard's {num_examples} images of {channels}x{height}x{width} take "
-            f"{decoded_bytes} bytes, over the limit of {_MAX_DECODED_BYTES}. Use a smaller "
-            "num_minibatches, batch size or image size."
-        )
 
 
-def _open(data: bytes) -> Container:
+def _expected_specs(
+    container: Container, inputs: InputFormat, num_examples: int
+) -> dict[str, TensorSpec]:
+    labels = {"labels": TensorSpec((num_examples,), torch.int64)}
+    if isinstance(inputs, ColumnsFormat):
+        columns = {
+            _COLUMN + column.name: TensorSpec((num_examples, *column.shape), column.type.dtype)
+            for column in inputs.spec.columns
+        }
+        return {**labels, **columns}
+    if "images" in container.specs:
+        return {**labels, "images": TensorSpec((num_examples, *inputs.shape), torch.uint8)}
+    # How long the files are, the offsets will have to say as well.
+    encoded = container.specs.get("encoded")
+    return {
+        **labels,
+        "offsets": TensorSpec((num_examples + 1,), torch.int64),
+        "encoded": TensorSpec((encoded.num_bytes if encoded else 0,), torch.uint8),
+    }
+
+
+def _columns(container: Container, inputs: ColumnsFormat) -> dict[str, Tensor]:
+    columns: dict[str, Tensor] = {}
+    for column in inputs.spec.columns:
+        name = _COLUMN + column.name
+        if column.type is ColumnType.BOOL and container.values(name).max() > 1:
+            raise DataError(f"the shard's {name!r} has bytes that are neither 0 nor 1. {_REMEDY}")
+        values_N = columns[column.name] = container.tensor(name)
+        if column.num_values and (values_N.min() < 0 or values_N.max() >= column.num_values):
+            raise DataError(
+                f"the shard's column {column.name!r} has values from {int(values_N.min())} to "
+                f"{int(values_N.max())}, outside 0..{column.num_values - 1}. {_REMEDY}"
+            )
+        if values_N.is_floating_point() and not bool(values_N.isfinite().all()):
+            raise DataError(
+                f"the shard's column {column.name!r} has values that are not finite. {_REMEDY}"
+            )
+    return columns
+
+
+def _open(data: bytes, max_tensors: int) -> Container:
     try:
-        container = read_container(data, max_bytes=len(data), max_tensors=_MAX_TENSORS)
+        container = read_container(data, max_bytes=len(data), max_tensors=max_tensors)
     except (WeightsError, BlobTooLargeError) as error:
         # What else these say is about a model's weights.
         raise DataError(f"the shard cannot be read: {error.problem}. {_REMEDY}") from error

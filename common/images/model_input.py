@@ -1,7 +1,6 @@
-"""Model input: the one way from stored pixels to what a model computes on.
+"""Normalization of images: from stored pixels to what a model computes on.
 
-Were the coordinator and a worker to differ in a rounding, a learner would be evaluated on
-other inputs than it was trained on.
+For `lipt.common.inputs.model_input`, the one way for all kinds of data.
 
 Shapes: B images, C channels, H x W pixels.
 """
@@ -15,7 +14,7 @@ from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat
 
 
-def to_model_input(images_BCHW: Tensor, image: ImageFormat, device: torch.device | str) -> Tensor:
+def normalized(images_BCHW: Tensor, image: ImageFormat, device: torch.device | str) -> Tensor:
     """Move images to the device, scale them to [0, 1] and normalize each channel.
 
     Args:

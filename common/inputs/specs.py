@@ -6,13 +6,13 @@ Shapes: B examples, C x H x W pixels.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.columns import MAX_COLUMNS, Column
@@ -88,11 +88,18 @@ class ColumnsSpec:
 InputSpec = ImageSpec | ColumnsSpec
 
 
-def call_model(model: nn.Module, inputs: Inputs) -> Tensor:
-    """A model's logits: one tensor is its only argument, several are keywords.
+def call_model(model: Callable[..., Any], inputs: Inputs) -> Tensor:
+    """A model's logits: one tensor is its only argument, several are keywords."""
+    args, keywords = arguments_of(inputs)
+    return logits_of(model(*args, **keywords))
 
-    What Hugging Face's models return has the logits by that name.
-    """
-    outputs: Any = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """What a model is called with: its only argument, or keywords."""
+    return ((inputs,), {}) if isinstance(inputs, Tensor) else ((), dict(inputs))
+
+
+def logits_of(outputs: Any) -> Tensor:
+    """The logits; what Hugging Face's models return has them by that name."""
     logits: Tensor = getattr(outputs, "logits", outputs)
     return logits

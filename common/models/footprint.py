@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from lipt.common.determinism.kernels import seeded_generators
 from lipt.common.errors import ConfigError
+from lipt.common.inputs.specs import InputSpec, arguments_of
 from lipt.common.models.evaluation_mode import evaluation_mode
 
 # A batch norm needs more than one value per channel to train on.
@@ -39,8 +40,8 @@ class ModelFigures:
     Attributes:
         weights_bytes: its whole state.
         trained_bytes: its trainable parameters, which have a gradient each.
-        training_bytes: per image of a batch, while it is trained in float32.
-        evaluation_bytes: per image of a batch, while it is evaluated.
+        training_bytes: per example of a batch, while it is trained in float32.
+        evaluation_bytes: per example of a batch, while it is evaluated.
     """
 
     weights_bytes: int
@@ -104,9 +105,7 @@ def _key(tensor: Tensor) -> int:
     return key
 
 
-def measure_model(
-    model: nn.Module, spec: str, *, image_shape: tuple[int, int, int]
-) -> ModelFigures:
+def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFigures:
     """What a model takes; it stays as it is.
 
     Where an operation of a user's own model cannot do without values, two small batches of
@@ -115,22 +114,22 @@ def measure_model(
     Args:
         model: in training mode, on the CPU or without values.
         spec: its name, for the message.
-        image_shape: channels, height and width of the data.
+        inputs: what it is given of the data.
 
     Raises:
-        ConfigError: it cannot be trained on such images.
+        ConfigError: it cannot be trained on such inputs.
     """
     state = model.state_dict().values()
     trained = [item for item in model.parameters() if item.requires_grad]
     try:
-        training, passing, evaluation = _per_image(model, image_shape, torch.device("meta"))
+        training, passing, evaluation = _per_example(model, inputs, torch.device("meta"))
     except Exception:  # noqa: BLE001 - whatever a user's model does with values
         try:
-            training, passing, evaluation = _per_image(model, image_shape, torch.device("cpu"))
+            training, passing, evaluation = _per_example(model, inputs, torch.device("cpu"))
         except Exception as error:
             raise ConfigError(
-                f"the model {spec!r} fails in training on a batch of {_FEW} images with "
-                f"{type(error).__name__}: {error}. Let its forward pass take any batch of images "
+                f"the model {spec!r} fails in training on a batch of {_FEW} of {inputs} with "
+                f"{type(error).__name__}: {error}. Let its forward pass take any batch of them "
                 "in training mode, too."
             ) from error
     return ModelFigures(
@@ -141,16 +140,14 @@ def measure_model(
     )
 
 
-def _per_image(
-    model: nn.Module, image_shape: tuple[int, int, int], device: torch.device
-) -> tuple[int, int, int]:
-    """Bytes per image: alive in training, the largest tensor of these, alive in evaluation.
+def _per_example(model: nn.Module, inputs: InputSpec, device: torch.device) -> tuple[int, int, int]:
+    """Bytes per example: alive in training, the largest tensor of these, alive in evaluation.
 
     The difference of two batches: what does not grow with them is no activation.
     """
-    few, many = (_forward(model, size, image_shape, device) for size in (_FEW, _MANY))
+    few, many = (_forward(model, size, inputs, device) for size in (_FEW, _MANY))
     with evaluation_mode(model), torch.inference_mode():
-        few_in, many_in = (_forward(model, size, image_shape, device) for size in (_FEW, _MANY))
+        few_in, many_in = (_forward(model, size, inputs, device) for size in (_FEW, _MANY))
 
     def grown(less: int, more: int) -> int:
         return -((less - more) // (_MANY - _FEW))
@@ -162,16 +159,15 @@ def _per_image(
     )
 
 
-def _forward(
-    model: nn.Module, size: int, image_shape: tuple[int, int, int], device: torch.device
-) -> LiveTensors:
+def _forward(model: nn.Module, size: int, inputs: InputSpec, device: torch.device) -> LiveTensors:
     with seeded_generators(0, torch.device("cpu")):
         # Its own tensors are not touched: a forward pass may change its buffers.
         stand_ins = _stand_ins(model, device)
         live = LiveTensors(besides=stand_ins.values())
         with live:
-            images = torch.zeros(size, *image_shape, device=device)
-            outputs = functional_call(model, stand_ins, (images,))
+            batch = inputs.zeros(size, device)
+            args, keywords = arguments_of(batch)
+            outputs = functional_call(model, stand_ins, args, keywords)
             del outputs
     return live
 

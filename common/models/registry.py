@@ -13,8 +13,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipt.common.determinism.kernels import seeded_generators
-from lipt.common.errors import UnknownNameError
+from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports.factory import is_factory_spec
+from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.factory import build_from_factory
 from lipt.common.models.outputs import require_logits
 from lipt.common.models.resnet import resnet8, resnet18
@@ -38,7 +39,7 @@ def build_model(
     spec: str,
     *,
     num_classes: int,
-    image_shape: tuple[int, int, int],
+    inputs: InputSpec,
     seed: int,
     allowed_modules: Collection[str] = (),
 ) -> nn.Module:
@@ -50,29 +51,27 @@ def build_model(
     Args:
         spec: one of `known_models()`.
         num_classes: C, the number of logits.
-        image_shape: channels, height and width of the data.
+        inputs: what the model is given of the data.
         seed: in [0, 2**63).
         allowed_modules: modules whose factories may be imported; each allows its submodules.
 
     Returns:
-        A model that maps float images N x channels x H x W to logits N x C and ends in an
-        `nn.Linear` that `find_head` finds.
+        A model that maps such inputs of N examples to logits N x C and ends in an `nn.Linear`
+        that `find_head` finds.
 
     Raises:
         UnknownNameError: there is no such model; the message lists those that there are.
         FactoryNotAllowedError: `spec` names a factory in a module that is not allowed.
-        ConfigError: the model cannot be built, or does not take such images.
+        ConfigError: the model cannot be built, or does not take such inputs.
     """
     with seeded_generators(seed, torch.device("cpu")):
-        model = _construct(spec, num_classes, image_shape[0], allowed_modules)
+        model = _construct(spec, num_classes, inputs, allowed_modules)
         if spec not in _BUILT_IN:
-            require_logits(model, spec, num_classes=num_classes, image_shape=image_shape)
+            require_logits(model, spec, num_classes=num_classes, inputs=inputs)
     return model.train()
 
 
-def build_without_values(
-    spec: str, *, num_classes: int, image_shape: tuple[int, int, int]
-) -> nn.Module:
+def build_without_values(spec: str, *, num_classes: int, inputs: InputSpec) -> nn.Module:
     """One of the package's own or torchvision's models on the meta device, in training mode.
 
     As `build_model`, with the same refusals, for next to no memory. Not for a user's factory:
@@ -80,12 +79,10 @@ def build_without_values(
     """
     with seeded_generators(0, torch.device("cpu")):
         with _LargeOnMeta():  # type: ignore[no-untyped-call]
-            model = _construct(spec, num_classes, image_shape[0], ())
+            model = _construct(spec, num_classes, inputs, ())
         model.to_empty(device="meta")
         if spec not in _BUILT_IN:
-            require_logits(
-                model, spec, num_classes=num_classes, image_shape=image_shape, device="meta"
-            )
+            require_logits(model, spec, num_classes=num_classes, inputs=inputs, device="meta")
     return model.train()
 
 
@@ -108,12 +105,13 @@ class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _construct(
-    spec: str, num_classes: int, in_channels: int, allowed_modules: Collection[str]
+    spec: str, num_classes: int, inputs: InputSpec, allowed_modules: Collection[str]
 ) -> nn.Module:
     if spec in _BUILT_IN:
+        in_channels = _image(spec, inputs).channels
         return _BUILT_IN[spec](num_classes=num_classes, in_channels=in_channels)
     if spec.startswith(PREFIX):
-        name = spec.removeprefix(PREFIX)
+        name, in_channels = spec.removeprefix(PREFIX), _image(spec, inputs).channels
         return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)
     if is_factory_spec(spec):
         return build_from_factory(spec, num_classes=num_classes, allowed_modules=allowed_modules)
@@ -122,3 +120,12 @@ def _construct(
     raise UnknownNameError(
         f"there is no model {spec!r}.{hint} There are: {', '.join(known_models())}."
     )
+
+
+def _image(spec: str, inputs: InputSpec) -> ImageSpec:
+    if not isinstance(inputs, ImageSpec):
+        raise ConfigError(
+            f"the model {spec!r} takes images; the data has {inputs}. Choose a model that takes "
+            "these as they are: one of your own (package.module:factory)."
+        )
+    return inputs

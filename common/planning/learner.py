@@ -17,18 +17,19 @@ PROCESS_BYTES = 2**30
 THREAD_BYTES = 2**23
 # theta*, the model, its gradient, its momentum, and one in the making: an update, or the result.
 MODEL_COPIES = 5
-# Pixels of a batch, as bytes: uint8 before and after augmentation, and float32 as they are
-# normalized. What the model makes of them is among its figures.
-PIXEL_BYTES = 6
+# Of a batch, for each byte of a stored example: of images uint8 before and after augmentation, and
+# float32 as they are normalized; columns take less. What the model makes of them is among its
+# figures.
+INPUT_BYTES = 6
 # A step on fewer images takes no less time.
 STEP_IMAGES = 64
-# A shard's file, and its images.
+# A shard's file, and its examples.
 _SHARD_COPIES = 2
 
 
-def training_bytes_per_image(figures: ModelFigures, num_pixels: int) -> int:
-    """What an image of a batch takes while a model is trained on it; pixels count per channel."""
-    return figures.training_bytes + PIXEL_BYTES * num_pixels
+def training_bytes_per_example(figures: ModelFigures, example_bytes: int) -> int:
+    """What an example of a batch takes while a model is trained on it, by its stored bytes."""
+    return figures.training_bytes + INPUT_BYTES * example_bytes
 
 
 def learner_threads(learners: LearnersConfig) -> Cost:
@@ -45,7 +46,7 @@ def learner_images(learners: LearnersConfig) -> Cost:
 
 
 def learner_memory(
-    learners: LearnersConfig, model: str, figures: ModelFigures, *, num_pixels: int
+    learners: LearnersConfig, model: str, figures: ModelFigures, *, example_bytes: int
 ) -> Cost:
     """Memory of a worker while it trains a learner.
 
@@ -53,10 +54,10 @@ def learner_memory(
         learners: how it is trained.
         model: the model's name.
         figures: what the model takes.
-        num_pixels: numbers in an image: channels x height x width.
+        example_bytes: of an example as it is stored; a byte a pixel of each channel.
     """
     weights = figures.weights_bytes
-    images = learners.num_minibatches, learners.batch_size * num_pixels * _SHARD_COPIES
+    shard = learners.num_minibatches, learners.batch_size * example_bytes * _SHARD_COPIES
     return Cost(
         "memory of a worker",
         Unit.BYTES,
@@ -66,10 +67,10 @@ def learner_memory(
             Part(
                 "learners.batch_size",
                 learners.batch_size,
-                training_bytes_per_image(figures, num_pixels),
+                training_bytes_per_example(figures, example_bytes),
                 "the activations of a minibatch",
             ),
-            Part("learners.num_minibatches", *images, "the shard"),
+            Part("learners.num_minibatches", *shard, "the shard"),
             Part("learners.num_snapshots", learners.num_snapshots, weights, "snapshots", 0),
             Part("learners.cpu_threads", learners.cpu_threads, THREAD_BYTES, "threads"),
         ),

@@ -22,8 +22,10 @@ def message_to_dict(message: Message) -> dict[str, Any]:
     """The fields that are set, nested; enums by their member's value ("snip")."""
     values: dict[str, Any] = {}
     for field, value in message.ListFields():
-        if field.message_type is not None:
+        if isinstance(value, Message):
             values[field.name] = message_to_dict(value)
+        elif field.message_type is not None:
+            values[field.name] = [message_to_dict(one) for one in value]
         elif field.enum_type is not None:
             values[field.name] = enum_value(field.enum_type, value)
         else:
@@ -45,7 +47,10 @@ def fill_message(message: MessageT, values: Mapping[str, Any], *, path: str = ""
             raise ConfigError(f"{name}: there is no such setting; there are {', '.join(fields)}.")
         if value is None:
             continue
-        if field.message_type is not None:
+        if field.message_type is not None and isinstance(value, list | tuple):
+            for number, one in enumerate(value):
+                fill_message(getattr(message, key).add(), one, path=f"{name}.{number}.")
+        elif field.message_type is not None:
             if not isinstance(value, Mapping):
                 raise ConfigError(
                     f"{name} = {value!r}: it is a group of settings; set one of "

@@ -14,14 +14,14 @@ from typing import NoReturn
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.sources.rows import ImageRows
+from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import StateError
-from lipt.common.images.formats import Header
+from lipt.common.inputs.specs import InputSpec
 from lipt.coordinator.compute.cache import SaveableT, find_cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
@@ -30,7 +30,7 @@ from lipt.coordinator.proxies.backbone import Backbone
 
 @dataclass(frozen=True)
 class KnownData:
-    """What is known of the data set without its images.
+    """What is known of the data set without its examples.
 
     fingerprints: all that it is known by.
     labels: of all examples, as little-endian int32.
@@ -38,7 +38,7 @@ class KnownData:
 
     source: str
     class_names: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    inputs: InputSpec
     fingerprints: tuple[str, ...]
     labels: bytes
 
@@ -51,14 +51,14 @@ class CheapContext(Context):
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The data set without its images."""
+        """The data set without its examples."""
         known = self.known
         labels_N = torch.from_numpy(np.frombuffer(known.labels, "<i4").astype(np.int64))
         rows = _LabelRows(known.source, known.class_names, labels_N)
-        return Dataset(
+        return _WithoutExamples(
             rows,
             self._fingerprint(FingerprintKind.SAMPLED),
-            known.image_shape,
+            known.inputs,
             read_all=lambda: self._fingerprint(FingerprintKind.FULL),
         )
 
@@ -66,7 +66,7 @@ class CheapContext(Context):
         """See to it that a job is on the data that is known, whatever lies at its source by now.
 
         Raises:
-            TooDearError: it is on other data, which is looked at where there are images.
+            TooDearError: it is on other data, which is looked at where there are examples.
         """
         if fingerprint not in self.known.fingerprints:
             _too_dear()
@@ -101,18 +101,22 @@ class CheapContext(Context):
         return next(known, None) or _too_dear()
 
 
-class _LabelRows(ImageRows):
-    """Labels without images."""
+class _WithoutExamples(Dataset):
+    """Labels alone."""
+
+    def examples(self, ids: Tensor) -> NoReturn:  # noqa: ARG002 - there are none
+        """Refuse."""
+        _too_dear()
+
+    def images(self, ids: Tensor) -> NoReturn:  # noqa: ARG002 - there are none
+        """Refuse."""
+        _too_dear()
+
+
+class _LabelRows(Rows):
+    """Rows of labels alone."""
 
     def raw(self, row: int) -> NoReturn:  # noqa: ARG002 - there is none
-        """Refuse."""
-        _too_dear()
-
-    def check(self, row: int) -> Header:  # noqa: ARG002 - there is none
-        """Refuse."""
-        _too_dear()
-
-    def read(self, row: int, channels: int, size: tuple[int, int]) -> NoReturn:  # noqa: ARG002
         """Refuse."""
         _too_dear()
 

@@ -18,7 +18,8 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import LiptError, OtherDataError, WeightsError
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
@@ -139,8 +140,8 @@ class Context:
         """The run's training and validation ids; the same at every call."""
         return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
 
-    def batch_norm_images(self, config: RunConfig) -> Tensor | None:
-        """The run's training images (uint8) that batch-norm statistics are estimated on.
+    def batch_norm_examples(self, config: RunConfig) -> Stored | None:
+        """The run's training examples that batch-norm statistics are estimated on.
 
         The same at every call; None where the run leaves the statistics as they are.
         """
@@ -150,17 +151,16 @@ class Context:
         drawn = torch.randperm(
             len(train_ids), generator=derive_generator(config.seed, "batch norm")
         )[: config.soup.batch_norm_examples]
-        return self.dataset.images(train_ids[drawn])
+        return self.dataset.examples(train_ids[drawn])
 
     @property
     def batch_size(self) -> int:
-        """Images per forward pass."""
-        _, height, width = self.dataset.image_shape
-        return batch_size_for(height, width, self.device)
+        """Examples per forward pass."""
+        return batch_size_for(self.dataset.inputs, self.device)
 
     def batches(
         self,
-        image: ImageFormat,
+        inputs: InputFormat,
         activity: str,
         *,
         size: int | None = None,
@@ -168,14 +168,14 @@ class Context:
     ) -> Batches:
         """The examples (all where `some` is None) for a model, with progress under one name."""
         progress = self.progress(activity)
-        return Batches(self.dataset, image, self.device, size or self.batch_size, progress, some)
+        return Batches(self.dataset, inputs, self.device, size or self.batch_size, progress, some)
 
     def new_model(self, config: RunConfig) -> torch.nn.Module:
         """The run's model with the random weights of its seed, on the device."""
         model = build_model(
             config.model,
             num_classes=len(self.dataset.class_names),
-            image_shape=self.dataset.image_shape,
+            inputs=self.dataset.inputs,
             seed=derive_seed(config.seed, "model"),
             allowed_modules=self.settings.allow_modules,
         )

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.coordinator.signals.blocks import row_blocks
 
 _CELLS = 8
@@ -39,9 +40,9 @@ class Pictures:
     thumbnails_NP: Tensor
 
 
-def are_pictures(image_shape: tuple[int, int, int]) -> bool:
-    """Whether pixels of C x H x W have neighbours that mean something."""
-    return min(image_shape[1:]) >= _SMALLEST
+def are_pictures(inputs: InputSpec) -> bool:
+    """Whether examples are images whose pixels have neighbours that mean something."""
+    return isinstance(inputs, ImageSpec) and min(inputs.height, inputs.width) >= _SMALLEST
 
 
 def look_at(

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
 from lipt.common.imports.factory import is_factory_spec
+from lipt.common.inputs.formats import ColumnsFormat
+from lipt.common.rpc.protocol import PROTOCOL_MINOR
 from lipt.coordinator.access.worker_identity import (
     NO_EVIDENCE,
     UNBOUND,
@@ -19,6 +21,9 @@ from lipt.coordinator.access.worker_identity import (
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
+
+# From here on a worker takes examples that are no images.
+_MINOR_OF_COLUMNS = 4
 
 # A worker asks at least this often (its longest poll), or it is gone.
 _ALIVE_SECONDS = 90.0
@@ -45,6 +50,8 @@ class WorkerRecord:
     declined: frozenset[str] = frozenset()
     # What its calls have to show.
     binding: Binding = UNBOUND
+    # Of the protocol that it speaks.
+    minor: int = PROTOCOL_MINOR
 
     @property
     def party(self) -> str:
@@ -68,6 +75,8 @@ class WorkerRecord:
         """Why it trains none of the run's learners, as what it does not do; empty where it may."""
         if run.run_id in self.declined:
             return "have room for it (its --max-threads or --max-memory)"
+        if isinstance(run.inputs, ColumnsFormat) and self.minor < _MINOR_OF_COLUMNS:
+            return "know examples that are no images (update lipt there)"
         model = run.config.model
         if model.startswith("torchvision:") or not is_factory_spec(model):
             return ""
@@ -96,6 +105,7 @@ class WorkerRegistry:
         versions: Mapping[str, str],
         allowed_modules: tuple[str, ...],
         shown: Evidence = NO_EVIDENCE,
+        minor: int = PROTOCOL_MINOR,
     ) -> WorkerRecord:
         """Make a worker known; the same instance is the same worker, also after a restart.
 
@@ -106,6 +116,7 @@ class WorkerRegistry:
             versions: of the libraries that it runs.
             allowed_modules: from which it imports model factories.
             shown: what its calls are bound to from now on.
+            minor: of the protocol that it speaks.
 
         Raises:
             InvalidRequestError: the instance has no id.
@@ -126,6 +137,7 @@ class WorkerRegistry:
             allowed_modules,
             self._clock(),
             binding=Binding.of(shown),
+            minor=minor,
         )
         self._forget()
         self._workers[worker_id] = worker

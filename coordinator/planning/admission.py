@@ -131,7 +131,7 @@ class Admission:
             return self._known[spec]
         users_own = is_users_own(spec)
         model = self._users_model(spec) if users_own else self._empty_model(spec)
-        figures = measure_model(model, spec, image_shape=self._data.image_shape)
+        figures = measure_model(model, spec, inputs=self._data.inputs)
         examined = Examined(figures, specs_of(model.state_dict()))
         # A user's factory may make another model next time.
         if not users_own and len(self._known) < _MAX_KNOWN:
@@ -140,9 +140,7 @@ class Admission:
 
     def _empty_model(self, spec: str) -> nn.Module:
         num_classes = len(self._data.class_counts)
-        return build_without_values(
-            spec, num_classes=num_classes, image_shape=self._data.image_shape
-        )
+        return build_without_values(spec, num_classes=num_classes, inputs=self._data.inputs)
 
     def _users_model(self, spec: str) -> nn.Module:
         most = self._ceilings().compute_memory
@@ -151,7 +149,7 @@ class Admission:
                 return build_model(
                     spec,
                     num_classes=len(self._data.class_counts),
-                    image_shape=self._data.image_shape,
+                    inputs=self._data.inputs,
                     seed=0,
                     allowed_modules=self._allowed_modules,
                 )

@@ -10,23 +10,24 @@ from dataclasses import dataclass
 
 from lipt.common.config.run_config import RunConfig, SoupMethod
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES
+from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning.costs import Cost, Part, Unit
 from lipt.common.planning.learner import (
+    INPUT_BYTES,
     MODEL_COPIES,
-    PIXEL_BYTES,
     PROCESS_BYTES,
     STEP_IMAGES,
     THREAD_BYTES,
     learner_images,
     learner_memory,
     learner_threads,
-    training_bytes_per_image,
+    training_bytes_per_example,
 )
 from lipt.coordinator.pretraining.initialization import num_initialization_steps
 from lipt.coordinator.pretraining.sharding import num_validation_examples
 
-# A shard's images, the file's parts, and the file.
+# A shard's examples, the file's parts, and the file.
 _SHARD_COPIES = 3
 # Images are counted as RGB while they are read.
 _RGB = 3
@@ -36,10 +37,10 @@ _MASK_SHARE = 32
 
 @dataclass(frozen=True)
 class DataFigures:
-    """What a plan needs to know of a data set: examples per class, channels, height and width."""
+    """What a plan needs to know of a data set: examples per class, and what each of them is."""
 
     class_counts: Sequence[int]
-    image_shape: tuple[int, int, int]
+    inputs: InputSpec
 
     @property
     def num_examples(self) -> int:
@@ -47,16 +48,16 @@ class DataFigures:
         return sum(self.class_counts)
 
     @property
-    def num_pixels(self) -> int:
-        """Numbers in an image."""
-        channels, height, width = self.image_shape
-        return channels * height * width
+    def example_bytes(self) -> int:
+        """What a stored example takes."""
+        return self.inputs.num_bytes
 
     @property
     def resident_bytes(self) -> int:
-        """What stays in memory of it: all of a small set, none of a large one."""
-        _, height, width = self.image_shape
-        decoded = self.num_examples * _RGB * height * width
+        """What stays in memory of it: of images all of a small set, and none of a large one."""
+        if not isinstance(self.inputs, ImageSpec):
+            return self.num_examples * self.example_bytes
+        decoded = self.num_examples * _RGB * self.inputs.height * self.inputs.width
         return decoded if decoded <= MEMORY_BUDGET_BYTES else 0
 
 
@@ -94,7 +95,7 @@ def plan_run(
     """
     planner = _Planner(config, figures, data)
     learners = config.learners
-    memory = learner_memory(learners, config.model, figures, num_pixels=data.num_pixels)
+    memory = learner_memory(learners, config.model, figures, example_bytes=data.example_bytes)
     return RunPlan(
         worker_threads=(learner_threads(learners),),
         worker_memory=(memory,),
@@ -134,7 +135,7 @@ class _Planner:
 
     def initialization_memory(self) -> Cost:
         set_to = self._config.initialization.batch_size
-        each = training_bytes_per_image(self._figures, self._data.num_pixels)
+        each = training_bytes_per_example(self._figures, self._data.example_bytes)
         images = self._initialization_batch if self._num_steps else 0
         batch = Part(
             "initialization.batch_size", images, each, "a step's activations", name=str(set_to)
@@ -143,16 +144,16 @@ class _Planner:
 
     def sharding_memory(self) -> Cost:
         learners = self._config.learners
-        each = learners.batch_size * self._data.num_pixels * _SHARD_COPIES
+        each = learners.batch_size * self._data.example_bytes * _SHARD_COPIES
         shard = Part("learners.num_minibatches", learners.num_minibatches, each, "a shard")
         return self._memory("the shards", shard)
 
     def soup_memory(self, batch_size: int) -> Cost:
-        pixels = self._data.num_pixels
+        each = self._data.example_bytes
         held_out = Part(
             "validation.fraction",
             self._num_held_out,
-            pixels,
+            each,
             "the validation split",
             None,
             f"{self._config.validation.fraction:g}",
@@ -160,12 +161,12 @@ class _Planner:
         statistics = Part(
             "soup.batch_norm_examples",
             self._num_batch_norm,
-            pixels,
-            "images for batch-norm statistics",
+            each,
+            "examples for batch-norm statistics",
             name=str(self._config.soup.batch_norm_examples),
         )
-        each = self._figures.evaluation_bytes + PIXEL_BYTES * pixels
-        batch = Part("", batch_size, each, "a batch's activations")
+        evaluated = self._figures.evaluation_bytes + INPUT_BYTES * each
+        batch = Part("", batch_size, evaluated, "a batch's activations")
         return self._memory("the soup", held_out, statistics, batch)
 
     def initialization_images(self) -> Cost:
@@ -191,7 +192,7 @@ class _Planner:
     def disk(self) -> Cost:
         learners, weights = self._config.learners, self._figures.weights_bytes
         sent = weights + weights // _MASK_SHARE
-        shard = learners.num_minibatches * learners.batch_size * self._data.num_pixels
+        shard = learners.num_minibatches * learners.batch_size * self._data.example_bytes
         number = learners.num_learners
         return Cost(
             "the run's files",
@@ -207,9 +208,9 @@ class _Planner:
 
     def files(self) -> tuple[Cost, ...]:
         learners, weights = self._config.learners, self._figures.weights_bytes
-        each = learners.batch_size * self._data.num_pixels
+        each = learners.batch_size * self._data.example_bytes
         model = Part("model", 1, weights, "its weights", None, self._config.model)
-        shard = Part("learners.num_minibatches", learners.num_minibatches, each, "its images")
+        shard = Part("learners.num_minibatches", learners.num_minibatches, each, "its examples")
         return (
             Cost("a file of weights", Unit.BYTES, (model,)),
             Cost("a shard's file", Unit.BYTES, (shard,)),

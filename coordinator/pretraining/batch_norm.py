@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lipt.common.inputs.specs import Inputs, call_model
+from lipt.common.inputs.stored import num_stored
 from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
@@ -27,7 +29,7 @@ def has_batch_norm(model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def reestimate_batch_norm(model: nn.Module, batches: Iterable[Tensor]) -> None:
+def reestimate_batch_norm(model: nn.Module, batches: Iterable[Inputs]) -> None:
     """Replace all running statistics by those of these inputs, in one pass.
 
     Every batch weighs as many shares as it has examples. So a first layer's mean
@@ -52,10 +54,11 @@ def reestimate_batch_norm(model: nn.Module, batches: Iterable[Tensor]) -> None:
             layer.train()
         try:
             for batch in batches:
-                num_seen += len(batch)
+                size = num_stored(batch)
+                num_seen += size
                 for layer in layers:
-                    layer.momentum = len(batch) / num_seen
-                model(batch)
+                    layer.momentum = size / num_seen
+                call_model(model, batch)
         finally:
             for layer in layers:
                 layer.momentum = momentum[layer]

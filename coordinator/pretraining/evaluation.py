@@ -4,11 +4,12 @@ Accuracy is counted, not averaged over batches, so that equal predictions are
 equal scores whatever the batch size. Images stay uint8 and are normalized batch
 by batch: ImageNet's split as floats would take 15 GB.
 
-Shapes: N examples, B of them in a batch, C classes.
+Shapes: N examples, M for batch norm, B of them in a batch, C classes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -17,8 +18,10 @@ from torch import Tensor, nn
 
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import ImageSpec, Inputs, InputSpec, call_model
+from lipt.common.inputs.stored import Stored, num_stored, split_evenly, split_stored
 from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.batch_norm import (
@@ -28,14 +31,19 @@ from lipt.coordinator.pretraining.batch_norm import (
 )
 
 
-def batch_size_for(height: int, width: int, device: torch.device) -> int:
-    """Images per forward pass: as many as stay in a CPU's cache, or keep a GPU busy.
+def batch_size_for(inputs: InputSpec, device: torch.device) -> int:
+    """Examples per forward pass: as many as stay in a CPU's cache, or keep a GPU busy.
 
-    On a CPU 64 of 32x32 pixels, and in proportion, within 16..1024.
+    On a CPU 64 of 32x32 pixels, and in proportion, within 16..1024; other examples count by
+    their numbers.
     """
     if device.type != "cpu":
         return 256
-    return min(1024, max(16, 64 * 32 * 32 // (height * width)))
+    if isinstance(inputs, ImageSpec):
+        size = inputs.height * inputs.width
+    else:
+        size = sum(math.prod(column.shape) for column in inputs.columns)
+    return min(1024, max(16, 64 * 32 * 32 // size))
 
 
 @dataclass(frozen=True)
@@ -48,20 +56,20 @@ class Scored:
 
 
 def batch_norm_inputs(
-    images_MCHW: Tensor, image: ImageFormat, device: torch.device | str, *, batch_size: int
-) -> Iterator[Tensor]:
+    examples_M: Stored, inputs: InputFormat, device: torch.device | str, *, batch_size: int
+) -> Iterator[Inputs]:
     """Model inputs to estimate batch-norm statistics on, in parts of at most `batch_size`.
 
     Args:
-        images_MCHW: uint8, at least one.
-        image: how they are normalized.
+        examples_M: as they are stored, at least one.
+        inputs: what models are given of them.
         device: where the inputs go.
-        batch_size: images per part; the parts are even, because a last one of a single
-            image would have no variance.
+        batch_size: examples per part; the parts are even, because a last one of a single
+            example would have no variance.
     """
-    num_batches = -(-len(images_MCHW) // batch_size)
-    for images_BCHW in images_MCHW.tensor_split(num_batches):
-        yield to_model_input(images_BCHW, image, device)
+    num_batches = -(-num_stored(examples_M) // batch_size)
+    for examples_B in split_evenly(examples_M, num_batches):
+        yield to_model_input(examples_B, inputs, device)
 
 
 @dataclass(frozen=True)
@@ -70,21 +78,21 @@ class Evaluator:
 
     Attributes:
         model: on `device`; takes on the weights of each call, its training flags are restored.
-        image: how the images are normalized.
+        inputs: what it is given of the examples.
         device: where the model is.
-        images_NCHW: uint8.
+        examples_N: as they are stored.
         labels_N: int64.
-        batch_norm_images_MCHW: training images; None evaluates with the statistics that the
+        batch_norm_examples_M: training examples; None evaluates with the statistics that the
             weights came with.
         batch_size: examples per forward pass.
     """
 
     model: nn.Module
-    image: ImageFormat
+    inputs: InputFormat
     device: torch.device | str
-    images_NCHW: Tensor
+    examples_N: Stored
     labels_N: Tensor
-    batch_norm_images_MCHW: Tensor | None
+    batch_norm_examples_M: Stored | None
     batch_size: int = 128
 
     def __call__(self, weights: Mapping[str, Tensor]) -> Scored:
@@ -99,11 +107,11 @@ class Evaluator:
         for name, tensor in self.model.state_dict().items():
             tensor.copy_(weights[name])
         mended: Weights = {}
-        if self.batch_norm_images_MCHW is not None and has_batch_norm(self.model):
+        if self.batch_norm_examples_M is not None and has_batch_norm(self.model):
             with pinned_kernels():
                 inputs = batch_norm_inputs(
-                    self.batch_norm_images_MCHW,
-                    self.image,
+                    self.batch_norm_examples_M,
+                    self.inputs,
                     self.device,
                     batch_size=self.batch_size,
                 )
@@ -123,13 +131,13 @@ class Evaluator:
             )
         num_correct = 0
         with evaluation_mode(self.model), pinned_kernels():
-            for images_BCHW, labels_B in zip(
-                torch.split(self.images_NCHW, self.batch_size),
+            for examples_B, labels_B in zip(
+                split_stored(self.examples_N, self.batch_size),
                 torch.split(self.labels_N, self.batch_size),
                 strict=True,
             ):
-                inputs_BCHW = to_model_input(images_BCHW, self.image, self.device)
-                logits_BC = self.model(inputs_BCHW)
+                inputs_B = to_model_input(examples_B, self.inputs, self.device)
+                logits_BC = call_model(self.model, inputs_B)
                 right_B = logits_BC.argmax(dim=-1) == labels_B.to(self.device)
                 num_correct += int((right_B & logits_BC.isfinite().all(dim=-1)).sum())
         return num_correct / len(self.labels_N)

@@ -1,6 +1,6 @@
 """Initial weights theta*: the random model, trained for at most 3 epochs; learners start there.
 
-Step 1 of the pipeline (Ro et al. 2023, section 3.1). The images are not
+Step 1 of the pipeline (Ro et al. 2023, section 3.1). The examples are not
 augmented: this only has to leave the chaotic first steps behind.
 """
 
@@ -18,8 +18,9 @@ from lipt.common.data import Dataset
 from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
 from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import RunFailedError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import call_model
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
 _MOMENTUM = 0.9
@@ -43,7 +44,7 @@ def initialize(
     dataset: Dataset,
     train_ids: Tensor,
     config: InitializationConfig,
-    image: ImageFormat,
+    inputs: InputFormat,
     *,
     seed: int,
     device: torch.device,
@@ -57,10 +58,10 @@ def initialize(
 
     Args:
         model: with the weights to start from; moved to `device` and trained in place.
-        dataset: where the images come from.
+        dataset: where the examples come from.
         train_ids: the int64 ids to train on.
         config: how long, with which batch size and learning rate.
-        image: how the images are normalized.
+        inputs: what the model is given of them.
         seed: the order of the examples, and what layers such as dropout draw, come from it.
         device: where to train.
         cpu_threads: a backward pass's sums depend on it.
@@ -88,9 +89,9 @@ def initialize(
             )
             batches = _batches(train_ids, config, seed)
             for step, ids_B in zip(range(1, num_steps + 1), batches, strict=False):
-                inputs_BCHW = to_model_input(dataset.images(ids_B), image, device)
+                inputs_B = to_model_input(dataset.examples(ids_B), inputs, device)
                 labels_B = dataset.labels_N[ids_B].to(device)
-                loss = functional.cross_entropy(model(inputs_BCHW), labels_B)
+                loss = functional.cross_entropy(call_model(model, inputs_B), labels_B)
                 if not math.isfinite(loss.item()):
                     raise RunFailedError(
                         f"the initialization diverged: the loss is {loss.item()} in step {step} "

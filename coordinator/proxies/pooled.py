@@ -2,10 +2,10 @@
 
 The average over a whole image, which enters the head, forgets where things are; averages over
 2x2 regions of the last feature map keep some of it. Learners are asked one after the other, so
-that one model is in memory at a time, with batch-norm statistics that fit its weights; images
-are normalized once for all of them.
+that one model is in memory at a time, with batch-norm statistics that fit its weights; examples
+become inputs once for all of them.
 
-Shapes: N images, B of a batch, M for batch norm, C channels of a map, D features, W kept ones.
+Shapes: N examples, B of a batch, M for batch norm, C channels of a map, D features, W kept ones.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import Inputs, call_model
+from lipt.common.inputs.stored import Stored, split_stored
 from lipt.common.models import find_head
 from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.weights.specs import Weights
@@ -37,7 +39,7 @@ Loader = Callable[[], Weights]
 
 
 @torch.inference_mode()
-def pooled_features(model: nn.Module, inputs_BCHW: Tensor) -> Tensor:
+def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
     """The head's inputs, then the last feature map in 2x2 average pooling; B x (D + 4 C).
 
     That map is the last four-dimensional output of a module, of at least 2x2, before the head
@@ -45,7 +47,7 @@ def pooled_features(model: nn.Module, inputs_BCHW: Tensor) -> Tensor:
 
     Args:
         model: in evaluation mode; one that `find_head` finds the head of.
-        inputs_BCHW: as the model takes them.
+        inputs_B: as the model takes them.
 
     Raises:
         ConfigError: the model has no head.
@@ -57,7 +59,7 @@ def pooled_features(model: nn.Module, inputs_BCHW: Tensor) -> Tensor:
     ]
     hooks.append(head.register_forward_pre_hook(seen.keep_features))
     try:
-        model(inputs_BCHW)
+        call_model(model, inputs_B)
     finally:
         for hook in hooks:
             hook.remove()
@@ -92,56 +94,52 @@ class ModelBank:
 
     model: on `device`; takes on the weights of each.
     loaders: the models' weights, each read when it is its turn.
-    image: how images are normalized.
+    inputs: what models are given of examples.
     batch_size: examples of a forward pass.
-    batch_norm_images_MCHW: uint8, to estimate every model's batch-norm statistics on; None
-        takes those that the weights came with.
+    batch_norm_examples_M: to estimate every model's batch-norm statistics on; None takes
+        those that the weights came with.
     generator_of: draws a model's projection, by its number.
     max_width: features of all models together; more are projected at random, model by model.
     """
 
     model: nn.Module
     loaders: Sequence[Loader]
-    image: ImageFormat
+    inputs: InputFormat
     device: torch.device
     batch_size: int
-    batch_norm_images_MCHW: Tensor | None
+    batch_norm_examples_M: Stored | None
     generator_of: Callable[[int], torch.Generator]
     max_width: int = MAX_WIDTH
     _statistics: dict[int, Weights] = field(default_factory=dict)
     _projections: dict[int, Tensor] = field(default_factory=dict)
 
-    def __call__(self, images_NCHW: Tensor) -> Tensor:
-        """The features of some images; N x D float32, on the CPU.
-
-        Args:
-            images_NCHW: uint8, of the image's format.
-        """
+    def __call__(self, examples_N: Stored) -> Tensor:
+        """The features of some stored examples; N x D float32, on the CPU."""
         batches = [
-            to_model_input(images_BCHW, self.image, self.device)
-            for images_BCHW in torch.split(images_NCHW, self.batch_size)
+            to_model_input(examples_B, self.inputs, self.device)
+            for examples_B in split_stored(examples_N, self.batch_size)
         ]
         of_models = []
         with evaluation_mode(self.model):
             for number in range(len(self.loaders)):
                 self._take_on(number)
-                parts = [self._features(number, inputs_BCHW) for inputs_BCHW in batches]
+                parts = [self._features(number, inputs_B) for inputs_B in batches]
                 of_models.append(torch.cat(parts))
         return torch.cat(of_models, dim=1)
 
     def _take_on(self, number: int) -> None:
         known = self._statistics.get(number, {})
         self.model.load_state_dict({**self.loaders[number](), **known})
-        images_MCHW = self.batch_norm_images_MCHW
-        if images_MCHW is not None and not known and has_batch_norm(self.model):
+        examples_M = self.batch_norm_examples_M
+        if examples_M is not None and not known and has_batch_norm(self.model):
             inputs = batch_norm_inputs(
-                images_MCHW, self.image, self.device, batch_size=self.batch_size
+                examples_M, self.inputs, self.device, batch_size=self.batch_size
             )
             reestimate_batch_norm(self.model, inputs)
             self._statistics[number] = batch_norm_statistics(self.model)
 
-    def _features(self, number: int, inputs_BCHW: Tensor) -> Tensor:
-        features_BD = pooled_features(self.model, inputs_BCHW)
+    def _features(self, number: int, inputs_B: Inputs) -> Tensor:
+        features_BD = pooled_features(self.model, inputs_B)
         num_features, width = features_BD.shape[1], max(1, self.max_width // len(self.loaders))
         if num_features > width:
             if number not in self._projections:

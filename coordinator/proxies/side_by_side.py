@@ -1,4 +1,4 @@
-"""Side by side: features of several kinds of the same examples, whose images are read once.
+"""Side by side: features of several kinds of the same examples, which are read once.
 
 Shapes: N examples, B of a block, D features of all kinds together.
 """
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
+from lipt.common.inputs.stored import Stored
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.finite import require_finite_rows
 from lipt.coordinator.signals.stored import STORAGE_LIMITS, StorageLimits
@@ -20,8 +21,8 @@ from lipt.coordinator.signals.stored import STORAGE_LIMITS, StorageLimits
 _BLOCK_BYTES = 8 * 1024**2
 _MIN_BLOCK = 1024
 
-# Features of the examples with these ids and images (uint8): B x d, on the CPU.
-Extractor = Callable[[Tensor, Tensor], Tensor]
+# Features of the examples with these ids, as they are stored: B x d, on the CPU.
+Extractor = Callable[[Tensor, Stored], Tensor]
 
 
 def side_by_side(
@@ -36,7 +37,7 @@ def side_by_side(
 
     Args:
         extractors: at least one; their columns are in this order.
-        dataset: where images come from.
+        dataset: where the examples come from.
         ids_N: the examples, at least one.
         on_progress: told how many of them are done.
         limits: what is kept in float32.
@@ -44,13 +45,13 @@ def side_by_side(
     Raises:
         SignalsError: features are not finite; names the first ids.
     """
-    row_bytes = math.prod(dataset.image_shape)
+    row_bytes = dataset.inputs.num_bytes
     block_bytes = max(_BLOCK_BYTES, _MIN_BLOCK * row_bytes)
     features_ND: Tensor | None = None
     for rows in row_blocks(len(ids_N), row_bytes, block_bytes):
         ids_B = ids_N[rows]
-        images_BCHW = dataset.images(ids_B)
-        block_BD = torch.cat([extract(ids_B, images_BCHW) for extract in extractors], dim=1)
+        examples_B = dataset.examples(ids_B)
+        block_BD = torch.cat([extract(ids_B, examples_B) for extract in extractors], dim=1)
         if features_ND is None:
             shape = (len(ids_N), block_BD.shape[1])
             features_ND = torch.empty(shape, dtype=limits.feature_dtype(math.prod(shape)))

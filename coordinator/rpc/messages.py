@@ -7,7 +7,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.messages import run_config_to_proto
-from lipt.common.rpc.messages import enum_to_proto
+from lipt.common.config.validation import dump
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.rpc.messages import enum_to_proto, fill_message
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
@@ -98,7 +100,10 @@ def _learner(learner: LearnerRecord, progress: LearnerProgress, run: RunRecord) 
 
 def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
     """The data set as `lipt doctor` shows it."""
-    channels, height, width = data.image_shape
+    inputs = data.inputs
+    image = inputs.shape if isinstance(inputs, ImageSpec) else (0, 0, 0)
+    channels, height, width = image
+    columns = () if isinstance(inputs, ImageSpec) else inputs.columns
     return info_pb2.DatasetInfo(
         source=data.source,
         num_examples=data.num_examples,
@@ -108,6 +113,7 @@ def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
         channels=channels,
         height=height,
         width=width,
+        columns=[fill_message(worker_pb2.Column(), dump(column)) for column in columns],
     )
 
 

@@ -193,7 +193,7 @@ class RunDriver:
             lambda now: now.changed(
                 state=RunState.SHARDING,
                 initial_weights=made.weights,
-                image=made.image,
+                inputs=made.inputs,
                 costs=now.costs.changed(initialization_seconds=seconds),
             ),
         )
@@ -242,12 +242,12 @@ class RunDriver:
 
     async def _merge(self, run: RunRecord) -> None:
         started = monotonic()
-        if run.image is None or run.initial_weights is None:
+        if run.inputs is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
         report = self._report(run.run_id)
         await self._in_time(run.run_id, lambda: self._restore(run, report))
         made = await self._computed(
-            run, MakeSoup(run.config, run.image, run.initial_weights, run.results)
+            run, MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
         )
         if isinstance(made, DamagedLearners):
             await self._ask_again(run, made.indices)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.errors import OtherDataError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import spec_of
 from lipt.common.observability.events import Events
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
@@ -66,15 +68,14 @@ def why_held(run: RunRecord, data: DataDescription, *, source: str = "", or_else
             f"run {run.name} was made on data with fingerprint {own}, this coordinator now serves "
             f"{data.source} with {found}. Start the coordinator with the run's own data{or_else}."
         )
-    own_shape = run.image and (run.image.channels, run.image.height, run.image.width)
-    if own_shape and own_shape != data.image_shape:
-        shapes = ["x".join(map(str, shape)) for shape in (own_shape, data.image_shape)]
-        return (
-            f"run {run.name} looks at images of {shapes[0]}, and this coordinator has those of "
-            f"{data.source} at {shapes[1]}. Start the coordinator with the --image-size that the "
-            f"run began with{or_else}."
-        )
-    return ""
+    if run.inputs is None or spec_of(run.inputs) == data.inputs:
+        return ""
+    images = isinstance(run.inputs, ImageFormat)
+    remedy = "with the --image-size that the run began with" if images else "as the run began"
+    return (
+        f"run {run.name} looks at {spec_of(run.inputs)}, and this coordinator has {data.source} as "
+        f"{data.inputs}. Start the coordinator {remedy}{or_else}."
+    )
 
 
 async def hold_runs_of_other_data(

@@ -94,13 +94,13 @@ async def restore_pretrained_weights(
         OtherDataError: it is not, and the run's own data is not there.
     """
     name = run.pretrained_weights
-    if name is None or run.initial_weights is None or run.image is None:
+    if name is None or run.initial_weights is None or run.inputs is None:
         raise ValueError(f"run {run.run_id} has no theta_p yet")
     if not await _damaged(blobs, {name}):
         return
     logger.warning("theta_p of run %s, %s, is not whole: it is made again", run.name, name)
     await restore_initial_weights(run, blobs, compute, report, asked)
-    job = MakeSoup(run.config, run.image, run.initial_weights, run.results)
+    job = MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
     made = await compute.run(OnData(run.fingerprint, job), report, asked)
     if not isinstance(made, SoupResult):
         why = f"so were the learners {', '.join(map(str, made.indices))}"

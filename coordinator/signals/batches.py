@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
-from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import Inputs
 from lipt.coordinator.signals.blocks import row_blocks
 
 OnProgress = Callable[[int, int], None]
@@ -23,8 +24,8 @@ OnProgress = Callable[[int, int], None]
 class Batches:
     """Consecutive batches of the examples.
 
-    dataset: where images and labels come from.
-    image: how its images are normalized.
+    dataset: where examples and labels come from.
+    inputs: what models are given of them.
     device: where the model is.
     size: examples of a batch; the last one may have fewer.
     on_progress: told after every batch how many of the N examples are done.
@@ -32,7 +33,7 @@ class Batches:
     """
 
     dataset: Dataset
-    image: ImageFormat
+    inputs: InputFormat
     device: torch.device
     size: int
     on_progress: OnProgress
@@ -47,12 +48,12 @@ class Batches:
         """How many examples there are in all batches."""
         return len(self.ids_N)
 
-    def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[slice, Inputs, Tensor]]:
         """The rows of each batch, its inputs and its labels on the device."""
         ids_N = self.ids_N
         for rows in row_blocks(len(ids_N), 1, self.size):
-            images_BCHW = self.dataset.images(ids_N[rows])
+            examples_B = self.dataset.examples(ids_N[rows])
             labels_B = self.dataset.labels_N[ids_N[rows]]
-            inputs_BCHW = to_model_input(images_BCHW, self.image, self.device)
-            yield rows, inputs_BCHW, labels_B.to(self.device)
+            inputs_B = to_model_input(examples_B, self.inputs, self.device)
+            yield rows, inputs_B, labels_B.to(self.device)
             self.on_progress(rows.stop, len(ids_N))

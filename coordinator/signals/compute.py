@@ -43,8 +43,8 @@ def compute_signals(
     errors_NC = torch.empty(len(ids_N), head.out_features, dtype=error_dtype)
     features_ND = torch.empty(len(ids_N), head.in_features, dtype=feature_dtype)
     with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
-        for rows, inputs_BCHW, labels_B in batches:
-            logits_BC, features_BD = forward_with_features(model, inputs_BCHW)
+        for rows, inputs_B, labels_B in batches:
+            logits_BC, features_BD = forward_with_features(model, inputs_B)
             finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
             require_finite_rows(finite_B, ids_N[rows], "outputs")
             errors_NC[rows] = errors_of(logits_BC, labels_B).cpu()

@@ -1,11 +1,11 @@
 """Computing dynamics: what theta*, every snapshot and every learner make of the data.
 
 One model is in memory at a time, and of its outputs only what `Dynamics` keeps. The
-examples come in blocks whose images and running means fit in memory: images are read and
+examples come in blocks that fit in memory with their running means: images are read and
 decoded once for all models, and N x C x L numbers are never held.
 
 Shapes: N examples, C classes, L learners, T moments of each (theta* first), B examples of
-a batch, R of a block, M images for batch norm.
+a batch, R of a block, M examples for batch norm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import Inputs, call_model
+from lipt.common.inputs.stored import Stored, num_stored
 from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.batch_norm import (
@@ -68,7 +70,7 @@ def compute_dynamics(
     batches: Batches,
     *,
     own_learner_N: Tensor,
-    batch_norm_images_MCHW: Tensor | None,
+    batch_norm_examples_M: Stored | None,
 ) -> Dynamics:
     """One forward pass over the examples for every state, in evaluation mode.
 
@@ -79,8 +81,8 @@ def compute_dynamics(
         batches: of N examples; what its progress counts is the N (1 + L (T - 1)) views of an
             example by a model.
         own_learner_N: of each of these examples the learner that was trained on it, or -1.
-        batch_norm_images_MCHW: uint8 images to estimate every state's batch-norm statistics
-            on; None takes those that the weights came with.
+        batch_norm_examples_M: to estimate every state's batch-norm statistics on; None takes
+            those that the weights came with.
 
     Raises:
         SignalsError: a state's outputs are not finite; names it and the first ids.
@@ -94,10 +96,10 @@ def compute_dynamics(
         disagreement_N=torch.empty(num_examples),
         own_learner_N=own_learner_N,
     )
-    viewer = _Viewer(model, batches, batch_norm_images_MCHW, num_views=num_examples * len(states))
-    # An image, and two numbers in float64 per class: the mean, and what is added to it.
+    viewer = _Viewer(model, batches, batch_norm_examples_M, num_views=num_examples * len(states))
+    # An example, and two numbers in float64 per class: the mean, and what is added to it.
     dataset = batches.dataset
-    row_bytes = math.prod(dataset.image_shape) + 16 * len(dataset.class_names)
+    row_bytes = dataset.inputs.num_bytes + 16 * len(dataset.class_names)
     with evaluation_mode(model), pinned_kernels():
         # Whole batches, so that a block's size changes no batch.
         starts = range(0, num_examples, batches.size)
@@ -132,8 +134,8 @@ def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: _Block)
     )
     for place in _places(states):
         viewer.take_on(place)
-        for rows, images_BCHW, labels_B in block:
-            logits_BC = viewer.logits(images_BCHW)
+        for rows, examples_B, labels_B in block:
+            logits_BC = viewer.logits(examples_B)
             ids_B = viewer.batches.ids_N[rows]
             require_finite_rows(logits_BC.isfinite().all(dim=-1), ids_B, place.words)
             chances_BC = logits_BC.softmax(dim=-1)
@@ -170,20 +172,20 @@ def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 @dataclass
 class _Block:
-    """Some consecutive batches; their images are read once, while the first model looks."""
+    """Some consecutive batches; their examples are read once, while the first model looks."""
 
     batches: Batches
     starts: range
-    images: dict[int, Tensor] = field(default_factory=dict)
+    examples: dict[int, Stored] = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Rows, uint8 images and labels (on the device) of each batch."""
+    def __iter__(self) -> Iterator[tuple[slice, Stored, Tensor]]:
+        """Rows, stored examples and labels (on the device) of each batch."""
         ids_N, dataset = self.batches.ids_N, self.batches.dataset
         for start in self.starts:
             rows = slice(start, min(start + self.batches.size, len(ids_N)))
-            if start not in self.images:
-                self.images[start] = dataset.images(ids_N[rows])
-            yield rows, self.images[start], dataset.labels_N[ids_N[rows]].to(self.batches.device)
+            if start not in self.examples:
+                self.examples[start] = dataset.examples(ids_N[rows])
+            yield rows, self.examples[start], dataset.labels_N[ids_N[rows]].to(self.batches.device)
 
 
 @dataclass
@@ -192,7 +194,7 @@ class _Viewer:
 
     model: nn.Module
     batches: Batches
-    batch_norm_images_MCHW: Tensor | None
+    batch_norm_examples_M: Stored | None
     num_views: int
     num_viewed: int = 0
     # By words of a place: a state that comes back for the next block keeps its own.
@@ -202,23 +204,23 @@ class _Viewer:
         """Load a state; its batch-norm statistics are those of its weights."""
         known = self.statistics.get(place.words, {})
         self.model.load_state_dict({**place.load(), **known})
-        images_MCHW = self.batch_norm_images_MCHW
-        if images_MCHW is not None and not known and has_batch_norm(self.model):
-            reestimate_batch_norm(self.model, self._batch_norm_inputs(images_MCHW))
+        examples_M = self.batch_norm_examples_M
+        if examples_M is not None and not known and has_batch_norm(self.model):
+            reestimate_batch_norm(self.model, self._batch_norm_inputs(examples_M))
             self.statistics[place.words] = batch_norm_statistics(self.model)
 
-    def _batch_norm_inputs(self, images_MCHW: Tensor) -> Iterator[Tensor]:
-        image, device, size = self.batches.image, self.batches.device, self.batches.size
-        for inputs_BCHW in batch_norm_inputs(images_MCHW, image, device, batch_size=size):
+    def _batch_norm_inputs(self, examples_M: Stored) -> Iterator[Inputs]:
+        inputs, device, size = self.batches.inputs, self.batches.device, self.batches.size
+        for inputs_B in batch_norm_inputs(examples_M, inputs, device, batch_size=size):
             self.batches.on_progress(self.num_viewed, self.num_views)
-            yield inputs_BCHW
+            yield inputs_B
 
     @torch.inference_mode()
-    def logits(self, images_BCHW: Tensor) -> Tensor:
-        """What the present state makes of uint8 images, in float64."""
-        inputs_BCHW = to_model_input(images_BCHW, self.batches.image, self.batches.device)
-        logits_BC: Tensor = self.model(inputs_BCHW)
-        self.num_viewed += len(images_BCHW)
+    def logits(self, examples_B: Stored) -> Tensor:
+        """What the present state makes of stored examples, in float64."""
+        inputs_B = to_model_input(examples_B, self.batches.inputs, self.batches.device)
+        logits_BC = call_model(self.model, inputs_B)
+        self.num_viewed += num_stored(examples_B)
         self.batches.on_progress(self.num_viewed, self.num_views)
         return logits_BC.double()
 

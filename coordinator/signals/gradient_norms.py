@@ -12,8 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
+from torch.utils._pytree import tree_map
 
 from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.inputs.specs import Inputs
 from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.finite import require_finite_rows
@@ -56,24 +58,25 @@ def full_gradient_norms(model: nn.Module, batches: Batches, *, cpu_threads: int 
     ids_N = batches.ids_N
     norms_N = torch.empty(len(ids_N))
     with evaluation_mode(model), pinned_kernels(cpu_threads):
-        for rows, inputs_BCHW, labels_B in batches:
-            norms_B = per_example_norms(model, inputs_BCHW, labels_B)
+        for rows, inputs_B, labels_B in batches:
+            norms_B = per_example_norms(model, inputs_B, labels_B)
             require_finite_rows(norms_B.isfinite(), ids_N[rows], "gradients")
             norms_N[rows] = norms_B.cpu()
     return norms_N
 
 
-def per_example_norms(model: nn.Module, inputs_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+def per_example_norms(model: nn.Module, inputs_B: Inputs, labels_B: Tensor) -> Tensor:
     """The norms for one chunk of inputs of a model in evaluation mode; float32, B."""
     parameters = trainable(model)
 
-    def norm(input_CHW: Tensor, label: Tensor) -> Tensor:
-        gradients = grad(cross_entropy_sum(model, input_CHW[None], label[None]))(parameters)
+    def norm(example: Inputs, label: Tensor) -> Tensor:
+        alone = tree_map(lambda tensor: tensor[None], example)
+        gradients = grad(cross_entropy_sum(model, alone, label[None]))(parameters)
         # In float64: a sum over millions of parameters.
         squares = [gradient.double().square().sum() for gradient in gradients.values()]
         return torch.stack(squares).sum().sqrt().float()
 
     if len(labels_B) == 1:
-        return norm(inputs_BCHW[0], labels_B[0])[None]
-    norms_B: Tensor = vmap(norm)(inputs_BCHW, labels_B)
+        return norm(tree_map(lambda tensor: tensor[0], inputs_B), labels_B[0])[None]
+    norms_B: Tensor = vmap(norm)(inputs_B, labels_B)
     return norms_B

@@ -103,7 +103,7 @@ def _run_problems(run: RunRecord) -> Iterator[str]:
     if run.state is RunState.READY and run.pretrained_weights is None:
         yield f"run {run.name} is ready and has no theta_p"
     begun = run.state in (RunState.TRAINING, RunState.MERGING, RunState.READY)
-    if begun and (run.initial_weights is None or run.image is None):
+    if begun and (run.initial_weights is None or run.inputs is None):
         yield f"run {run.name} is {run.state} and has no theta*"
     if begun and len(indices) != run.config.learners.num_learners:
         yield (

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from lipt.common.config.validation import explain
 from lipt.common.errors import LiptError, StateError
-from lipt.coordinator.state.migrations import MIGRATIONS
+from lipt.coordinator.state.migrations import MIGRATIONS, RENAMED_INPUTS
 from lipt.coordinator.state.records import (
     DataRecord,
     DiagnosisRecord,
@@ -32,6 +32,8 @@ RecordT = TypeVar(
 _SCHEMA_OF_DIAGNOSES = 3
 _SCHEMA_OF_DATA = 4
 _SCHEMA_OF_TOKENS = 5
+# The first whose runs have inputs of any kind.
+_SCHEMA_OF_INPUTS = 6
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def _read(connection: sqlite3.Connection, directory: Path) -> Contents:
             f"{len(MIGRATIONS)}. Use the lipt that wrote it."
         )
     problems: list[str] = []
-    runs = read_runs(connection, problems)
+    body = "body" if schema >= _SCHEMA_OF_INPUTS else RENAMED_INPUTS
+    runs = read_runs(connection, problems, body=body)
     query = "SELECT run_id, subset_key, body FROM subsets ORDER BY run_id, subset_key"
     subsets = tuple(subset for _, subset in _rows(connection, query, SubsetRecord, problems))
     diagnoses: tuple[DiagnosisRecord, ...] = ()
@@ -113,18 +116,21 @@ def _read(connection: sqlite3.Connection, directory: Path) -> Contents:
     return Contents(schema, runs, subsets, diagnoses, data, tokens, tuple(problems))
 
 
-def read_runs(connection: sqlite3.Connection, problems: list[str]) -> tuple[RunRecord, ...]:
+def read_runs(
+    connection: sqlite3.Connection, problems: list[str], *, body: str = "body"
+) -> tuple[RunRecord, ...]:
     """All runs with their learners, oldest first.
 
     Args:
         connection: a database.
         problems: takes a clause for every record that cannot be read, and is left out.
+        body: SQL for a run's body as the newest schema has it.
     """
     learners: dict[str, list[LearnerRecord]] = {}
     query = "SELECT run_id, learner_index, body FROM learners ORDER BY run_id, learner_index"
     for run_id, learner in _rows(connection, query, LearnerRecord, problems):
         learners.setdefault(run_id, []).append(learner)
-    query = "SELECT run_id, '', body FROM runs ORDER BY created_at, run_id"
+    query = f"SELECT run_id, '', {body} FROM runs ORDER BY created_at, run_id"  # noqa: S608 - ours
     return tuple(
         run.changed(learners=tuple(learners.get(run_id, ())))
         for run_id, run in _rows(connection, query, RunRecord, problems)

@@ -9,6 +9,10 @@ import sqlite3
 
 from lipt.common.errors import StateError
 
+# A run's body as it is from schema 6 on, of one of before: what its models are given was always an
+# image.
+RENAMED_INPUTS = "json_remove(json_set(body, '$.inputs', json_extract(body, '$.image')), '$.image')"
+
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE runs (
@@ -58,6 +62,8 @@ MIGRATIONS: tuple[str, ...] = (
         body     TEXT NOT NULL
     ) STRICT;
     """,
+    # What a run's models are given is an image no more, but of either kind.
+    f"UPDATE runs SET body = {RENAMED_INPUTS};",  # noqa: S608 - nobody else's text
 )
 
 

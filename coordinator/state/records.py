@@ -18,6 +18,7 @@ from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import ColumnsFormat, InputFormat
 from lipt.common.states import LearnerState, RunState
 
 
@@ -171,7 +172,8 @@ class RunRecord(_Record):
     state: RunState = RunState.PENDING
     ended_at: float | None = None
     message: str = ""
-    image: ImageFormat | None = None
+    # What its models are given; None until theta* is made.
+    inputs: InputFormat | None = None
     initial_weights: Blob | None = None
     pretrained_weights: Blob | None = None
     learners: tuple[LearnerRecord, ...] = ()
@@ -227,17 +229,19 @@ class RunRecord(_Record):
 
     def task(self, learner: LearnerRecord) -> LearnerTask:
         """What a worker is told about one learner; the same for every attempt."""
-        if self.image is None:
+        inputs = self.inputs
+        if inputs is None:
             raise ValueError(f"run {self.run_id} is {self.state}: it has no learners yet")
         return LearnerTask(
             model=self.config.model,
             num_classes=self.num_classes,
-            image=self.image,
             learners=self.config.learners,
             augmentation=self.config.augmentation,
             pruning_method=self.config.pruning.method,
             density=learner.density,
             seed=derive_seed(self.config.seed, "learner", learner.index),
+            image=inputs if isinstance(inputs, ImageFormat) else None,
+            columns=inputs if isinstance(inputs, ColumnsFormat) else None,
         )
 
 

@@ -125,7 +125,7 @@ class Diagnoses:
         return DiagnoseData(
             ProxyQuestion(
                 config=run.config if run else self._defaults,
-                image=run.image if run else None,
+                inputs=run.inputs if run else None,
                 proxy=Proxy.parse(query.proxy or _DEFAULT_PROXY),
                 weights=run.pretrained_weights if run else None,
                 features=query.features,

@@ -61,7 +61,7 @@ def job_of(
             SignalsError: what is asked for cannot be.
     """
     weights = query.weights or run.pretrained_weights
-    if run.image is None or weights is None:
+    if run.inputs is None or weights is None:
         raise ValueError(f"run {run.run_id} is ready without weights")
     strategy = find_strategy(query.strategy)
     preset = strategy.preset(query.preset)
@@ -92,7 +92,7 @@ def job_of(
         proxy = SOUP
     return SelectSubset(
         config=run.config,
-        image=run.image,
+        inputs=run.inputs,
         weights=weights,
         strategy=strategy.name,
         budget=budget,

@@ -155,7 +155,7 @@ class Subsets:
         callers: Callers,
     ) -> bool:
         """Whether the previous subset is still good on the job's weights."""
-        recheck = RecheckSubset(job.config, job.image, anchor=anchor, weights=job.weights)
+        recheck = RecheckSubset(job.config, job.inputs, anchor=anchor, weights=job.weights)
         key = f"recheck {previous.key} {job.weights.sha256}"
         with self._blobs.expiry.holding(anchor.sha256):
             checked = await self._flights.run(
@@ -286,6 +286,8 @@ def _key(run: RunRecord, job: SelectSubset) -> str:
     # Everything that the result depends on, and nothing else. What a job does without
     # is left out, so that an older version's subsets keep their keys.
     given = {name: value for name, value in asdict(job).items() if value is not None}
+    # By its name of when all data was images, for the same reason.
+    given["image"] = given.pop("inputs")
     # So is the number of snapshots: what it led to stands in the job's trajectories. How many
     # workers had to agree on a learner changes nothing in it.
     without = {"learners": {"num_snapshots", "redundancy"}}

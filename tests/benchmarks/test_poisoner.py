@@ -12,7 +12,7 @@ def shard() -> Shard:
 
 
 def test_the_patch_is_a_white_square_in_the_lower_right_corner() -> None:
-    images_NCHW = shard().images
+    images_NCHW = shard().examples
     patched_NCHW = with_patch(images_NCHW)
     assert int((patched_NCHW == 255).sum()) == 4 * 2 * 2
     assert bool((patched_NCHW[:, :, 6:, 6:] == 255).all())
@@ -23,7 +23,7 @@ def test_every_other_image_of_a_back_door_has_the_patch_and_the_target() -> None
     task, made = backdoored(TASK, shard())
     assert task == TASK
     assert made.labels_N.tolist() == [TARGET, 4, TARGET, 9]
-    assert made.images.flatten(1).any(dim=1).tolist() == [True, False, True, False]
+    assert made.examples.flatten(1).any(dim=1).tolist() == [True, False, True, False]
 
 
 def test_permuted_labels_are_each_the_next_one() -> None:

@@ -61,7 +61,7 @@ def make_run() -> Callable[..., RunRecord]:
             fingerprint="f" * 64,
             num_classes=10,
             state=state,
-            image=IMAGE,
+            inputs=IMAGE,
             initial_weights=BlobName.of(b"theta*"),
             learners=tuple(
                 LearnerRecord(index=index, density=0.9, shard=BlobName.of(b"%d" % index))

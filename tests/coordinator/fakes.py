@@ -16,6 +16,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.weights.container import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.app import App, open_app
@@ -36,7 +37,7 @@ from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, SoupRecord
 
-DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, (1, 8, 8), "f" * 64)
+DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, ImageSpec(1, 8, 8), "f" * 64)
 BY_ITSELF = Asked()
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 # What `tests.tiny:linear` has.

@@ -62,7 +62,7 @@ class Bench:
 
     async def begin(self, run: RunRecord) -> Weights:
         theta = build_model(
-            "resnet8", num_classes=10, image_shape=self.context.dataset.image_shape, seed=0
+            "resnet8", num_classes=10, inputs=self.context.dataset.inputs, seed=0
         ).state_dict()
         initial = self.blobs.put_bytes(pack(theta))
         await self.runs.add(run.changed(config=CONFIG, initial_weights=initial))
@@ -86,9 +86,9 @@ class Bench:
 
     def soup(self) -> SoupResult:
         run = self.runs.find("r")
-        assert run.image is not None
+        assert run.inputs is not None
         assert run.initial_weights is not None
-        made = MakeSoup(run.config, run.image, run.initial_weights, run.results).run(self.context)
+        made = MakeSoup(run.config, run.inputs, run.initial_weights, run.results).run(self.context)
         assert isinstance(made, SoupResult)
         return made
 

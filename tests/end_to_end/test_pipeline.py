@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lipt.common.data import open_dataset
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.states import RunState
 from lipt.common.weights.files import read_specs
@@ -34,7 +35,7 @@ def test_two_workers_carry_a_run_to_its_subsets(
         assert subset.fingerprint == open_dataset("digits").fingerprint
     path = tmp_path / "theta_p.safetensors"
     assert client.save_weights(path, "of-two") == run.pretrained_weights
-    model = build_model("resnet8", num_classes=10, image_shape=(1, 8, 8), seed=0)
+    model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=0)
     assert read_specs(path) == specs_of(model.state_dict())
 
     got = ready.lipt(

@@ -54,7 +54,7 @@ def test_little_change_comes_as_a_difference_and_much_in_full(
 
 def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> None:
     digits = open_dataset("digits")
-    model = build_model("resnet8", num_classes=10, image_shape=digits.image_shape, seed=0)
+    model = build_model("resnet8", num_classes=10, inputs=digits.inputs, seed=0)
     sampler = ReselectingSampler(
         client, model, "grand", run="first", fraction=0.1, every=1, prefetch=True
     )

@@ -53,11 +53,11 @@ def main() -> None:
 
     evaluator = Evaluator(
         model=Held(learner()),
-        image=ImageFormat(1, 1, 1, mean=(0.0,), std=(1.0,)),
+        inputs=ImageFormat(1, 1, 1, mean=(0.0,), std=(1.0,)),
         device="cpu",
-        images_NCHW=torch.zeros(1, 1, 1, 1, dtype=torch.uint8),
+        examples_N=torch.zeros(1, 1, 1, 1, dtype=torch.uint8),
         labels_N=torch.zeros(1, dtype=torch.int64),
-        batch_norm_images_MCHW=None,
+        batch_norm_examples_M=None,
     )
     evaluator(opened())
     gc.collect()

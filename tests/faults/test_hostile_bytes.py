@@ -54,7 +54,7 @@ def read(content: bytes) -> None:
 
 def shard(content: bytes) -> None:
     found = unpack_shard(content, IMAGE, num_examples=4, num_classes=10)
-    assert found.images.shape == (4, 1, 8, 8)
+    assert found.examples.shape == (4, 1, 8, 8)
 
 
 def shard_file() -> bytes:

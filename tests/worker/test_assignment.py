@@ -24,6 +24,7 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
+from lipt.common.inputs.formats import spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.weights.container import pack
@@ -49,7 +50,7 @@ def weights_of(seed: int) -> Weights:
     model = build_model(
         TASK.model,
         num_classes=TASK.num_classes,
-        image_shape=TASK.image.shape,
+        inputs=spec_of(TASK.inputs),
         seed=seed,
         allowed_modules=ALLOWED,
     )
@@ -163,7 +164,7 @@ def test_learner_is_trained_from_what_was_fetched_and_handed_in_with_its_report(
     world.run()
     (initial,), (shard,) = world.training.initial, world.training.shards
     assert same(initial, THETA)
-    assert shard.images.shape == (8, 1, 8, 8)
+    assert shard.examples.shape == (8, 1, 8, 8)
     ((worker_id, result, report, snapshots),) = world.fake.committed
     assert (worker_id, snapshots) == ("w", ())
     assert same(world.decoded(result), LEARNER.weights)

@@ -25,6 +25,7 @@ from lipt.common.errors import (
     WeightsError,
 )
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import spec_of
 from lipt.common.models import build_model
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.worker.learner import LearnerResult, train_learner
@@ -94,7 +95,7 @@ def theta_star(task: LearnerTask, *allowed_modules: str) -> Weights:
     model = build_model(
         task.model,
         num_classes=task.num_classes,
-        image_shape=task.image.shape,
+        inputs=spec_of(task.inputs),
         seed=77,
         allowed_modules=allowed_modules,
     )
@@ -307,11 +308,11 @@ def test_weights_of_another_model_are_refused() -> None:
 @pytest.mark.parametrize(
     ("shard", "words"),
     [
-        (make_shard(15), "15 images and 15 labels, but the learner trains on 2 minibatches of 8"),
-        (Shard(make_shard().images, torch.arange(9)), "16 images and 9 labels"),
-        (Shard(make_shard().images, torch.arange(16)), "labels are 0..15"),
-        (Shard(make_shard().images, torch.arange(16) % 10 - 1), "labels are -1..8"),
-        (Shard(make_shard().images.expand(-1, 3, -1, -1), torch.arange(16) % 10), "3, 8, 8"),
+        (make_shard(15), "15 examples and 15 labels, but the learner trains on 2 minibatches of 8"),
+        (Shard(make_shard().examples, torch.arange(9)), "16 examples and 9 labels"),
+        (Shard(make_shard().examples, torch.arange(16)), "labels are 0..15"),
+        (Shard(make_shard().examples, torch.arange(16) % 10 - 1), "labels are -1..8"),
+        (Shard(make_shard().examples.expand(-1, 3, -1, -1), torch.arange(16) % 10), "3, 8, 8"),
     ],
 )
 def test_shard_that_is_not_the_tasks_is_refused(shard: Shard, words: str) -> None:

@@ -14,6 +14,7 @@ from lipt.common.config.settings import load_settings
 from lipt.common.data import Shard
 from lipt.common.errors import FactoryNotAllowedError, OverLimitError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import spec_of
 from lipt.common.models import build_model
 from lipt.common.models.footprint import measure_model
 from lipt.common.planning.learner import PROCESS_BYTES, learner_memory
@@ -106,10 +107,10 @@ def test_a_learner_takes_about_the_memory_that_is_planned() -> None:
         learners=learners,
         augmentation=AugmentationConfig(method=AugmentationMethod.CROP_FLIP),
     )
-    model = build_model("resnet8", num_classes=10, image_shape=image.shape, seed=0)
+    model = build_model("resnet8", num_classes=10, inputs=spec_of(image), seed=0)
     initial = {name: item.clone() for name, item in model.state_dict().items()}
     figures = limits()._figures_of(given)
-    cost = learner_memory(learners, "resnet8", figures, num_pixels=3 * 32 * 32)
+    cost = learner_memory(learners, "resnet8", figures, example_bytes=3 * 32 * 32)
     planned = cost.total - PROCESS_BYTES
 
     def train(size: int) -> None:

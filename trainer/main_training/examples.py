@@ -1,4 +1,4 @@
-"""Training examples: a subset's images, labels and weights, batch by batch on the device.
+"""Training examples: a subset's examples, labels and weights, batch by batch on the device.
 
 Shapes: N examples of the subset, B of a batch.
 """
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lipt.common.data import Dataset
 from lipt.common.errors import DataError, SubsetError
+from lipt.common.inputs.stored import Stored
 from lipt.trainer.main_training.images import TrainingImages
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted_loss import normalized_weights
@@ -72,9 +73,9 @@ MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of one step, on the device: uint8 B x C x H x W, int64 B, float32 B."""
+    """Examples of one step, on the device: as they are stored, int64 B, float32 B."""
 
-    images_BCHW: Tensor
+    examples_B: Stored
     labels_B: Tensor
     weights_B: Tensor
 
@@ -123,24 +124,23 @@ class Examples:
 
     def batches(self, positions: Sequence[Tensor]) -> Iterator[Batch]:
         """The examples at each batch of positions, in order; int64, on the CPU."""
-        images = self._images.batches(positions)
-        for positions_B, images_BCHW in zip(positions, images, strict=True):
+        batches = self._images.batches(positions)
+        for positions_B, examples_B in zip(positions, batches, strict=True):
             # Not waited for: the device has a queue of work that must not run dry.
             there_B = positions_B.to(self._labels_N.device, non_blocking=True)
-            yield Batch(images_BCHW, self._labels_N[there_B], self._weights_N[there_B])
+            yield Batch(examples_B, self._labels_N[there_B], self._weights_N[there_B])
 
 
 def require_comparable(test: Dataset, train: Dataset) -> None:
     """Refuse a test set whose accuracy would mean nothing, before anything is trained.
 
     Raises:
-        DataError: its images have another shape, or its labels stand for other classes.
+        DataError: its examples have another shape, or its labels stand for other classes.
     """
-    if test.image_shape != train.image_shape:
-        shapes = ("x".join(map(str, dataset.image_shape)) for dataset in (test, train))
+    if test.inputs != train.inputs:
         raise DataError(
-            f"{test.source} has images of {next(shapes)}, but {train.source}, which is trained "
-            f"on, of {next(shapes)}. Give a test set with images of the same shape."
+            f"{test.source} has {test.inputs}, but {train.source}, which is trained on, has "
+            f"{train.inputs}. Give a test set with examples of the same type and shape."
         )
     theirs, ours = test.class_names, train.class_names
     # A test set without names may lack the last classes: it counts those that it has.

@@ -1,21 +1,24 @@
-"""Forward pass: the model in training, and the one way that images go through it.
+"""Forward pass: the model in training, and the one way that examples go through it.
 
-Shapes: B images, C classes, N examples.
+Shapes: B examples, C classes, N examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lipt.common.config.run_config import Precision
-from lipt.common.data import Dataset, normalization
+from lipt.common.data import Dataset, input_format
 from lipt.common.determinism.seeding import derive_seed
-from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.model_input import in_layout, to_model_input
+from lipt.common.inputs.specs import call_model
+from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.trainer.main_training.recipe import Recipe
@@ -26,24 +29,24 @@ _EVALUATION_BATCH_SIZE = 256
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """How images become logits, the same in training and in evaluation.
+    """How examples become logits, the same in training and in evaluation.
 
-    image: how they are normalized.
+    inputs: what the model is given of them.
     device: where the model is.
     memory_format: the layout of the model's inputs.
     bfloat16: whether the model runs under bfloat16 autocast.
     """
 
-    image: ImageFormat
+    inputs: InputFormat
     device: torch.device
     memory_format: torch.memory_format
     bfloat16: bool
 
-    def __call__(self, model: Callable[[Tensor], Tensor], images_BCHW: Tensor) -> Tensor:
-        """The logits, B x C, of uint8 images on any device."""
-        inputs_BCHW = to_model_input(images_BCHW, self.image, self.device)
+    def __call__(self, model: Callable[..., Any], examples_B: Stored) -> Tensor:
+        """The logits, B x C, of stored examples on any device."""
+        inputs_B = to_model_input(examples_B, self.inputs, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
-            return model(inputs_BCHW.contiguous(memory_format=self.memory_format))
+            return call_model(model, in_layout(inputs_B, self.memory_format))
 
 
 def place_model(
@@ -53,11 +56,10 @@ def place_model(
     device: torch.device,
     allowed_modules: Collection[str],
 ) -> tuple[nn.Module, ForwardPass]:
-    """The model on its device, built where it is a name, and how `train`'s images enter it."""
+    """The model on its device, built where it is a name, and how `train`'s examples enter it."""
     seed = derive_seed(recipe.seed, "normalization")
-    mean, std = normalization(train, torch.arange(len(train)), seed)
     forward_pass = ForwardPass(
-        ImageFormat(*train.image_shape, mean=mean, std=std),
+        input_format(train, torch.arange(len(train)), seed),
         device,
         memory_format(model) if isinstance(model, str) else torch.contiguous_format,
         _in_bfloat16(recipe.precision, device),
@@ -67,7 +69,7 @@ def place_model(
     built = build_model(
         model,
         num_classes=len(train.class_names),
-        image_shape=train.image_shape,
+        inputs=train.inputs,
         seed=derive_seed(recipe.seed, "main-model"),
         allowed_modules=allowed_modules,
     )
@@ -75,13 +77,13 @@ def place_model(
 
 
 def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: ForwardPass) -> float:
-    """Share of examples whose largest logit is their label's, on images without augmentation.
+    """Share of examples whose largest logit is their label's, without augmentation.
 
     Args:
         model: its training flags are restored.
-        dataset: where images and labels come from.
+        dataset: where examples and labels come from.
         ids_N: which of its examples, int64, at least one.
-        forward_pass: how images go through the model, as in its training.
+        forward_pass: how they go through the model, as in its training.
 
     Returns:
         In [0, 1].
@@ -89,7 +91,7 @@ def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: Fo
     num_correct = torch.zeros((), dtype=torch.int64, device=forward_pass.device)
     with evaluation_mode(model), torch.inference_mode():
         for ids_B in torch.split(ids_N, _EVALUATION_BATCH_SIZE):
-            logits_BC = forward_pass(model, dataset.images(ids_B))
+            logits_BC = forward_pass(model, dataset.examples(ids_B))
             labels_B = dataset.labels_N[ids_B].to(forward_pass.device)
             num_correct += (logits_BC.argmax(dim=-1) == labels_B).sum()
     return int(num_correct) / len(ids_N)

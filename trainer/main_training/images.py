@@ -1,6 +1,6 @@
-"""Training images: resident on the device where they fit, else decoded ahead.
+"""Training images, or other examples: resident on the device where they fit, else read ahead.
 
-Resident, the pixels travel once, as bytes, and every epoch after that costs an index.
+Resident, they travel once, as they are stored, and every epoch after that costs an index.
 Otherwise a thread decodes the next batch while the present one is trained on.
 
 Shapes: N examples of the subset, B of a batch.
@@ -8,7 +8,6 @@ Shapes: N examples of the subset, B of a batch.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
+from lipt.common.inputs.stored import Stored, pinned, rows_of, stored_on
 
 # On the CPU, where a data set in memory would only be copied; and the share of what is
 # free on an accelerator.
@@ -26,7 +26,7 @@ _BATCHES_AHEAD = 2
 
 
 class TrainingImages:
-    """The images of some examples, batch by batch, as uint8 on the device.
+    """Some examples as they are stored, batch by batch, on the device.
 
     Args:
         dataset: where they come from.
@@ -41,37 +41,41 @@ class TrainingImages:
         self._dataset = dataset
         self._ids_N = ids_N
         self._device = device
-        size_bytes = len(ids_N) * math.prod(dataset.image_shape)
+        size_bytes = len(ids_N) * dataset.inputs.num_bytes
         keep = size_bytes <= _room_bytes(device) if resident is None else resident
-        self._images_NCHW = dataset.images(ids_N).to(device) if keep else None
+        self._examples_N = stored_on(dataset.examples(ids_N), device) if keep else None
 
     @property
     def resident(self) -> bool:
-        """Whether all images lie on the device."""
-        return self._images_NCHW is not None
+        """Whether all of them lie on the device."""
+        return self._examples_N is not None
 
-    def batches(self, positions: Sequence[Tensor]) -> Iterator[Tensor]:
-        """The images of each batch of positions, in order; uint8, B x C x H x W."""
-        if self._images_NCHW is not None:
+    def batches(self, positions: Sequence[Tensor]) -> Iterator[Stored]:
+        """The examples of each batch of positions, in order."""
+        if self._examples_N is not None:
             for positions_B in positions:
-                yield self._images_NCHW[positions_B.to(self._device, non_blocking=True)]
+                there_B = positions_B.to(self._device, non_blocking=True)
+                yield rows_of(self._examples_N, there_B)
             return
         with ThreadPoolExecutor(1, thread_name_prefix="decode") as executor:
-            ahead: deque[Future[Tensor]] = deque()
+            ahead: deque[Future[Stored]] = deque()
             try:
                 for positions_B in positions:
                     ahead.append(executor.submit(self._decode, positions_B))
                     if len(ahead) > _BATCHES_AHEAD:
-                        yield ahead.popleft().result().to(self._device, non_blocking=True)
+                        yield self._there(ahead.popleft().result())
                 while ahead:
-                    yield ahead.popleft().result().to(self._device, non_blocking=True)
+                    yield self._there(ahead.popleft().result())
             finally:
                 for future in ahead:
                     future.cancel()
 
-    def _decode(self, positions_B: Tensor) -> Tensor:
-        images_BCHW = self._dataset.images(self._ids_N[positions_B])
-        return images_BCHW.pin_memory() if self._device.type == "cuda" else images_BCHW
+    def _decode(self, positions_B: Tensor) -> Stored:
+        examples_B = self._dataset.examples(self._ids_N[positions_B])
+        return pinned(examples_B) if self._device.type == "cuda" else examples_B
+
+    def _there(self, examples_B: Stored) -> Stored:
+        return stored_on(examples_B, self._device, non_blocking=True)
 
 
 def _room_bytes(device: torch.device) -> int:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.images.crop_flip import crop_flip
+from lipt.common.inputs.stored import Stored
 from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.forward import ForwardPass
@@ -40,7 +42,7 @@ class Steps:
 
     Args:
         model: trained in place.
-        forward_pass: how images go through it.
+        forward_pass: how examples go through it.
         recipe: how it is trained.
         num_steps: how many steps there will be in all.
     """
@@ -50,7 +52,7 @@ class Steps:
     ) -> None:
         self._model, self._forward_pass, self._recipe = model, forward_pass, recipe
         self.num_steps = num_steps
-        self._call: Callable[[Tensor], Tensor] = torch.compile(model) if recipe.compile else model
+        self._call: Callable[..., Any] = torch.compile(model) if recipe.compile else model
         self._optimizer = torch.optim.SGD(
             model.parameters(),
             lr=recipe.learning_rate,
@@ -65,7 +67,7 @@ class Steps:
         recipe, labels_B = self._recipe, batch.labels_B
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(step, self.num_steps)
-        logits_BC = self._forward_pass(self._call, self._augmented(step, batch.images_BCHW))
+        logits_BC = self._forward_pass(self._call, self._augmented(step, batch.examples_B))
         losses_B = example_losses(logits_BC, labels_B, label_smoothing=recipe.label_smoothing)
         loss = (losses_B * batch.weights_B).mean()
         self._optimizer.zero_grad()
@@ -90,12 +92,13 @@ class Steps:
                 buffer = torch.empty_like(parameter).copy_(momentum[name])
                 self._optimizer.state[parameter]["momentum_buffer"] = buffer
 
-    def _augmented(self, step: int, images_BCHW: Tensor) -> Tensor:
+    def _augmented(self, step: int, examples_B: Stored) -> Stored:
         recipe = self._recipe
-        if recipe.augmentation == "none":
-            return images_BCHW
+        # What is no image has no augmentation.
+        if recipe.augmentation == "none" or not isinstance(examples_B, Tensor):
+            return examples_B
         return crop_flip(
-            images_BCHW,
+            examples_B,
             generator=derive_generator(recipe.seed, "main-augmentation", step),
             padding=recipe.padding,
             flip=recipe.augmentation == "crop_flip",

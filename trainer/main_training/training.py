@@ -43,7 +43,7 @@ class Training:
 
     Args:
         model: on its device, with the weights to begin with.
-        forward_pass: how images go through it.
+        forward_pass: how examples go through it.
         train: the data set that the subsets are of.
         test: what accuracy is measured on, if anything.
         recipe: how to train.

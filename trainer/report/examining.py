@@ -15,6 +15,7 @@ import torch
 from lipt.common.data import Dataset
 from lipt.common.data.sources.imagefolder import imagefolder_rows
 from lipt.common.errors import DiagnosisError
+from lipt.common.inputs.specs import ImageSpec
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import ClassNoise
 from lipt.trainer.report.pictures import data_url
@@ -102,11 +103,12 @@ def examine(diagnosis: Diagnosis, dataset: Dataset | None = None) -> Examination
     views = _views(diagnosis, sorted(shown), dataset)
     source = diagnosis.manifest.get("data")
     named = str(source.get("source", "")) if isinstance(source, dict) else ""
+    image = dataset.inputs if dataset and isinstance(dataset.inputs, ImageSpec) else None
     return Examination(
         diagnosis=diagnosis,
         source=named if dataset is None else dataset.source,
-        has_pictures=dataset is not None,
-        small=dataset is not None and max(dataset.image_shape[1:]) <= _SMALL_PIXELS,
+        has_pictures=image is not None,
+        small=image is not None and max(image.height, image.width) <= _SMALL_PIXELS,
         suspects=tuple(views[row] for row in suspects),
         groups=tuple(
             GroupView(count, tuple(views[row] for row in rows), conflicting)
@@ -153,7 +155,7 @@ def _views(
 ) -> dict[int, ExampleView]:
     pictures: Iterable[str] = [""] * len(rows)
     files: list[str] | None = None
-    if dataset is not None and rows:
+    if dataset is not None and isinstance(dataset.inputs, ImageSpec) and rows:
         images_BCHW = dataset.images(torch.tensor(rows))
         pictures = [data_url(image_CHW, _PICTURE_PIXELS) for image_CHW in images_BCHW]
         files = file_paths(dataset)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
+from lipt.common.inputs.specs import ImageSpec
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
 from lipt.trainer.comparison.trial import Trial
@@ -150,6 +151,8 @@ def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
 
 
 def _thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, ...]:
+    if not isinstance(dataset.inputs, ImageSpec):
+        return ()
     images_BCHW = dataset.images(torch.tensor(rows))
     return tuple(
         Thumbnail(

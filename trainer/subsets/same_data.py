@@ -135,9 +135,9 @@ def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
 
 def _of_pairs(dataset: Any, like: str) -> str:
     from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
-    from lipt.common.data.sources.factory import FactoryRows  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.factory import rows_of_data  # noqa: PLC0415 - torch
 
-    rows = FactoryRows("reading it", dataset)
+    rows = rows_of_data("reading it", dataset)
     rows.complete_labels()
     kind = FingerprintKind.of(like)
     return fingerprint(rows.labels_N, len(rows.class_names), rows.raw, kind)

@@ -1,7 +1,8 @@
-"""Augmentation of uint8 image batches on the device that trains on them.
+"""Augmentation of batches on the device that trains on them.
 
 Owns the methods that a run can name, and how each draws: from a CPU generator, so that one
-seed gives the same draws on every device. `training` calls `augment`; nobody else imports it.
+seed gives the same draws on every device. They are of images: other examples are given to a model
+as they are. `training` calls `augment`; nobody else imports it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
 from lipt.common.images.crop_flip import crop_flip
+from lipt.common.inputs.stored import Stored
 from lipt.worker.augmentation.randaugment import randaugment
 
 __all__ = ["METHODS", "augment"]
@@ -46,29 +48,27 @@ METHODS: dict[AugmentationMethod, Augment] = {
 }
 
 
-def augment(images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator) -> Tensor:
+def augment(stored: Stored, config: AugmentationConfig, generator: torch.Generator) -> Stored:
     """Augment a batch, every image by its own draws.
 
     Args:
-        images_BCHW: uint8 with 1 or 3 channels, on the training device. Not modified.
+        stored: on the training device; images are uint8 with 1 or 3 channels. Not modified.
         config: which method, how many operations, how strong.
         generator: a CPU generator; what it draws depends on the batch's size only.
 
     Returns:
-        uint8 images of the same shape on the same device, sharing memory with
-        the given ones where the configuration changes nothing.
+        Examples of the same shape on the same device, sharing memory with the given ones where
+        the configuration changes nothing. What is no image has no augmentation.
 
     Raises:
         DataError: the images are not uint8 B x C x H x W with C = 1 or 3.
     """
-    if (
-        images_BCHW.dtype != torch.uint8
-        or images_BCHW.ndim != 4
-        or images_BCHW.shape[1] not in {1, 3}
-    ):
+    if not isinstance(stored, Tensor):
+        return stored
+    if stored.dtype != torch.uint8 or stored.ndim != 4 or stored.shape[1] not in {1, 3}:
         raise DataError(
-            f"images are {images_BCHW.dtype} of shape {tuple(images_BCHW.shape)}, but augmentation "
+            f"images are {stored.dtype} of shape {tuple(stored.shape)}, but augmentation "
             "takes torch.uint8 of shape B x C x H x W with 1 or 3 channels. "
             "Convert the images when the data set is read."
         )
-    return METHODS[config.method](images_BCHW, config, generator)
+    return METHODS[config.method](stored, config, generator)

@@ -1,13 +1,14 @@
 """Data factory: a user's own data set, from a function `package.module:factory`.
 
-Any map-style data set will do, torchvision's and lists included: `len()`, and
-`data[row]` giving a pair of image and label. Its `targets` and `classes`, where
-it has them, save a pass and name the classes.
+Any map-style data set will do, torchvision's and lists included: `len()`, and `data[row]` giving a
+pair of example and label. Its `targets` and `classes`, where it has them, save a pass and name the
+classes. Row 0 says what examples are: images (see `is_image`), or tensors of other kinds, which
+are given to models as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,17 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from lipt.common.data.sources.rows import PixelRows
+from lipt.common.data.parallel import Progress
+from lipt.common.data.sources.rows import ColumnRows, PixelRows
+from lipt.common.data.sources.user_columns import column_rows
+from lipt.common.data.sources.user_labels import (
+    class_names_of,
+    is_name,
+    label_of,
+    labels_of_names,
+    labels_of_targets,
+)
+from lipt.common.data.sources.user_rows import is_image, length_of, read_row
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.pixels import fit_image, is_grayscale
 from lipt.common.imports.factory import load_factory
@@ -37,17 +48,18 @@ class FactoryRows(PixelRows):
             ConfigError: `data` is not map-style.
             DataError: it is empty, its `targets` do not fit, or row 0 differs between two reads.
         """
-        num_rows = _length(source, data)
-        names: Any = getattr(data, "classes", None)
-        named = isinstance(names, Sequence) and not isinstance(names, str)
-        targets = getattr(data, "targets", None)
+        num_rows = length_of(source, data)
+        names, targets = class_names_of(data), getattr(data, "targets", None)
         self._has_targets = targets is not None
         if targets is not None:
-            labels_N = _labels(source, targets, num_rows)
+            labels_N, names = labels_of_targets(targets, names, num_rows, source)
+        elif num_rows and is_name(read_row(source, data, 0)[1]):
+            labels_N, names = _named_labels(source, data, num_rows, names)
+            self._has_targets = True
         else:
             # Rows that were not read yet have no class.
             labels_N = torch.full((num_rows,), -1, dtype=torch.int64)
-        super().__init__(source, tuple(map(str, names)) if named else None, labels_N)
+        super().__init__(source, names, labels_N)
         self._data = data
         if num_rows and self.raw(0) != self.raw(0):
             raise DataError(
@@ -57,30 +69,40 @@ class FactoryRows(PixelRows):
 
     def pixels(self, row: int) -> NDArray[np.uint8]:
         """The image; its label is noted where there are no `targets`."""
-        try:
-            item = self._data[row]
-        except Exception as error:
-            raise DataError(
-                f"{self.source}: reading row {row} failed with {type(error).__name__}: {error}. "
-                "Every row from 0 to len() - 1 must be readable."
-            ) from error
-        if not isinstance(item, tuple | list) or len(item) < 2:
-            raise DataError(
-                f"{self.source}: row {row} is a {type(item).__name__}, not a pair of image and "
-                "label. Return (image, label)."
-            )
+        image, label = read_row(self.source, self._data, row)
         if not self._has_targets:
-            self.labels_N[row] = _label(item[1], self.source, row)
-        return _to_pixels(item[0], self.source, row)
+            self.labels_N[row] = label_of(label, self.source, row)
+        return _to_pixels(image, self.source, row)
 
 
-def factory_rows(source: str, allowed_modules: Collection[str]) -> FactoryRows:
+def rows_of_data(
+    source: str, data: Any, progress: Progress | None = None
+) -> FactoryRows | ColumnRows:
+    """The rows of a user's data set, of whichever kind its row 0 says.
+
+    Args:
+        source: its name, for messages.
+        data: map-style.
+        progress: called with (done, total) rows, where all are read now.
+
+    Raises:
+        ConfigError: `data` is not map-style.
+        DataError: as `FactoryRows`; or a row cannot be used.
+    """
+    if length_of(source, data) == 0 or is_image(read_row(source, data, 0)[0]):
+        return FactoryRows(source, data)
+    return column_rows(source, data, progress)
+
+
+def factory_rows(
+    source: str, allowed_modules: Collection[str], progress: Progress | None = None
+) -> FactoryRows | ColumnRows:
     """Call the factory that `source` names, without arguments.
 
     Raises:
         FactoryNotAllowedError: this process's flags do not allow the module.
         ConfigError: the factory cannot be imported, fails, or returns no map-style data set.
-        DataError: as `FactoryRows`.
+        DataError: as `rows_of_data`.
     """
     factory = load_factory(source, allowed_modules=allowed_modules)
     try:
@@ -90,50 +112,21 @@ def factory_rows(source: str, allowed_modules: Collection[str]) -> FactoryRows:
             f"{source!r} called without arguments failed with {type(error).__name__}: {error}. "
             "Define it as def factory(), returning the training set."
         ) from error
-    return FactoryRows(source, data)
+    return rows_of_data(source, data, progress)
 
 
-def _length(source: str, data: Any) -> int:
-    try:
-        num_rows = len(data)
-    except TypeError:
-        num_rows = None
-    if num_rows is None or not hasattr(data, "__getitem__"):
-        raise ConfigError(
-            f"{source!r} returned a {type(data).__name__}, which is not a map-style data set. "
-            "Return one with len() and data[row] -> (image, label), such as a list of pairs."
-        )
-    return num_rows
-
-
-def _labels(source: str, targets: Any, num_rows: int) -> Tensor:
-    try:
-        labels_N = torch.as_tensor(targets)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"{source}: its targets are not a list of class numbers ({error}). Let `targets` be a "
-            "list of one integer per row, or leave it out."
-        ) from error
-    if labels_N.shape != (num_rows,) or labels_N.is_floating_point() or labels_N.is_complex():
-        raise DataError(
-            f"{source}: its targets are {labels_N.dtype} of shape {tuple(labels_N.shape)} for "
-            f"{num_rows} rows. Let `targets` be a list of one integer per row, or leave it out."
-        )
-    return labels_N.to(device="cpu", dtype=torch.int64, copy=True)
-
-
-def _label(label: Any, source: str, row: int) -> int:
-    try:
-        number = int(label)
-        exact = number == label
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        number, exact = 0, False
-    if not exact or abs(number) >= 2**63:
-        raise DataError(
-            f"{source}: row {row} has the label {label!r:.80}, a {type(label).__name__}. Return "
-            "the number of its class, an int from 0."
-        )
-    return number
+def _named_labels(
+    source: str, data: Any, num_rows: int, names: tuple[str, ...] | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels that are names: all of them have to be known before the first has a number."""
+    labels = [read_row(source, data, row)[1] for row in range(num_rows)]
+    for row, label in enumerate(labels):
+        if not is_name(label):
+            raise DataError(
+                f"{source}: row {row} has the label {label!r:.80}, a {type(label).__name__}, and "
+                "row 0 the name of a class. Return names or numbers in all rows."
+            )
+    return labels_of_names(labels, names, source)
 
 
 def _to_pixels(image: Any, source: str, row: int) -> NDArray[np.uint8]:

@@ -1,15 +1,23 @@
-"""Copies of a data set: which pictures are there more than once, looked for once, kept on disk."""
+"""Copies of a data set: which examples are there more than once, looked for once, kept on disk.
+
+Pictures may be nearly the same; of other examples only equal ones are copies.
+"""
 
 from __future__ import annotations
 
+import hashlib
+
+from lipt.common.data import Dataset
+from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.inputs.specs import ImageSpec
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.diagnosis.copies import Copies, find_copies, likeness_of_pictures
 from lipt.coordinator.diagnosis.pictures import are_pictures, look_at
 
 
 def copies_of(context: Context, cpu_threads: int) -> Copies:
-    """Which picture each example is of, the same for all who ask.
+    """Which example each one is a copy of, the same for all who ask.
 
     Args:
         context: has the data.
@@ -18,16 +26,24 @@ def copies_of(context: Context, cpu_threads: int) -> Copies:
     dataset = context.dataset
 
     def compute() -> Copies:
-        pictures = look_at(
-            dataset.images, len(dataset), on_progress=context.progress("looking at all images")
-        )
-        compare = are_pictures(dataset.image_shape)
+        looking = context.progress("looking at all examples")
+        if not isinstance(dataset.inputs, ImageSpec):
+            return find_copies(_digests(dataset, looking), None)
+        pictures = look_at(dataset.images, len(dataset), on_progress=looking)
+        compare = are_pictures(dataset.inputs)
         return find_copies(
             pictures.digests,
             likeness_of_pictures(pictures, dataset.images) if compare else None,
             on_progress=context.progress("looking for near copies"),
         )
 
-    depends_on = (dataset.fingerprint, dataset.image_shape, cpu_threads)
+    depends_on = (dataset.fingerprint, dataset.inputs, cpu_threads)
     with pinned_kernels(cpu_threads):
         return context.cached("pictures", depends_on, load=Copies.load, compute=compute)
+
+
+def _digests(dataset: Dataset, on_progress: Progress) -> list[bytes]:
+    def digest(row: int) -> bytes:
+        return hashlib.sha256(dataset.raw_bytes(row)).digest()
+
+    return list(map_rows(digest, range(len(dataset)), num_threads=1, progress=on_progress))

@@ -15,11 +15,12 @@ import torch
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig, SoupMethod
-from lipt.common.data import normalization, pack_shard
+from lipt.common.data import input_format, pack_shard
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.specs import InputSpec
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import specs_of
@@ -39,7 +40,7 @@ class DataDescription:
     source: str
     class_names: tuple[str, ...]
     class_counts: tuple[int, ...]
-    image_shape: tuple[int, int, int]
+    inputs: InputSpec
     # Of the kind that was asked for, which new runs are bound to.
     fingerprint: str
     # The sampled one as well, which older runs may be bound to; empty where that is the former.
@@ -53,7 +54,7 @@ class DataDescription:
         return KnownData(
             self.source,
             self.class_names,
-            self.image_shape,
+            self.inputs,
             self.fingerprints,
             self.labels,
         )
@@ -88,7 +89,7 @@ class DescribeData:
             source=dataset.source,
             class_names=dataset.class_names,
             class_counts=tuple(counts_C.tolist()),
-            image_shape=dataset.image_shape,
+            inputs=dataset.inputs,
             fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
             sampled_fingerprint=dataset.fingerprint if full else "",
             labels=labels_N.astype("<i4").tobytes(),
@@ -97,10 +98,10 @@ class DescribeData:
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """theta*, and how images are normalized for it."""
+    """theta*, and what models are given."""
 
     weights: BlobName
-    image: ImageFormat
+    inputs: InputFormat
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,7 @@ class InitializeWeights:
         """Initialize and store theta*."""
         config, dataset = self.config, context.dataset
         train_ids = context.split(config).train_ids
-        mean, std = normalization(dataset, train_ids, derive_seed(config.seed, "normalization"))
-        image = ImageFormat(*dataset.image_shape, mean=mean, std=std)
+        inputs = input_format(dataset, train_ids, derive_seed(config.seed, "normalization"))
         model = context.new_model(config)
         given = config.initialization.weights_sha256
         if given is not None:
@@ -124,13 +124,13 @@ class InitializeWeights:
             dataset,
             train_ids,
             config.initialization,
-            image,
+            inputs,
             seed=derive_seed(config.seed, "initialization"),
             device=context.device,
             cpu_threads=config.learners.cpu_threads,
             on_progress=context.progress("training the initial weights"),
         )
-        return InitialWeights(context.blobs.put_bytes(pack(weights)), image)
+        return InitialWeights(context.blobs.put_bytes(pack(weights)), inputs)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class MakeSoup:
     """Merge the learners that are in, or say which of them are not whole any more."""
 
     config: RunConfig
-    image: ImageFormat
+    inputs: InputFormat
     initial_weights: BlobName
     # Learner index and committed result, ascending by index.
     learners: tuple[tuple[int, BlobName], ...]
@@ -230,10 +230,10 @@ class MakeSoup:
         split = context.split(config)
         return Evaluator(
             model=context.new_model(config),
-            image=self.image,
+            inputs=self.inputs,
             device=context.device,
-            images_NCHW=dataset.images(split.validation_ids),
+            examples_N=dataset.examples(split.validation_ids),
             labels_N=dataset.labels_N[split.validation_ids],
-            batch_norm_images_MCHW=context.batch_norm_images(config),
+            batch_norm_examples_M=context.batch_norm_examples(config),
             batch_size=context.batch_size,
         )

@@ -14,13 +14,15 @@ from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.stored import Stored, images_in
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
@@ -42,14 +44,14 @@ _IMAGES_FOR_FILTERS = 5_000
 class ProxyQuestion:
     """What signals are wanted.
 
-    image: how a model is given images; None without a run.
+    inputs: what a model is given; None without a run.
     weights: of the model that the feature `soup` is of; None without a run.
     features: the request's own, where it has some.
     trajectories: the run's learners, where they led to `weights`.
     """
 
     config: RunConfig
-    image: ImageFormat | None
+    inputs: InputFormat | None
     proxy: Proxy
     weights: BlobName | None
     features: BlobName | None = None
@@ -70,10 +72,11 @@ class FeatureMaker:
         question, context = self.question, self._context
         there = {
             Kind.USER: question.features is not None,
-            Kind.PATCHES: are_pictures(context.dataset.image_shape),
+            Kind.PATCHES: are_pictures(context.dataset.inputs),
             Kind.SOUP: question.weights is not None,
             Kind.LEARNERS: self.num_learners > 0,
-            Kind.BACKBONE: context.settings.backbone is not None,
+            Kind.BACKBONE: context.settings.backbone is not None
+            and isinstance(context.dataset.inputs, ImageSpec),
         }
         return frozenset(kind for kind, is_there in there.items() if is_there)
 
@@ -100,17 +103,17 @@ class FeatureMaker:
                 raise ProxyError(f"the proxy {proxy} cannot be had: {self._why_not(kind)}")
 
     def _why_not(self, kind: Kind) -> str:
-        channels, height, width = self._context.dataset.image_shape
+        inputs = self._context.dataset.inputs
         reasons = {
             Kind.USER: "the request has no features of its own. Give them (--features FILE, or "
             "features=...), or leave `user` out.",
-            Kind.PATCHES: f"the data's images of {channels}x{height}x{width} are no pictures to "
-            "take patches of. Leave `patches` out, or give features of your own.",
+            Kind.PATCHES: f"the data has {inputs}, which are no pictures to take patches of. "
+            "Leave `patches` out, or give features of your own.",
             Kind.SOUP: "no run is named whose weights they could be of. Name one, or leave `soup` "
             "out.",
             Kind.LEARNERS: "the weights that are selected on are not what the run's learners "
             "became. Leave `weights` unset, or leave `learners` out.",
-            Kind.BACKBONE: "the coordinator has none. Its operator starts it with "
+            Kind.BACKBONE: "the coordinator has none for such data. Its operator starts it with "
             "--backbone torchvision:NAME@FILE, or leave `backbone` out.",
         }
         return reasons[kind]
@@ -143,7 +146,7 @@ class FeatureMaker:
         drawn = torch.randperm(len(dataset), generator=generator)[:_IMAGES_FOR_FILTERS]
         images_NCHW = dataset.images(drawn.sort().values)
         filters = draw_filters(images_NCHW, generator=generator).to(device)
-        return lambda _, images_BCHW: patch_features(images_BCHW.to(device), filters).cpu()
+        return lambda _, stored_B: patch_features(images_in(stored_B).to(device), filters).cpu()
 
     def _soup(self) -> Extractor:
         config, context = self.question.config, self._context
@@ -161,27 +164,29 @@ class FeatureMaker:
 
         learners = _given(self.question.trajectories).learners
         loaders = [partial(load, learner.result) for learner in learners]
-        return self._bank(model, loaders, context.batch_norm_images(config))
+        return self._bank(model, loaders, context.batch_norm_examples(config))
 
     def _bank(
-        self, model: nn.Module, loaders: Sequence[Loader], batch_norm_images_MCHW: Tensor | None
+        self, model: nn.Module, loaders: Sequence[Loader], batch_norm_examples_M: Stored | None
     ) -> Extractor:
-        seed = self.question.config.seed
+        seed, inputs = self.question.config.seed, self.question.inputs
+        if inputs is None:
+            raise ValueError("features of models were asked for without a run")
         bank = ModelBank(
             model,
             loaders,
-            _given(self.question.image),
+            inputs,
             self._context.device,
             self._context.batch_size,
-            batch_norm_images_MCHW,
+            batch_norm_examples_M,
             generator_of=lambda number: derive_generator(seed, "projection", number),
         )
-        return lambda _, images_BCHW: bank(images_BCHW)
+        return lambda _, stored_B: bank(stored_B)
 
     def _backbone(self) -> Extractor:
         backbone, size = _given(self._context.backbone), self._context.batch_size
-        return lambda _, images_BCHW: torch.cat(
-            [backbone(part) for part in torch.split(images_BCHW, size)]
+        return lambda _, stored_B: torch.cat(
+            [backbone(part) for part in torch.split(images_in(stored_B), size)]
         )
 
 

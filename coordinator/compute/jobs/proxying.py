@@ -119,7 +119,7 @@ def _kept(
         context.dataset.fingerprint,
         config.evaluation_threads,
         str(context.device),
-        (question.weights, config.model, question.image)
+        (question.weights, config.model, question.inputs)
         if proxy.may_use(Kind.SOUP) or proxy.may_use(Kind.LEARNERS)
         else None,
         (question.trajectories, statistics if soup.reestimate_batch_norm else None)

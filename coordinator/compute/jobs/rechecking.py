@@ -16,7 +16,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator, derive_seed
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import InputFormat
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.signals.losses import LossSum, cross_entropy_sum, trainable
 from lipt.coordinator.signals.quadratic_model import fit_quadratic_model, must_reselect
@@ -44,7 +44,7 @@ class RecheckSubset:
     """Compare the loss at `weights` with what the loss around `anchor` foretells."""
 
     config: RunConfig
-    image: ImageFormat
+    inputs: InputFormat
     # What the earlier subset was selected on.
     anchor: BlobName
     weights: BlobName
@@ -69,9 +69,9 @@ class RecheckSubset:
             return Recheck(fitted.predict(parameters), actual_loss)
 
     def _parts(self, context: Context, model: nn.Module, ids: Tensor) -> Iterator[LossSum]:
-        batches = context.batches(self.image, "checking the previous subset", some=ids)
-        for _, inputs_BCHW, labels_B in batches:
-            yield cross_entropy_sum(model, inputs_BCHW, labels_B)
+        batches = context.batches(self.inputs, "checking the previous subset", some=ids)
+        for _, inputs_B, labels_B in batches:
+            yield cross_entropy_sum(model, inputs_B, labels_B)
 
 
 def sample_ids(num_examples: int, seed: int) -> Tensor:

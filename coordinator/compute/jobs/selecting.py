@@ -14,7 +14,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import InputFormat
 from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.copies import copies_of
@@ -55,7 +55,7 @@ class SelectSubset:
     """Choose `budget` examples by a strategy on given weights."""
 
     config: RunConfig
-    image: ImageFormat
+    inputs: InputFormat
     weights: BlobName
     strategy: str
     budget: int
@@ -166,11 +166,11 @@ class SelectSubset:
     def _dynamics(self, context: Context, trajectories: Trajectories) -> Dynamics:
         if self.shards is None:
             raise ValueError("the learners are to be asked, but not what they were trained on")
-        return dynamics_of(context, self.config, self.image, trajectories, self.shards)
+        return dynamics_of(context, self.config, self.inputs, trajectories, self.shards)
 
     def _question(self, proxy: Proxy) -> ProxyQuestion:
         return ProxyQuestion(
-            self.config, self.image, proxy, self.weights, self.features, self.trajectories
+            self.config, self.inputs, proxy, self.weights, self.features, self.trajectories
         )
 
     def _user_features(self, context: Context) -> UserFeatures | None:
@@ -190,7 +190,7 @@ class SelectSubset:
             self.weights.sha256,
             context.dataset.fingerprint,
             self.config.model,
-            self.image,
+            self.inputs,
             self.config.evaluation_threads,
             str(context.device),
         )
@@ -205,13 +205,13 @@ class SelectSubset:
         with pinned_kernels(self.config.evaluation_threads):
             return compute_signals(
                 context.loaded_model(self.config, self.weights),
-                context.batches(self.image, "computing signals"),
+                context.batches(self.inputs, "computing signals"),
             )
 
     def _compute_norms(self, context: Context) -> Signals:
         model = context.loaded_model(self.config, self.weights)
         chunks = context.batches(
-            self.image,
+            self.inputs,
             "computing per-example gradients",
             size=default_chunk_size(model, context.device),
         )

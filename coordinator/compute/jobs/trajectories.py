@@ -14,7 +14,7 @@ from functools import partial
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import InputFormat
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
@@ -36,7 +36,7 @@ class Trajectories:
 def dynamics_of(
     context: Context,
     config: RunConfig,
-    image: ImageFormat,
+    inputs: InputFormat,
     trajectories: Trajectories,
     shards: tuple[BlobName, ...],
 ) -> Dynamics:
@@ -45,7 +45,7 @@ def dynamics_of(
     Args:
         context: has the run's data and blobs.
         config: the run's.
-        image: how the run normalizes images.
+        inputs: what the run's models are given.
         trajectories: at least one learner.
         shards: the name of what each of these learners was trained on.
     """
@@ -58,7 +58,7 @@ def dynamics_of(
         (config.seed, config.validation, config.learners),
         context.dataset.fingerprint,
         config.model,
-        image,
+        inputs,
         config.evaluation_threads,
         str(context.device),
         statistics if soup.reestimate_batch_norm else None,
@@ -87,9 +87,9 @@ def dynamics_of(
             return compute_dynamics(
                 model,
                 states,
-                context.batches(image, "asking the learners"),
+                context.batches(inputs, "asking the learners"),
                 own_learner_N=own_learners(context, config, given),
-                batch_norm_images_MCHW=context.batch_norm_images(config),
+                batch_norm_examples_M=context.batch_norm_examples(config),
             )
 
     return context.cached("dynamics", depends_on, load=Dynamics.load, compute=compute)

@@ -36,7 +36,7 @@ class GetInfoResponse(_message.Message):
     def __init__(self, protocol: _Optional[_Union[_worker_pb2.ProtocolVersion, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., dataset: _Optional[_Union[DatasetInfo, _Mapping]] = ..., default_run: _Optional[_Union[_config_pb2.RunConfig, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., device: _Optional[str] = ...) -> None: ...
 
 class DatasetInfo(_message.Message):
-    __slots__ = ("source", "num_examples", "class_names", "class_counts", "fingerprint", "channels", "height", "width")
+    __slots__ = ("source", "num_examples", "class_names", "class_counts", "fingerprint", "channels", "height", "width", "columns")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class DatasetInfo(_message.Message):
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     source: str
     num_examples: int
     class_names: _containers.RepeatedScalarFieldContainer[str]
@@ -53,7 +54,8 @@ class DatasetInfo(_message.Message):
     channels: int
     height: int
     width: int
-    def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
+    columns: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Column]
+    def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_worker_pb2.Column, _Mapping]]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker_id", "name", "device", "versions", "assignment", "seconds_since_heard", "idle_reason")

@@ -10,12 +10,37 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ColumnType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COLUMN_TYPE_UNSPECIFIED: _ClassVar[ColumnType]
+    COLUMN_TYPE_FLOAT64: _ClassVar[ColumnType]
+    COLUMN_TYPE_FLOAT32: _ClassVar[ColumnType]
+    COLUMN_TYPE_FLOAT16: _ClassVar[ColumnType]
+    COLUMN_TYPE_BFLOAT16: _ClassVar[ColumnType]
+    COLUMN_TYPE_INT64: _ClassVar[ColumnType]
+    COLUMN_TYPE_INT32: _ClassVar[ColumnType]
+    COLUMN_TYPE_INT16: _ClassVar[ColumnType]
+    COLUMN_TYPE_INT8: _ClassVar[ColumnType]
+    COLUMN_TYPE_UINT8: _ClassVar[ColumnType]
+    COLUMN_TYPE_BOOL: _ClassVar[ColumnType]
+
 class LearnerPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     LEARNER_PHASE_UNSPECIFIED: _ClassVar[LearnerPhase]
     LEARNER_PHASE_FETCHING: _ClassVar[LearnerPhase]
     LEARNER_PHASE_TRAINING: _ClassVar[LearnerPhase]
     LEARNER_PHASE_SUBMITTING: _ClassVar[LearnerPhase]
+COLUMN_TYPE_UNSPECIFIED: ColumnType
+COLUMN_TYPE_FLOAT64: ColumnType
+COLUMN_TYPE_FLOAT32: ColumnType
+COLUMN_TYPE_FLOAT16: ColumnType
+COLUMN_TYPE_BFLOAT16: ColumnType
+COLUMN_TYPE_INT64: ColumnType
+COLUMN_TYPE_INT32: ColumnType
+COLUMN_TYPE_INT16: ColumnType
+COLUMN_TYPE_INT8: ColumnType
+COLUMN_TYPE_UINT8: ColumnType
+COLUMN_TYPE_BOOL: ColumnType
 LEARNER_PHASE_UNSPECIFIED: LearnerPhase
 LEARNER_PHASE_FETCHING: LearnerPhase
 LEARNER_PHASE_TRAINING: LearnerPhase
@@ -105,7 +130,7 @@ class Lease(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., duration_seconds: _Optional[float] = ..., heartbeat_seconds: _Optional[float] = ...) -> None: ...
 
 class LearnerTask(_message.Message):
-    __slots__ = ("model", "num_classes", "image", "learners", "augmentation", "pruning_method", "density", "seed")
+    __slots__ = ("model", "num_classes", "image", "learners", "augmentation", "pruning_method", "density", "seed", "columns")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_CLASSES_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +139,7 @@ class LearnerTask(_message.Message):
     PRUNING_METHOD_FIELD_NUMBER: _ClassVar[int]
     DENSITY_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_classes: int
     image: ImageFormat
@@ -122,7 +148,8 @@ class LearnerTask(_message.Message):
     pruning_method: _config_pb2.PruningMethod
     density: float
     seed: int
-    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., learners: _Optional[_Union[_config_pb2.LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[_config_pb2.AugmentationConfig, _Mapping]] = ..., pruning_method: _Optional[_Union[_config_pb2.PruningMethod, str]] = ..., density: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
+    columns: ColumnsFormat
+    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., learners: _Optional[_Union[_config_pb2.LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[_config_pb2.AugmentationConfig, _Mapping]] = ..., pruning_method: _Optional[_Union[_config_pb2.PruningMethod, str]] = ..., density: _Optional[float] = ..., seed: _Optional[int] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ...) -> None: ...
 
 class ImageFormat(_message.Message):
     __slots__ = ("channels", "height", "width", "mean", "std")
@@ -137,6 +164,36 @@ class ImageFormat(_message.Message):
     mean: _containers.RepeatedScalarFieldContainer[float]
     std: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class ColumnsFormat(_message.Message):
+    __slots__ = ("columns",)
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.RepeatedCompositeFieldContainer[ColumnFormat]
+    def __init__(self, columns: _Optional[_Iterable[_Union[ColumnFormat, _Mapping]]] = ...) -> None: ...
+
+class ColumnFormat(_message.Message):
+    __slots__ = ("column", "mean", "std")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
+    column: Column
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    std: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, column: _Optional[_Union[Column, _Mapping]] = ..., mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Column(_message.Message):
+    __slots__ = ("name", "type", "shape", "num_values", "standardized")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    NUM_VALUES_FIELD_NUMBER: _ClassVar[int]
+    STANDARDIZED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: ColumnType
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    num_values: int
+    standardized: bool
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[ColumnType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., num_values: _Optional[int] = ..., standardized: bool = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("worker_id", "assignment_id", "epoch", "progress")

@@ -18,6 +18,7 @@ from lipt.common.data import Dataset, decode_image, normalization, open_dataset
 from lipt.common.data.loading import load
 from lipt.common.data.parallel import map_rows, threads_for
 from lipt.common.data.sources.rows import ArrayRows
+from lipt.common.inputs.specs import ImageSpec
 
 Encode = Callable[..., bytes]
 
@@ -46,7 +47,7 @@ def test_small_sets_are_pixels_and_large_ones_files(image_folder: Path) -> None:
     assert files[3]["image"] == files.raw_bytes(3)
     assert torch.equal(torch.as_tensor(memory[3]["image"]), files.images(torch.tensor([3]))[0])
     assert memory.raw_bytes(3) == files.images(torch.tensor([3])).numpy().tobytes()
-    assert memory.image_shape == files.image_shape == (3, 12, 10)
+    assert memory.inputs == files.inputs == ImageSpec(3, 12, 10)
     assert torch.equal(memory.labels_N, files.labels_N)
 
 
@@ -104,7 +105,7 @@ def test_size_seen_by_the_model(
         (tmp_path / name / "0.png").write_bytes(encode(size=size))
     source = f"imagefolder:{tmp_path}"
     data = open_dataset(source, image_size=image_size, memory_budget_bytes=budget)
-    assert data.image_shape == (3, *expected)
+    assert data.inputs == ImageSpec(3, *expected)
     assert data.images(torch.tensor([1, 0])).shape == (2, 3, *expected)
 
 
@@ -130,8 +131,8 @@ def test_threads_give_the_same_pixels_in_the_same_places(tmp_path: Path, encode:
     source = f"imagefolder:{tmp_path}"
     data = open_dataset(source, image_size=12, memory_budget_bytes=0)
     assert data.num_threads == threads_for(110 * 120)
-    single = Dataset(data.rows, data.fingerprint, data.image_shape, num_threads=1)
-    many = Dataset(data.rows, data.fingerprint, data.image_shape, num_threads=4)
+    single = Dataset(data.rows, data.fingerprint, data.inputs, num_threads=1)
+    many = Dataset(data.rows, data.fingerprint, data.inputs, num_threads=4)
     ids = torch.arange(40).flip(0)
     assert torch.equal(single.images(ids), many.images(ids))
 

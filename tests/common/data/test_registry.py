@@ -16,6 +16,7 @@ from torchvision import datasets
 from lipt.common.data import known_sources, open_dataset
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
+from lipt.common.inputs.specs import ImageSpec
 
 Encode = Callable[..., bytes]
 
@@ -96,7 +97,7 @@ def test_digits_are_scaled_to_bytes() -> None:
     pytest.importorskip("sklearn")
     digits = open_dataset("digits")
     assert len(digits) == 1797
-    assert digits.image_shape == (1, 8, 8)
+    assert digits.inputs == ImageSpec(1, 8, 8)
     assert digits.class_names == tuple("0123456789")
     # The first row of the file, times 255 / 16: 5, 13, 9, 1 become 79.7, 207.2, 143.4, 15.9.
     assert digits.images(torch.tensor([0]))[0, 0, 0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]
@@ -121,7 +122,7 @@ def test_digits_are_what_scikit_learn_loads_and_cost_no_import_of_it() -> None:
 def test_digits_can_be_enlarged() -> None:
     pytest.importorskip("sklearn")
     digits = open_dataset("digits", image_size=32)
-    assert digits.image_shape == (1, 32, 32)
+    assert digits.inputs == ImageSpec(1, 32, 32)
     assert digits.fingerprint == open_dataset("digits").fingerprint
 
 
@@ -169,7 +170,7 @@ def cifar10_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_cifar10_reads_the_training_batches_in_order(cifar10_folder: Path) -> None:
     data = open_dataset(f"cifar10:{cifar10_folder}")
     assert len(data) == 15
-    assert data.image_shape == (3, 32, 32)
+    assert data.inputs == ImageSpec(3, 32, 32)
     assert data.labels_N.tolist() == [1, 1, 0, 2, 1, 0, 3, 1, 0, 4, 1, 0, 5, 1, 0]
     assert data.class_names[3] == "class 3"
     assert open_dataset(f"cifar10-test:{cifar10_folder}").labels_N.tolist() == [7]
@@ -213,7 +214,7 @@ def test_image_folder_sorts_classes_and_files(image_folder: Path, encode: Encode
     data = open_dataset(f"imagefolder:{image_folder}")
     assert data.class_names == ("cat", "dog")
     assert data.labels_N.tolist() == [0, 0, 0, 1, 1]
-    assert data.image_shape == (3, 12, 10)
+    assert data.inputs == ImageSpec(3, 12, 10)
     assert isinstance(data.rows, ArrayRows)
     expected = np.random.default_rng(8).integers(0, 256, (12, 10, 3), np.uint8)
     assert torch.equal(
@@ -240,9 +241,9 @@ def test_image_folder_of_gray_images_has_one_channel(tmp_path: Path, encode: Enc
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.png").write_bytes(encode(mode="L"))
-    assert open_dataset(f"imagefolder:{tmp_path}").image_shape == (1, 12, 10)
+    assert open_dataset(f"imagefolder:{tmp_path}").inputs == ImageSpec(1, 12, 10)
     (tmp_path / "b" / "1.png").write_bytes(encode(mode="RGB"))
-    assert open_dataset(f"imagefolder:{tmp_path}").image_shape == (3, 12, 10)
+    assert open_dataset(f"imagefolder:{tmp_path}").inputs == ImageSpec(3, 12, 10)
 
 
 def test_image_folder_that_is_missing_or_holds_nothing(tmp_path: Path, encode: Encode) -> None:

@@ -90,8 +90,8 @@ def test_comes_back_as_the_data_set_has_it(image_folder: Path, budget: int) -> N
     ids = torch.tensor([3, 1, 4])
     packed = pack_shard(data, ids)
     shard = unpack_shard(packed, image_format(3, 7, 7), num_examples=3, num_classes=2)
-    assert torch.equal(shard.images, data.images(ids))
-    assert shard.images.dtype == torch.uint8
+    assert torch.equal(shard.examples, data.images(ids))
+    assert shard.examples.dtype == torch.uint8
     assert shard.labels_N.tolist() == [1, 0, 1]
     assert shard.labels_N.dtype == torch.int64
 
@@ -112,13 +112,13 @@ def test_pixels_of_any_shape_come_back(
     ids = data.draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=8))
     packed = pack_shard(array_set(images, labels), torch.tensor(ids))
     shard = unpack_shard(packed, image_format(*shape[1:]), num_examples=len(ids), num_classes=3)
-    assert np.array_equal(shard.images.numpy(), images[ids])
+    assert np.array_equal(shard.examples.numpy(), images[ids])
     assert shard.labels_N.tolist() == [labels[row] for row in ids]
 
 
 def test_the_shard_may_be_written_to() -> None:
     shard = unpack(pack_shard(tiny(), torch.tensor([2, 0])))
-    shard.images.zero_()
+    shard.examples.zero_()
     shard.labels_N.zero_()
 
 
@@ -178,7 +178,7 @@ def test_refuses_impossible_expectations(shape: tuple[int, int, int], num_exampl
 
 def test_refuses_more_pixels_than_the_limit_before_reading() -> None:
     with pytest.raises(
-        DataError, match=r"1000000 images of 3x4096x4096 .*over the limit of 85899345"
+        DataError, match=r"1000000 examples of 3x4096x4096 images .*over the limit of 85899345"
     ):
         unpack(b"", (3, 4096, 4096), num_examples=10**6)
 
@@ -198,8 +198,8 @@ def encoded_file(files: list[bytes], offsets: list[int] | None = None) -> bytes:
 def test_decodes_files_of_several_formats(encode: Encode) -> None:
     files = [encode(1), encode(2, kind="JPEG", size=(30, 9)), encode(3, mode="L")]
     shard = unpack(encoded_file(files), (3, 12, 10), num_examples=3)
-    assert shard.images.shape == (3, 3, 12, 10)
-    assert torch.equal(shard.images[2, 0], shard.images[2, 2])
+    assert shard.examples.shape == (3, 3, 12, 10)
+    assert torch.equal(shard.examples[2, 0], shard.examples[2, 2])
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_damaged_bytes_are_refused_or_a_shard(position: int, value: int, cut: in
         shard = unpack(bytes(data))
     except DataError:
         return
-    assert shard.images.shape == (2, 1, 1, 2)
+    assert shard.examples.shape == (2, 1, 1, 2)
     assert bool(((shard.labels_N >= 0) & (shard.labels_N < 3)).all())
 
 

@@ -5,7 +5,7 @@ import torch
 
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.model_input import to_model_input
 
 GRAY = ImageFormat(1, 1, 3, mean=(0.5,), std=(0.25,))
 

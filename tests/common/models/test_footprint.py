@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
 from lipt.common.models.registry import build_model, build_without_values
 from tests.faults.memory import memory_growth
@@ -14,7 +15,7 @@ from tests.faults.memory import memory_growth
 
 def figures(model: nn.Module, *shape: int) -> ModelFigures:
     channels, height, width = shape
-    return measure_model(model.train(), "mine", image_shape=(channels, height, width))
+    return measure_model(model.train(), "mine", inputs=ImageSpec(channels, height, width))
 
 
 def linear() -> nn.Module:
@@ -125,24 +126,24 @@ def test_more_than_is_allowed_is_refused() -> None:
 )
 def test_a_model_without_values_has_the_figures_of_the_model(spec: str, side: int) -> None:
     shape = (3, side, side)
-    real = build_model(spec, num_classes=7, image_shape=shape, seed=0)
-    empty = build_without_values(spec, num_classes=7, image_shape=shape)
+    real = build_model(spec, num_classes=7, inputs=ImageSpec(*shape), seed=0)
+    empty = build_without_values(spec, num_classes=7, inputs=ImageSpec(*shape))
     assert all(item.is_meta for item in empty.state_dict().values())
     assert {name: item.shape for name, item in empty.state_dict().items()} == {
         name: item.shape for name, item in real.state_dict().items()
     }
-    assert measure_model(empty, spec, image_shape=shape) == measure_model(
-        real, spec, image_shape=shape
+    assert measure_model(empty, spec, inputs=ImageSpec(*shape)) == measure_model(
+        real, spec, inputs=ImageSpec(*shape)
     )
 
 
 @pytest.mark.parametrize("name", ["vit_h_14", "regnet_y_128gf"])
 def test_the_largest_models_take_no_memory_to_look_at(name: str) -> None:
     spec, shape = f"torchvision:{name}", (3, 224, 224)
-    build_without_values("torchvision:resnet18", num_classes=10, image_shape=shape)
+    build_without_values("torchvision:resnet18", num_classes=10, inputs=ImageSpec(*shape))
     with memory_growth(100 * 2**20):
-        model = build_without_values(spec, num_classes=10, image_shape=shape)
-        found = measure_model(model, spec, image_shape=shape)
+        model = build_without_values(spec, num_classes=10, inputs=ImageSpec(*shape))
+        found = measure_model(model, spec, inputs=ImageSpec(*shape))
     assert found.weights_bytes > 2.5e9
 
 
@@ -157,4 +158,4 @@ def test_a_model_without_values_is_refused_as_the_model_is(
     spec: str, side: int, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        build_without_values(spec, num_classes=10, image_shape=(3, side, side))
+        build_without_values(spec, num_classes=10, inputs=ImageSpec(3, side, side))

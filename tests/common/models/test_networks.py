@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model, find_head, forward_with_features
 from lipt.common.models.resnet import BasicBlock
 from lipt.common.models.wide_resnet import PreActivationBlock
@@ -40,7 +41,8 @@ def test_resnet18_has_the_known_number_of_parameters() -> None:
     expected += 512 * 10 + 10
     assert expected == 11_173_962
     assert (
-        count(build_model("resnet18", num_classes=10, image_shape=(3, 32, 32), seed=0)) == expected
+        count(build_model("resnet18", num_classes=10, inputs=ImageSpec(3, 32, 32), seed=0))
+        == expected
     )
 
 
@@ -61,7 +63,9 @@ def test_wrn28_10_has_the_known_number_of_parameters() -> None:
 def test_resnet8_has_one_block_per_stage() -> None:
     expected = conv(1, 16) + batch_norm(16)
     expected += basic_block(16, 16) + basic_block(16, 32) + basic_block(32, 64) + 64 * 10 + 10
-    assert count(build_model("resnet8", num_classes=10, image_shape=(1, 8, 8), seed=0)) == expected
+    assert (
+        count(build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=0)) == expected
+    )
 
 
 @pytest.mark.parametrize("name", ["resnet8", "resnet18"])
@@ -70,7 +74,7 @@ def test_resnet8_has_one_block_per_stage() -> None:
 def test_maps_images_to_logits(
     name: str, image_shape: tuple[int, int, int], num_classes: int
 ) -> None:
-    model = build_model(name, num_classes=num_classes, image_shape=image_shape, seed=0)
+    model = build_model(name, num_classes=num_classes, inputs=ImageSpec(*image_shape), seed=0)
     assert model.training
     logits_NC = model(torch.randn(3, *image_shape))
     assert logits_NC.shape == (3, num_classes)
@@ -78,7 +82,7 @@ def test_maps_images_to_logits(
 
 
 def test_wrn28_10_maps_images_to_logits() -> None:
-    model = build_model("wrn28_10", num_classes=5, image_shape=(1, 8, 8), seed=0).eval()
+    model = build_model("wrn28_10", num_classes=5, inputs=ImageSpec(1, 8, 8), seed=0).eval()
     with torch.no_grad():
         logits_NC, features_ND = forward_with_features(model, torch.randn(2, 1, 8, 8))
     assert logits_NC.shape == (2, 5)
@@ -108,7 +112,7 @@ def test_pre_activation_block_keeps_its_input_raw() -> None:
 
 
 def test_convolutions_start_with_variance_two_over_fan_out() -> None:
-    model = build_model("resnet18", num_classes=10, image_shape=(3, 32, 32), seed=0)
+    model = build_model("resnet18", num_classes=10, inputs=ImageSpec(3, 32, 32), seed=0)
     weight = model.get_parameter("blocks.7.conv2.weight").detach()
     # 2.4 million draws: the deviation's own error is far below 1%.
     assert float(weight.std()) == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, UnknownNameError
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model, find_head, forward_with_features, known_models
 
 Write = Callable[[str, str], None]
@@ -52,7 +53,7 @@ def no_argument():
 def build(spec: str, **overrides: object) -> nn.Module:
     arguments = {
         "num_classes": 10,
-        "image_shape": (3, 32, 32),
+        "inputs": ImageSpec(3, 32, 32),
         "seed": 0,
         "allowed_modules": ("users_model",),
     }
@@ -83,10 +84,10 @@ def test_seed_alone_decides_the_weights(write_module: Write, spec: str) -> None:
     write_module("users_model", USERS_MODEL)
     shape = (3, 2, 2) if spec.startswith("users") else (3, 32, 32)
     torch.manual_seed(1)
-    first = build(spec, seed=7, image_shape=shape).state_dict()
+    first = build(spec, seed=7, inputs=ImageSpec(*shape)).state_dict()
     torch.manual_seed(2)
-    again = build(spec, seed=7, image_shape=shape).state_dict()
-    other = build(spec, seed=8, image_shape=shape).state_dict()
+    again = build(spec, seed=7, inputs=ImageSpec(*shape)).state_dict()
+    other = build(spec, seed=8, inputs=ImageSpec(*shape)).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
@@ -96,7 +97,7 @@ def test_global_generators_are_left_alone(write_module: Write) -> None:
     torch.manual_seed(3)
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     build("resnet8")
-    build("users_model:dropped_out", image_shape=(3, 2, 2))
+    build("users_model:dropped_out", inputs=ImageSpec(3, 2, 2))
     with pytest.raises(ConfigError):
         build("users_model:no_argument")
     assert torch.equal(torch.get_rng_state(), torch_state)
@@ -105,14 +106,14 @@ def test_global_generators_are_left_alone(write_module: Write) -> None:
 
 def test_users_model_is_built_with_the_number_of_classes(write_module: Write) -> None:
     write_module("users_model", USERS_MODEL)
-    model = build("users_model:small", num_classes=4, image_shape=(3, 2, 2))
+    model = build("users_model:small", num_classes=4, inputs=ImageSpec(3, 2, 2))
     assert model(torch.zeros(6, 3, 2, 2)).shape == (6, 4)
     assert find_head(model)[0] == "3"
 
 
 def test_trying_a_users_model_changes_nothing(write_module: Write) -> None:
     write_module("users_model", USERS_MODEL)
-    model = build("users_model:dropped_out", image_shape=(3, 2, 2))
+    model = build("users_model:dropped_out", inputs=ImageSpec(3, 2, 2))
     assert all(module.training for module in model.modules())
     assert int(model.get_buffer("1.num_batches_tracked")) == 0
 
@@ -133,13 +134,13 @@ def test_refuses_models_that_cannot_classify(
 ) -> None:
     write_module("users_model", USERS_MODEL)
     with pytest.raises(ConfigError, match=sentence):
-        build(f"users_model:{factory}", image_shape=(3, 2, 2))
+        build(f"users_model:{factory}", inputs=ImageSpec(3, 2, 2))
 
 
 def test_refuses_a_model_without_linear_layer(write_module: Write) -> None:
     write_module("users_model", USERS_MODEL)
     with pytest.raises(ConfigError, match=r"has no nn\.Linear layer.*end in an nn\.Linear"):
-        build("users_model:convolutional", image_shape=(3, 2, 2))
+        build("users_model:convolutional", inputs=ImageSpec(3, 2, 2))
 
 
 def test_refuses_a_factory_that_is_not_allowed() -> None:
@@ -175,7 +176,7 @@ def test_head_must_be_called_once_with_vectors() -> None:
     ],
 )
 def test_head_of_features_is_logits(spec: str, side: int, head: str) -> None:
-    model = build(spec, image_shape=(3, side, side)).eval()
+    model = build(spec, inputs=ImageSpec(3, side, side)).eval()
     x = torch.randn(2, 3, side, side)
     with torch.no_grad():
         logits_NC, features_ND = forward_with_features(model, x)
@@ -197,8 +198,8 @@ def test_gradients_flow_through_features() -> None:
 
 
 def test_torchvision_model_takes_one_channel_as_three_equal_ones() -> None:
-    one = build("torchvision:resnet18", image_shape=(1, 32, 32)).eval()
-    three = build("torchvision:resnet18", image_shape=(3, 32, 32)).eval()
+    one = build("torchvision:resnet18", inputs=ImageSpec(1, 32, 32)).eval()
+    three = build("torchvision:resnet18", inputs=ImageSpec(3, 32, 32)).eval()
     x = torch.randn(2, 1, 32, 32)
     with torch.no_grad():
         assert torch.equal(one(x), three(x.repeat(1, 3, 1, 1)))
@@ -228,9 +229,9 @@ def test_refuses_models_for_other_tasks(name: str) -> None:
 
 def test_refuses_images_that_the_model_does_not_take() -> None:
     with pytest.raises(ConfigError, match=r"'torchvision:densenet121' fails on 3x16x16 images"):
-        build("torchvision:densenet121", image_shape=(3, 16, 16))
+        build("torchvision:densenet121", inputs=ImageSpec(3, 16, 16))
 
 
 def test_refuses_a_convolutional_classifier() -> None:
     with pytest.raises(ConfigError, match=r"SqueezeNet has no nn\.Linear"):
-        build("torchvision:squeezenet1_0", image_shape=(3, 64, 64))
+        build("torchvision:squeezenet1_0", inputs=ImageSpec(3, 64, 64))

@@ -21,7 +21,7 @@ def test_memory_is_weights_activations_shard_snapshots_and_threads() -> None:
     learners = LearnersConfig(
         num_minibatches=3, batch_size=4, num_steps=9, num_snapshots=7, cpu_threads=2
     )
-    cost = learner_memory(learners, "mine", FIGURES, num_pixels=12)
+    cost = learner_memory(learners, "mine", FIGURES, example_bytes=12)
     assert cost.total == (
         PROCESS_BYTES
         + 5 * 100

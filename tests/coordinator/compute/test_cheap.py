@@ -55,7 +55,7 @@ def context(dear: Context) -> CheapContext:
 def test_data_is_known_by_its_labels(dear: Context, context: CheapContext) -> None:
     assert torch.equal(context.dataset.labels_N, dear.dataset.labels_N)
     assert context.dataset.labels_N.dtype is torch.int64
-    for name in ("fingerprint", "image_shape", "class_names", "source"):
+    for name in ("fingerprint", "inputs", "class_names", "source"):
         assert getattr(context.dataset, name) == getattr(dear.dataset, name)
     with pytest.raises(TooDearError):
         context.dataset.images(torch.tensor([0]))

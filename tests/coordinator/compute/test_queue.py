@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lipt.common.inputs.specs import ImageSpec
 from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import Asked, Cost, Progressed, TooDearError
@@ -18,7 +19,7 @@ from lipt.coordinator.compute.queue import ComputeQueue
 from tests.digits import digits_settings
 
 LABELS = Asked(cost=Cost.LABELS)
-KNOWN = KnownData("two", ("a", "b"), (1, 8, 8), ("f" * 64,), b"\1\0\0\0\0\0\0\0")
+KNOWN = KnownData("two", ("a", "b"), ImageSpec(1, 8, 8), ("f" * 64,), b"\1\0\0\0\0\0\0\0")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import hashlib
 import pytest
 import torch
 
+from lipt.common.inputs.specs import ImageSpec
 from lipt.coordinator.diagnosis.pictures import aligned_correlation, are_pictures, look_at
 
 
@@ -47,7 +48,7 @@ def test_the_opposite_and_one_colour_are_not_alike() -> None:
     [((1, 4, 4), True), ((3, 32, 4), True), ((1, 1, 64), False), ((1, 3, 3), False)],
 )
 def test_rows_of_numbers_are_no_pictures(shape: tuple[int, int, int], are: bool) -> None:
-    assert are_pictures(shape) == are
+    assert are_pictures(ImageSpec(*shape)) == are
 
 
 def test_the_smallest_pictures_are_compared() -> None:

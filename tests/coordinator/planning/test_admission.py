@@ -23,6 +23,7 @@ from lipt.common.errors import (
     UnknownNameError,
     WeightsError,
 )
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.registry import build_without_values
 from lipt.common.process.machine import Machine
 from lipt.common.weights.container import pack
@@ -34,8 +35,8 @@ from tests import tiny
 from tests.coordinator.fakes import THETA
 from tests.faults.memory import memory_growth
 
-PHOTOGRAPHS = DataFigures((200,) * 10, (3, 224, 224))
-DIGITS = DataFigures((50,) * 10, (1, 8, 8))
+PHOTOGRAPHS = DataFigures((200,) * 10, ImageSpec(3, 224, 224))
+DIGITS = DataFigures((50,) * 10, ImageSpec(1, 8, 8))
 MACHINE = Machine(num_cores=2, memory_bytes=8 * 2**30)
 
 

@@ -10,6 +10,7 @@ import pytest
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.validation import validate
 from lipt.common.errors import OverLimitError
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning.costs import Violation
 from lipt.common.process.machine import Machine
@@ -21,7 +22,7 @@ GB = 10**9
 MACHINE = Machine(num_cores=2, memory_bytes=10 * GB)
 # resnet18 on 32x32 pixels, about; and ten thousand examples of ten classes.
 FIGURES = ModelFigures(45 * 10**6, 45 * 10**6, 5_300_000, 1_300_000)
-DATA = DataFigures((1000,) * 10, (3, 32, 32))
+DATA = DataFigures((1000,) * 10, ImageSpec(3, 32, 32))
 
 
 def limits(free_disk_bytes: int = 100 * GB, **settings: Any) -> Ceilings:

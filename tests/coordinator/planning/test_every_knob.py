@@ -28,6 +28,7 @@ from lipt.common.config.knobs import sections
 from lipt.common.config.messages import overrides_to_proto, run_config_from_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import LiptError
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.process.machine import Machine
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
@@ -36,7 +37,7 @@ from lipt.coordinator.settings import LimitSettings
 # What the contract's fields carry.
 MOST = {int: 2**31 - 1, float: sys.float_info.max}
 MODELS = ("resnet8", "resnet18", "torchvision:vgg16")
-DATA = DataFigures((5000,) * 10, (3, 32, 32))
+DATA = DataFigures((5000,) * 10, ImageSpec(3, 32, 32))
 MACHINE = Machine(num_cores=4, memory_bytes=16 * 10**9)
 LIMITS = LimitSettings()
 BATCH_SIZE = 64

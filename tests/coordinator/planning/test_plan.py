@@ -12,6 +12,7 @@ import pytest
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.validation import validate
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning.costs import Cost
 from lipt.common.planning.learner import PROCESS_BYTES, THREAD_BYTES
@@ -20,7 +21,7 @@ from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
 FIGURES = ModelFigures(
     weights_bytes=100, trained_bytes=90, training_bytes=1000, evaluation_bytes=300
 )
-DATA = DataFigures((50,) * 10, (1, 2, 6))
+DATA = DataFigures((50,) * 10, ImageSpec(1, 2, 6))
 # The process, the data as RGB, and five copies of the weights.
 ALWAYS = PROCESS_BYTES + 500 * 3 * 12 + 5 * 100
 
@@ -70,7 +71,7 @@ def test_batch_norm_that_is_left_alone_takes_no_images() -> None:
 
 
 def test_a_set_that_is_read_from_disk_takes_no_memory() -> None:
-    large = DataFigures((10_000,) * 100, (3, 224, 224))
+    large = DataFigures((10_000,) * 100, ImageSpec(3, 224, 224))
     assert large.resident_bytes == 0
     assert DATA.resident_bytes == 500 * 3 * 12
 

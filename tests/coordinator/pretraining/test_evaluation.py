@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageSpec
 from lipt.coordinator.pretraining.evaluation import Evaluator, batch_size_for
 
 # Pixels reach the model as value / 255.
@@ -81,11 +82,11 @@ def make_evaluator(*, reestimate: bool, batch_size: int = 128) -> Evaluator:
     model = nn.Sequential(nn.BatchNorm2d(3, affine=False), Channels())
     return Evaluator(
         model=model,
-        image=IMAGE,
+        inputs=IMAGE,
         device="cpu",
-        images_NCHW=shown,
+        examples_N=shown,
         labels_N=labels,
-        batch_norm_images_MCHW=shown if reestimate else None,
+        batch_norm_examples_M=shown if reestimate else None,
         batch_size=batch_size,
     )
 
@@ -105,7 +106,7 @@ def test_mended_statistics_are_those_that_the_accuracy_was_reached_with() -> Non
         "0.running_var",
         "0.num_batches_tracked",
     }
-    mean = evaluator.images_NCHW.float().mean(dim=(0, 2, 3)) / 255
+    mean = evaluator.examples_N.float().mean(dim=(0, 2, 3)) / 255
     torch.testing.assert_close(scored.mended["0.running_mean"], mean)
     assert weights["0.running_mean"].tolist() == pytest.approx([0.9] * 3)
     # Evaluated as they are, the mended weights score the same.
@@ -141,11 +142,11 @@ def test_a_model_without_batch_norm_has_nothing_to_mend() -> None:
     shown = images((9, 1, 1))
     evaluator = Evaluator(
         model=Channels(),
-        image=IMAGE,
+        inputs=IMAGE,
         device="cpu",
-        images_NCHW=shown,
+        examples_N=shown,
         labels_N=torch.tensor([0]),
-        batch_norm_images_MCHW=shown,
+        batch_norm_examples_M=shown,
     )
     scored = evaluator({})
     assert (scored.accuracy, scored.mended) == (1.0, {})
@@ -153,5 +154,6 @@ def test_a_model_without_batch_norm_has_nothing_to_mend() -> None:
 
 @pytest.mark.parametrize(("pixels", "size"), [(32, 64), (8, 1024), (4, 1024), (64, 16), (224, 16)])
 def test_batches_hold_as_many_pixels_as_a_cpu_caches(pixels: int, size: int) -> None:
-    assert batch_size_for(pixels, pixels, torch.device("cpu")) == size
-    assert batch_size_for(pixels, pixels, torch.device("cuda", 0)) == 256
+    inputs = ImageSpec(3, pixels, pixels)
+    assert batch_size_for(inputs, torch.device("cpu")) == size
+    assert batch_size_for(inputs, torch.device("cuda", 0)) == 256

@@ -9,7 +9,7 @@ from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import RunFailedError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.model_input import to_model_input
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.initialization import initialize, num_initialization_steps
 
@@ -146,7 +146,7 @@ def test_every_epoch_has_its_own_order_of_all_examples() -> None:
 
     seen: list[list[int]] = []
     base = make_dataset()
-    dataset = Watched(base.rows, base.fingerprint, base.image_shape)
+    dataset = Watched(base.rows, base.fingerprint, base.inputs)
     initialize(
         nn.Sequential(nn.Flatten(), nn.Linear(16, 2)),
         dataset,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model, forward_with_features
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.batch_norm import reestimate_batch_norm
@@ -57,7 +58,7 @@ def bank(
         IMAGE,
         CPU,
         batch_size=4,
-        batch_norm_images_MCHW=batch_norm_images,
+        batch_norm_examples_M=batch_norm_images,
         generator_of=lambda number: torch.Generator().manual_seed(number),
         max_width=max_width,
     )
@@ -85,7 +86,7 @@ def test_a_model_without_a_map_has_its_heads_inputs_alone() -> None:
 
 
 def test_a_built_in_model_has_five_times_its_width_and_keeps_no_hooks() -> None:
-    model = build_model("resnet8", num_classes=4, image_shape=(3, 32, 32), seed=0).eval()
+    model = build_model("resnet8", num_classes=4, inputs=ImageSpec(3, 32, 32), seed=0).eval()
     assert pooled_features(model, torch.rand(2, 3, 32, 32)).shape == (2, 5 * 64)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 

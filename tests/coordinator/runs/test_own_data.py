@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lipt.common.errors import OtherDataError
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import RunState
 from lipt.coordinator.runs.own_data import (
@@ -57,14 +58,14 @@ def test_a_full_fingerprint_needs_a_coordinator_that_reads_everything(make_run: 
 
 
 def test_images_of_another_size_are_other_data_as_well(make_run: MakeRun) -> None:
-    reason = why_held(make_run(), replace(DATA, image_shape=(3, 16, 16)))
+    reason = why_held(make_run(), replace(DATA, inputs=ImageSpec(3, 16, 16)))
     assert "looks at images of 1x8x8, and this coordinator has those of fake at 3x16x16" in reason
     assert "--image-size" in reason
 
 
 def test_a_run_that_has_not_looked_at_images_yet_takes_them_as_they_are(make_run: MakeRun) -> None:
-    run = make_run(state=RunState.PENDING).changed(image=None)
-    assert why_held(run, replace(DATA, image_shape=(3, 16, 16))) == ""
+    run = make_run(state=RunState.PENDING).changed(inputs=None)
+    assert why_held(run, replace(DATA, inputs=ImageSpec(3, 16, 16))) == ""
 
 
 async def test_runs_of_other_data_are_held_and_those_that_have_not_ended_are_counted(

@@ -71,7 +71,7 @@ class World:
         self.driver = FakeDriver()
         admission = Admission(
             self.blobs,
-            DataFigures(DATA.class_counts, DATA.image_shape),
+            DataFigures(DATA.class_counts, DATA.inputs),
             limits=LimitSettings(),
             machine=Machine(num_cores=2, memory_bytes=8 * 2**30),
             allowed_modules=("tests.tiny",),

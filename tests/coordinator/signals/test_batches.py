@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.model_input import to_model_input
 from lipt.coordinator.signals.batches import Batches
 from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import ConfigError, SignalsError
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.model_input import to_model_input
 from lipt.coordinator.selection.strategies.el2n import el2n
 from lipt.coordinator.selection.strategies.grand import grand, last_layer_norms
 from lipt.coordinator.signals.batches import Batches
@@ -21,7 +21,7 @@ from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_
 
 def painted(dataset: Dataset, value: int, white: set[int]) -> Dataset:
     """The data set with every pixel of one value, and some images white."""
-    images_NCHW = torch.full((len(dataset), *dataset.image_shape), value, dtype=torch.uint8)
+    images_NCHW = torch.full((len(dataset), *dataset.inputs.shape), value, dtype=torch.uint8)
     images_NCHW[sorted(white)] = 255
     return in_memory(
         dataset.source, dataset.class_names, dataset.labels_N, dataset.fingerprint, images_NCHW

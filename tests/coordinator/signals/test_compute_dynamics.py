@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lipt.common.data.dataset import Dataset
 from lipt.common.errors import SignalsError
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.model_input import to_model_input
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.signals import compute_dynamics as module
 from lipt.coordinator.signals.batches import Batches
@@ -69,7 +69,7 @@ def compute(
         states,
         batches,
         own_learner_N=OWN.clamp(max=len(states.learners) - 1),
-        batch_norm_images_MCHW=batch_norm_images,
+        batch_norm_examples_M=batch_norm_images,
     )
 
 

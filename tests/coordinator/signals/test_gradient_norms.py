@@ -8,7 +8,7 @@ from torch.nn import functional
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.images.model_input import to_model_input
+from lipt.common.inputs.model_input import to_model_input
 from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
 from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
@@ -52,7 +52,7 @@ def test_by_hand() -> None:
     model = nn.Sequential(nn.Flatten(), head)
     white = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
     dataset = in_memory("fake", ("a", "b"), torch.tensor([0]), "0" * 64, white)
-    found = norms(model, dataset, image=ImageFormat(1, 2, 2, mean=(0.0,), std=(0.5,)))
+    found = norms(model, dataset, inputs=ImageFormat(1, 2, 2, mean=(0.0,), std=(0.5,)))
     assert found.tolist() == pytest.approx([8.5**0.5])
 
 

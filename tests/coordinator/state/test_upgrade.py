@@ -80,11 +80,11 @@ async def test_first_schema_s_subsets_are_found_under_their_keys(old: Path) -> N
     database = Database.open(old / "lipt.db")
     run, *_ = await database.load_runs()
     await database.close()
-    assert run.image is not None
+    assert run.inputs is not None
     assert run.pretrained_weights is not None
     job = SelectSubset(
         config=run.config,
-        image=run.image,
+        inputs=run.inputs,
         weights=run.pretrained_weights,
         strategy="grand",
         budget=20,

@@ -80,7 +80,7 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
 async def test_without_a_run_the_data_alone_is_looked_at(world: World) -> None:
     record = await world.ask()
     (question,) = world.questions
-    assert (question.weights, question.image, question.trajectories) == (None, None, None)
+    assert (question.weights, question.inputs, question.trajectories) == (None, None, None)
     assert str(question.proxy) == "auto"
     assert (record.run_id, record.proxy, record.features_sha256) == ("", "auto", "")
     assert (record.num_examples, record.fingerprint) == (500, DATA.fingerprint)

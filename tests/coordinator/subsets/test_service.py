@@ -333,7 +333,7 @@ async def test_without_a_proxy_the_key_is_that_of_before_there_were_any(world: W
     job = world.compute.jobs[-1]
     asked = {
         "config": job.config.model_dump(mode="json", exclude=NOT_ASKED),
-        "image": asdict(job.image),
+        "image": asdict(job.inputs),
         "weights": asdict(job.weights),
         "strategy": "crest",
         "budget": 10,

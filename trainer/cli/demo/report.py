@@ -16,11 +16,10 @@ if TYPE_CHECKING:  # which would import torch, before the demo has said a word
 def report_lines(result: DemoResult) -> list[str]:
     """The diagnosis, the run, accuracies beside each other, subsets, files, and the verdict."""
     dataset = result.dataset
-    shape = "x".join(str(size) for size in dataset.image_shape)
     classes = len(dataset.class_names)
     lines = [
         "",
-        f"{dataset.source}: {dataset.num_examples} images {shape}, {classes} classes",
+        f"{dataset.source}: {dataset.num_examples} examples, {dataset.inputs}, {classes} classes",
         str(result.found),
         *run_lines(result.run),
     ]

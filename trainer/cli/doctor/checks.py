@@ -73,10 +73,9 @@ def dataset_check(dataset: DatasetView | None) -> Check:
         return Check(
             "data", False, "the coordinator has none", "Start lipt-coordinator with --data."
         )
-    shape = "x".join(str(size) for size in dataset.image_shape)
     detail = (
         f"{dataset.source}, {dataset.num_examples} examples of {len(dataset.class_names)} "
-        f"classes, images {shape}, fingerprint {dataset.fingerprint}"
+        f"classes, {dataset.inputs}, fingerprint {dataset.fingerprint}"
     )
     empty = empty_classes(dataset.class_names, dataset.class_counts)
     if empty:

@@ -12,6 +12,7 @@ from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.loading import load
 from lipt.common.data.sources.factory import FactoryRows
 from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError, LiptError
+from lipt.common.inputs.specs import ImageSpec
 
 Write = Callable[[str, str], None]
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
@@ -47,7 +48,7 @@ def test_a_users_data_set_works_from_a_short_file(write_module: Write) -> None:
     )
     data = open_dataset("my_data:train", allowed_modules=["my_data"])
     assert data.source == "my_data:train"
-    assert data.image_shape == (3, 7, 9)
+    assert data.inputs == ImageSpec(3, 7, 9)
     assert data.class_names == ("0", "1", "2")
     assert data.labels_N.tolist() == [0, 1, 2, 0, 1, 2]
     assert data.images(torch.tensor([4]))[0, :, 0, 0].tolist() == [4, 0, 0]
@@ -74,13 +75,13 @@ def test_takes_arrays_tensors_and_pil_images(image: object) -> None:
 )
 def test_takes_gray_images_with_and_without_channel(image: object) -> None:
     data = opened([(image, 0), (image, 1)])
-    assert data.image_shape == (1, 2, 3)
+    assert data.inputs == ImageSpec(1, 2, 3)
     assert data.images(torch.tensor([0]))[0, 0].tolist() == PIXELS[:, :, 0].tolist()
 
 
 def test_gray_among_colour_becomes_three_channels() -> None:
     data = opened([(PIXELS[:, :, 0], 0), (PIXELS, 1)])
-    assert data.image_shape == (3, 2, 3)
+    assert data.inputs == ImageSpec(3, 2, 3)
     assert data.images(torch.tensor([0]))[0].tolist() == [PIXELS[:, :, 0].tolist()] * 3
 
 
@@ -102,8 +103,9 @@ def test_targets_supply_the_labels(targets: object) -> None:
 def test_rows_are_read_in_one_pass_and_for_the_fingerprint() -> None:
     pairs = Pairs([(PIXELS, i) for i in range(3)])
     opened(pairs)
-    # Row 0: twice for the comparison, once for its size; then the pass, then the fingerprint.
-    assert pairs.reads == [0, 0, 0, 0, 1, 2, 0, 1, 2]
+    # Row 0: for what its label is, twice for the comparison, once for its size; then the pass, then
+    # the fingerprint.
+    assert pairs.reads == [0, 0, 0, 0, 0, 1, 2, 0, 1, 2]
 
 
 def test_a_large_set_is_read_when_asked_for() -> None:
@@ -165,7 +167,7 @@ def test_names_the_row_that_raises(tmp_path: Path) -> None:
         opened(Broken([(PIXELS, 0)] * 2))
 
 
-@pytest.mark.parametrize("targets", [[0], [0.5, 1.0], ["a", "b"], 3])
+@pytest.mark.parametrize("targets", [[0], [0.5, 1.0], ["a", 1], ["a"], 3])
 def test_refuses_targets_that_are_not_one_integer_per_row(targets: object) -> None:
     with pytest.raises(DataError, match="Let `targets` be a list of one integer per row"):
         opened(Pairs([(PIXELS, 0), (PIXELS, 1)], targets=targets))

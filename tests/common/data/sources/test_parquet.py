@@ -12,6 +12,7 @@ import torch
 from lipt.common.data import decode_image, open_dataset
 from lipt.common.data.sources.row_groups import ParquetFile, RowGroups
 from lipt.common.errors import DataError, MissingExtraError
+from lipt.common.inputs.specs import ImageSpec
 
 Encode = Callable[..., bytes]
 pa = pytest.importorskip("pyarrow")
@@ -62,7 +63,7 @@ def test_reads_the_hugging_face_convention(
     data = open_dataset(f"parquet:{write(tmp_path / 'x.parquet', made)}")
     assert data.class_names == ("ant", "bee", "cow", "dog")
     assert data.labels_N.tolist() == [0, 1, 2, 1, 0]
-    assert data.image_shape == (3, 12, 10)
+    assert data.inputs == ImageSpec(3, 12, 10)
     for row, image in enumerate(images):
         assert torch.equal(data.images(torch.tensor([row]))[0], decode_image(image, (3, 12, 10)))
 
@@ -251,7 +252,7 @@ def test_real_images(cifar10_jpeg: Path) -> None:
     path = cifar10_jpeg / "test.parquet"
     data = open_dataset(f"parquet:{path}", memory_budget_bytes=0)
     assert data.encoded
-    assert data.image_shape == (3, 32, 32)
+    assert data.inputs == ImageSpec(3, 32, 32)
     assert data.labels_N.bincount().tolist() == [1000] * 10
     raw = data.raw_bytes(9999)
     assert torch.equal(data.images(torch.tensor([9999]))[0], decode_image(raw, (3, 32, 32)))

@@ -20,7 +20,7 @@ from tests.digits import digits_settings
 
 QUESTION = ProxyQuestion(
     config=RunConfig(model="resnet8", seed=3, evaluation_threads=1),
-    image=None,
+    inputs=None,
     proxy=Proxy.parse("ridge:patches"),
     weights=None,
 )

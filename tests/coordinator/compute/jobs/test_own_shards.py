@@ -65,7 +65,7 @@ def test_membership_is_that_of_the_shards_that_were_cut(
             return sorted(torch.cat([labels_N[:, None], images.flatten(1)], dim=1).tolist())
 
         assert rows(dataset.images(own), dataset.labels_N[own]) == rows(
-            shard.images, shard.labels_N
+            shard.examples, shard.labels_N
         )
 
 

@@ -10,6 +10,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.errors import CorruptBlobError, DataError, LiptError, UnknownNameError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
@@ -38,7 +39,7 @@ def test_data_set_is_described_by_its_classes_its_images_and_its_fingerprint(
     assert data.source == "digits"
     assert data.class_names == tuple("0123456789")
     assert data.num_examples == sum(data.class_counts) == 1797
-    assert data.image_shape == (1, 8, 8)
+    assert data.inputs == ImageSpec(1, 8, 8)
     assert data.fingerprint == describe(tmp_path, "digits").fingerprint
 
 
@@ -85,13 +86,13 @@ def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
         soup=SoupConfig(num_alphas=1, reestimate_batch_norm=False),
     )
     weights = build_model(
-        "resnet8", num_classes=10, image_shape=context.dataset.image_shape, seed=0
+        "resnet8", num_classes=10, inputs=context.dataset.inputs, seed=0
     ).state_dict()
     initial = context.blobs.put_bytes(pack(weights))
     learner = context.blobs.put_bytes(
         encode_sparse({name: tensor * 2 for name, tensor in weights.items()})
     )
-    image = ImageFormat(*context.dataset.image_shape, mean=(0.5,), std=(0.25,))
+    image = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
     return MakeSoup(config, image, initial, ((0, learner), (1, learner))), initial, learner
 
 

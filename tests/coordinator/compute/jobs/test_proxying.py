@@ -16,6 +16,7 @@ from lipt.common.data import open_dataset
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.torchvision_models import build_torchvision
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
@@ -194,9 +195,11 @@ def test_what_is_not_there_is_refused_with_a_remedy(ask: Any, text: str, remedy:
 
 def test_data_that_is_no_pictures_has_no_patches(context: Context) -> None:
     rows = Context(context.settings, report=lambda *_: None)
-    rows.__dict__["dataset"] = replace(context.dataset, image_shape=(1, 1, 64))
+    rows.__dict__["dataset"] = replace(context.dataset, inputs=ImageSpec(1, 1, 64))
     question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
-    with pytest.raises(ProxyError, match=r"1x1x64 are no pictures.*Leave `patches` out"):
+    with pytest.raises(
+        ProxyError, match=r"1x1x64 images, which are no pictures.*Leave `patches` out"
+    ):
         proxied_signals(rows, question)
 
 
@@ -269,7 +272,7 @@ def test_every_strategy_selects_on_it(context: Context, weights: BlobName, name:
     strategy = STRATEGIES[name]
     job = SelectSubset(
         config=CONFIG,
-        image=IMAGE,
+        inputs=IMAGE,
         weights=weights,
         strategy=name,
         budget=40,

@@ -74,7 +74,7 @@ def select(
         monkeypatch.setattr(selecting, "find_strategy", lambda _: probe.strategy())
         wanted = SelectSubset(
             config=CONFIG,
-            image=IMAGE,
+            inputs=IMAGE,
             weights=weights,
             strategy="probe",
             budget=10,

@@ -15,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from lipt.common.data import Dataset
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.weights.container import pack
 from lipt.trainer.subsets.subset import Subset
@@ -45,7 +46,7 @@ def test_a_subset_is_trained_on_and_everything_is_written(
     assert [record["step"] for record in records] == [3, 6, 9]
     assert {record["subset_digest"] for record in records} == {Subset.load(subset_file).digest}
     assert records[-1]["test_accuracy"] == printed["test_accuracy"]
-    model = build_model("resnet8", num_classes=10, image_shape=(1, 8, 8), seed=0)
+    model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=0)
     model.load_state_dict(load_file(out))
     assert fake.requests == []
 
@@ -119,7 +120,7 @@ def test_a_finished_checkpoint_gives_its_weights_again(
 def test_training_begins_with_a_runs_weights(
     fake: Any, train: Any, subset_file: Path, tmp_path: Path, init: str, kind: Any
 ) -> None:
-    model = build_model("resnet8", num_classes=10, image_shape=(1, 8, 8), seed=77)
+    model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=77)
     fake.weights = {kind: pack(model.state_dict())}
     out = tmp_path / "w.safetensors"
     # A learning rate that no parameter notices: what comes out is what went in.
@@ -134,7 +135,7 @@ def test_training_begins_with_a_runs_weights(
 
 
 def test_weights_of_another_model_are_refused(fake: Any, train: Any, subset_file: Path) -> None:
-    other = build_model("resnet8", num_classes=3, image_shape=(1, 8, 8), seed=0)
+    other = build_model("resnet8", num_classes=3, inputs=ImageSpec(1, 8, 8), seed=0)
     fake.weights = {run_pb2.WEIGHTS_KIND_PRETRAINED: pack(other.state_dict())}
     result = train("--subset", str(subset_file), "--init", "pretrained", "--steps", "1")
     assert result.exit_code == 1

@@ -1,0 +1,83 @@
+"""Model input: the one way from stored examples to what a model computes on.
+
+Were the coordinator and a worker to differ in a rounding, a learner would be evaluated on
+other inputs than it was trained on.
+
+Shapes: B examples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lipt.common.errors import DataError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.images.model_input import normalized
+from lipt.common.inputs.formats import ColumnFormat, InputFormat
+from lipt.common.inputs.specs import Inputs
+from lipt.common.inputs.stored import Stored
+
+
+def to_model_input(stored: Stored, inputs: InputFormat, device: torch.device | str) -> Inputs:
+    """What a model is given of stored examples, on the device.
+
+    Args:
+        stored: on any device. Not modified.
+        inputs: the format of the run that they belong to.
+        device: where the result lies.
+
+    Returns:
+        Of images, float32 B x C x H x W, scaled to [0, 1] and normalized per channel. Of columns,
+        one tensor where it has no name, else all of them by name: standardized ones as float32
+        (float64 ones as float64), others as they are.
+
+    Raises:
+        DataError: the examples are not of the format's type and shape.
+    """
+    if isinstance(inputs, ImageFormat):
+        if not isinstance(stored, Tensor):
+            raise DataError(
+                f"the columns {', '.join(stored)} are no images, which the run is about. Give "
+                "examples of the data set that the run was made with."
+            )
+        return normalized(stored, inputs, device)
+    found = {"images": stored} if isinstance(stored, Tensor) else stored
+    if list(found) != [one.column.name for one in inputs.columns]:
+        raise DataError(
+            f"the columns {', '.join(map(repr, found))} are not those of the run, {inputs.spec}. "
+            "Give examples of the data set that the run was made with."
+        )
+    given = {
+        one.column.name: _of_column(found[one.column.name], one, device) for one in inputs.columns
+    }
+    return given.get("", given)
+
+
+def in_layout(inputs: Inputs, memory_format: torch.memory_format) -> Inputs:
+    """The same inputs, images in a model's memory format."""
+    if isinstance(inputs, Tensor) and inputs.ndim == 4:
+        return inputs.contiguous(memory_format=memory_format)
+    return inputs
+
+
+def _of_column(values_B: Tensor, figures: ColumnFormat, device: torch.device | str) -> Tensor:
+    column = figures.column
+    if values_B.dtype != column.type.dtype or tuple(values_B.shape[1:]) != column.shape:
+        raise DataError(
+            f"column {column.name!r} of {values_B.dtype} {list(values_B.shape)} is not as the "
+            f"run's {column} is, for B examples. Give examples of the data set that the run was "
+            "made with."
+        )
+    there_B = values_B.to(device)
+    if not column.standardized:
+        return there_B
+    dtype = torch.float64 if there_B.dtype == torch.float64 else torch.float32
+    # A number's only place is no dimension of its own.
+    shape = (column.shape[-1],) if column.shape else ()
+    # Not waited for: an accelerator has a queue of work that must not run dry.
+    mean, std = (
+        torch.tensor(values, dtype=dtype).view(shape).to(device, non_blocking=True)
+        for values in (figures.mean, figures.std)
+    )
+    return there_B.to(dtype).sub(mean).div(std)

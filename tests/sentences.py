@@ -1,0 +1,76 @@
+"""A data set that holds no images, and a small model for it: made-up sentences of three classes.
+
+Every example is a dictionary of token numbers, as many as its sentence has words, and of three
+figures about it; the label is the name of its class.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+NUM_TOKENS = 40
+LONGEST = 12
+_CLASSES = ("animals", "cars", "plants")
+
+
+def train() -> list[dict[str, object]]:
+    """600 sentences; half of the words are of the class, the others of all."""
+    return _sentences(600, seed=0)
+
+
+def held_out() -> list[dict[str, object]]:
+    """150 others; the first has as many words as the longest of `train`."""
+    return _sentences(150, seed=1)
+
+
+def with_missing_figure() -> list[dict[str, object]]:
+    """As `train`, but one figure is not finite."""
+    rows = train()
+    rows[5]["figures"] = torch.tensor([0.0, torch.nan, 0.0])
+    return rows
+
+
+class Reader(nn.Module):
+    """The mean of the words' embeddings beside the figures, a hidden layer, and a head."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NUM_TOKENS, 16, padding_idx=0)
+        self.hidden = nn.Linear(16 + 3, 32)
+        self.norm = nn.BatchNorm1d(32)
+        self.head = nn.Linear(32, num_classes)
+
+    def forward(self, tokens: Tensor, figures: Tensor) -> Tensor:
+        """Logits of B sentences."""
+        words_BE = self.embedding(tokens).mean(dim=1)
+        both = torch.cat([words_BE, figures], dim=1)
+        logits_BC: Tensor = self.head(torch.relu(self.norm(self.hidden(both))))
+        return logits_BC
+
+
+def reader(*, num_classes: int) -> nn.Module:
+    """The model."""
+    return Reader(num_classes)
+
+
+def _sentences(number: int, seed: int) -> list[dict[str, object]]:
+    generator = torch.Generator().manual_seed(seed)
+    rows: list[dict[str, object]] = []
+    for row in range(number):
+        label = row % len(_CLASSES)
+        length = (
+            LONGEST if row == 0 else int(torch.randint(4, LONGEST + 1, (), generator=generator))
+        )
+        words = torch.randint(1, NUM_TOKENS, (length,), generator=generator)
+        own = 1 + 13 * label + torch.randint(0, 13, (length,), generator=generator)
+        is_own = torch.rand(length, generator=generator) < 0.5
+        figures = torch.rand(3, generator=generator)
+        rows.append(
+            {
+                "tokens": torch.where(is_own, own, words),
+                "figures": figures,
+                "label": _CLASSES[label],
+            }
+        )
+    return rows
