@@ -59,7 +59,7 @@ def test_a_full_fingerprint_needs_a_coordinator_that_reads_everything(make_run: 
 
 def test_images_of_another_size_are_other_data_as_well(make_run: MakeRun) -> None:
     reason = why_held(make_run(), replace(DATA, inputs=ImageSpec(3, 16, 16)))
-    assert "looks at images of 1x8x8, and this coordinator has those of fake at 3x16x16" in reason
+    assert "looks at 1x8x8 images, and this coordinator has fake as 3x16x16 images" in reason
     assert "--image-size" in reason
 
 

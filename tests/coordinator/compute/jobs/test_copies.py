@@ -24,7 +24,7 @@ from tests.digits import digits_settings
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 NOWHERE = BlobName.of(b"weights that nobody has")
 MakeContext = Callable[..., Context]
-PARTS = {"looking at all images", "looking for near copies"}
+PARTS = {"looking at all examples", "looking for near copies"}
 
 
 @pytest.fixture
