@@ -33,7 +33,7 @@ class LearnerResult:
     """A learner that is ready to be submitted.
 
     weights: the whole state_dict after pruning, contiguous, on the CPU.
-    loss: mean cross-entropy of the last pass's augmented examples, before pruning.
+    loss: mean loss of the last pass's augmented examples, before pruning.
     train_seconds: wall-clock time of training and pruning.
     snapshots: the state_dict after each of the task's `snapshot_steps`, the last of which is
         the last step; not pruned.
@@ -64,7 +64,7 @@ def train_learner(
     Args:
         task: the model, how to train and how to prune it, and the seed.
         initial: theta*, a full state_dict. Not modified.
-        shard: M x B examples, and their labels.
+        shard: M x B examples, and their targets.
         device: where to train; one that `resolve_device` gave.
         allowed_modules: modules that model factories may be imported from.
         on_step: called after each step with its number from 1 and its mean loss.
@@ -75,7 +75,7 @@ def train_learner(
 
     Raises:
         WeightsError: `initial` has other names, shapes or dtypes than the model.
-        DataError: the shard's size, examples or labels are not the task's.
+        DataError: the shard's size, examples or targets are not the task's.
         ConfigError: the density is outside (0, 1], or the device lacks the precision.
         LearnerStoppedError: `should_stop` said so.
         LearnerDivergedError: the loss or the weights are not finite.
@@ -107,26 +107,28 @@ def train_learner(
         pinned_kernels(task.learners.cpu_threads),
     ):
         lay_out(model, task.model, device)
-        examples_N, labels_N = stored_on(shard.examples, device), shard.labels_N.to(device)
+        examples_N, targets_N = stored_on(shard.examples, device), shard.targets_N.to(device)
         loss = train_on_shard(
-            model, task, examples_N, labels_N, mode, on_step=after_step, should_stop=should_stop
+            model, task, examples_N, targets_N, mode, on_step=after_step, should_stop=should_stop
         )
-        weights = _pruned(model, task, examples_N, labels_N, mode)
+        weights = _pruned(model, task, examples_N, targets_N, mode)
     seconds = time.perf_counter() - started
     return LearnerResult(weights, loss, train_seconds=seconds, snapshots=tuple(snapshots))
 
 
 def _check_shard(task: LearnerTask, shard: Shard) -> None:
-    labels_N, learners = shard.labels_N, task.learners
+    targets_N, learners = shard.targets_N, task.learners
     num_examples = learners.num_minibatches * learners.batch_size
-    if not len(labels_N) == num_stored(shard.examples) == num_examples:
+    if not len(targets_N) == num_stored(shard.examples) == num_examples:
         raise DataError(
-            f"the shard has {num_stored(shard.examples)} examples and {len(labels_N)} labels, but "
-            f"the learner trains on {learners.num_minibatches} minibatches of "
+            f"the shard has {num_stored(shard.examples)} examples and {len(targets_N)} targets, "
+            f"but the learner trains on {learners.num_minibatches} minibatches of "
             f"{learners.batch_size} examples. Have the shard made again with the run's "
             "configuration."
         )
-    lowest, highest = int(labels_N.min()), int(labels_N.max())
+    if task.other_target is not None:
+        return
+    lowest, highest = int(targets_N.min()), int(targets_N.max())
     if lowest < 0 or highest >= task.num_classes:
         raise DataError(
             f"the shard's labels are {lowest}..{highest}, but the model has the "
@@ -139,7 +141,7 @@ def _pruned(
     model: nn.Module,
     task: LearnerTask,
     examples_N: Stored,
-    labels_N: Tensor,
+    targets_N: Tensor,
     mode: ComputeMode,
 ) -> Weights:
     """The model's state on the CPU after pruning it in place, all of it finite."""
@@ -148,7 +150,7 @@ def _pruned(
 
     def gradients() -> Weights:
         batch = slice(task.learners.batch_size)
-        loss_gradients = _gradients(model, task, rows_of(examples_N, batch), labels_N[batch], mode)
+        loss_gradients = _gradients(model, task, rows_of(examples_N, batch), targets_N[batch], mode)
         _require_finite(task, loss_gradients, "gradient", num_steps)
         return loss_gradients
 
@@ -167,7 +169,7 @@ def _pruned(
 
 
 def _gradients(
-    model: nn.Module, task: LearnerTask, examples_B: Stored, labels_B: Tensor, mode: ComputeMode
+    model: nn.Module, task: LearnerTask, examples_B: Stored, targets_B: Tensor, mode: ComputeMode
 ) -> Weights:
     """The loss's gradient for each prunable tensor, on a batch without augmentation.
 
@@ -175,7 +177,7 @@ def _gradients(
     """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     parameters = prunable_parameters(model)
-    loss = mode.loss(model, examples_B, labels_B, task)
+    loss = mode.loss(model, examples_B, targets_B, task)
     gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])

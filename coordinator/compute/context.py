@@ -174,7 +174,7 @@ class Context:
         """The run's model with the random weights of its seed, on the device."""
         model = build_model(
             config.model,
-            num_classes=len(self.dataset.class_names),
+            num_classes=self.dataset.target.num_outputs,
             inputs=self.dataset.inputs,
             seed=derive_seed(config.seed, "model"),
             allowed_modules=self.settings.allow_modules,

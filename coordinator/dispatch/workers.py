@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
-from lipt.common.imports.factory import is_factory_spec
 from lipt.common.inputs.formats import ColumnsFormat
+from lipt.common.models.registry import is_users_own
 from lipt.common.rpc.protocol import PROTOCOL_MINOR
 from lipt.coordinator.access.worker_identity import (
     NO_EVIDENCE,
@@ -77,8 +77,10 @@ class WorkerRecord:
             return "have room for it (its --max-threads or --max-memory)"
         if isinstance(run.inputs, ColumnsFormat) and self.minor < _MINOR_OF_COLUMNS:
             return "know examples that are no images (update lipt there)"
+        if run.other_target is not None and self.minor < _MINOR_OF_COLUMNS:
+            return f"know {run.other_target.kind.words} (update lipt there)"
         model = run.config.model
-        if model.startswith("torchvision:") or not is_factory_spec(model):
+        if not is_users_own(model):
             return ""
         module = model.partition(":")[0]
         allows = any(

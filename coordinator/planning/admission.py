@@ -162,7 +162,7 @@ class Admission:
         return examined
 
     def _empty_model(self, spec: str) -> nn.Module:
-        num_classes = len(self._data.class_counts)
+        num_classes = self._data.target.num_outputs
         return build_without_values(spec, num_classes=num_classes, inputs=self._data.inputs)
 
     def _users_model(self, spec: str) -> nn.Module:
@@ -171,7 +171,7 @@ class Admission:
             with LiveTensors(max_bytes=most.at_most // MODEL_COPIES):
                 return build_model(
                     spec,
-                    num_classes=len(self._data.class_counts),
+                    num_classes=self._data.target.num_outputs,
                     inputs=self._data.inputs,
                     seed=0,
                     allowed_modules=self._allowed_modules,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data import Dataset
@@ -90,8 +89,8 @@ def initialize(
             batches = _batches(train_ids, config, seed)
             for step, ids_B in zip(range(1, num_steps + 1), batches, strict=False):
                 inputs_B = to_model_input(dataset.examples(ids_B), inputs, device)
-                labels_B = dataset.labels_N[ids_B].to(device)
-                loss = functional.cross_entropy(call_model(model, inputs_B), labels_B)
+                targets_B = dataset.targets_N[ids_B].to(device)
+                loss = dataset.target.mean_loss(call_model(model, inputs_B), targets_B)
                 if not math.isfinite(loss.item()):
                     raise RunFailedError(
                         f"the initialization diverged: the loss is {loss.item()} in step {step} "

@@ -88,7 +88,8 @@ class RunRequests:
                 created_at=self._wall_clock(),
                 config=config,
                 fingerprint=self._data.fingerprint,
-                num_classes=len(self._data.class_names),
+                num_classes=self._data.target.num_outputs,
+                other_target=self._data.other_target,
                 fitted=fitted,
             )
             await self._store.add(run)

@@ -63,7 +63,7 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     """,
     # What a run's models are given is an image no more, but of either kind. From here on runs have
-    # `fitted`, which an older version would not read.
+    # `other_target`, which an older version would take for classes, and `fitted`.
     f"UPDATE runs SET body = {RENAMED_INPUTS};",  # noqa: S608 - nobody else's text
 )
 

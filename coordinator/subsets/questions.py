@@ -12,11 +12,13 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets.budget import resolve_budget
+from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.proxies.proxy import SOUP, Kind, Proxy
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.selection.target_kinds import require_kind
 from lipt.coordinator.selection.without_labels import Labels, without_labels
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.ready_runs import trajectories_of
@@ -47,7 +49,12 @@ class SubsetQuery:
 
 
 def job_of(
-    run: RunRecord, query: SubsetQuery, num_examples: int, *, backbone: str | None
+    run: RunRecord,
+    query: SubsetQuery,
+    num_examples: int,
+    *,
+    backbone: str | None,
+    kind: TargetKind = TargetKind.CLASS,
 ) -> SelectSubset:
     """The job that answers a query.
 
@@ -56,6 +63,7 @@ def job_of(
         query: about that run.
         num_examples: of the data set.
         backbone: the operator's network, where there is one.
+        kind: of the data set's targets.
 
     Raises:
         BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
@@ -73,6 +81,8 @@ def job_of(
     )
     labels = Labels.parse(query.labels)
     given: Mapping[str, str] = preset.options(budget / num_examples, query.options)
+    if labels is Labels.GIVEN:
+        require_kind(strategy, given, kind)
     if labels is Labels.NONE:
         unlabelled = without_labels(
             strategy,

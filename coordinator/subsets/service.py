@@ -99,7 +99,8 @@ class Subsets:
         run = find_finished(self._store, query.run)
         held = self._store.held(run.run_id)
         num_examples = await self._num_examples(run, held)
-        job = job_of(run, query, num_examples, backbone=self._backbone)
+        kind = self._data.target.kind
+        job = job_of(run, query, num_examples, backbone=self._backbone, kind=kind)
         previous = None if held else await self._find_previous(run, query, job)
         if previous is not None and await self._still_serves(
             run, job, *previous, on_progress, callers

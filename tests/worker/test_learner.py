@@ -309,7 +309,7 @@ def test_weights_of_another_model_are_refused() -> None:
     ("shard", "words"),
     [
         (make_shard(15), "15 examples and 15 labels, but the learner trains on 2 minibatches of 8"),
-        (Shard(make_shard().examples, torch.arange(9)), "16 examples and 9 labels"),
+        (Shard(make_shard().examples, torch.arange(9)), "16 examples and 9 targets"),
         (Shard(make_shard().examples, torch.arange(16)), "labels are 0..15"),
         (Shard(make_shard().examples, torch.arange(16) % 10 - 1), "labels are -1..8"),
         (Shard(make_shard().examples.expand(-1, 3, -1, -1), torch.arange(16) % 10), "3, 8, 8"),

@@ -21,6 +21,9 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.specs import InputSpec
+from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.target import Target
+from lipt.common.targets.values import OtherTarget
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import specs_of
@@ -49,6 +52,15 @@ class DataDescription:
     scaling: str = ""
     # Little-endian int32: for the lane that opens no data set.
     labels: bytes = field(default=b"", repr=False, compare=False)
+    # What a model is to give where that is no single class; classes are strata then.
+    other_target: OtherTarget | None = None
+    # Of the labels or the numbers.
+    target_names: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> Target:
+        """What a model is to give of an example."""
+        return self.other_target or SingleLabel(len(self.class_names))
 
     @property
     def known(self) -> KnownData:
@@ -84,6 +96,7 @@ class DescribeData:
     def run(self, context: Context) -> DataDescription:
         """Open and describe it."""
         dataset = context.dataset
+        targets = dataset.rows.targets
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         full = context.settings.dataset.fingerprint is FingerprintKind.FULL
         labels_N: np.ndarray = dataset.labels_N.numpy()
@@ -96,6 +109,8 @@ class DescribeData:
             sampled_fingerprint=dataset.fingerprint if full else "",
             scaling=dataset.scaling,
             labels=labels_N.astype("<i4").tobytes(),
+            other_target=None if targets is None else targets.target,
+            target_names=() if targets is None else targets.names,
         )
 
 
@@ -220,7 +235,7 @@ class MakeSoup:
             best_learner_accuracy=max(accuracies),
             soup_accuracy=made.accuracy,
             num_kept=sum(part.kept for part in made.ingredients.values()),
-            num_validation_examples=len(evaluator.labels_N),
+            num_validation_examples=len(evaluator.targets_N),
         )
         return SoupResult(
             weights=context.blobs.put_bytes(pack(made.weights)),
@@ -236,7 +251,8 @@ class MakeSoup:
             inputs=self.inputs,
             device=context.device,
             examples_N=dataset.examples(split.validation_ids),
-            labels_N=dataset.labels_N[split.validation_ids],
+            target=dataset.target,
+            targets_N=dataset.targets_N[split.validation_ids],
             batch_norm_examples_M=context.batch_norm_examples(config),
             batch_size=context.batch_size,
         )
