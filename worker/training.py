@@ -87,7 +87,7 @@ def train_on_shard(
     from the task's seed and the pass's number alone.
 
     Args:
-        model: in training mode, laid out on the mode's device.
+        model: laid out on the mode's device; in training mode, but for what is frozen.
         task: how to train.
         images_NCHW: uint8, on the mode's device.
         labels_N: int64, on the mode's device.

@@ -7,8 +7,9 @@ from __future__ import annotations
 # 2: subsets as differences to the previous one.
 # 3: callers have roles, by tokens or certificates, AccessService; a worker proves with every call
 #    that it is itself; learners given back because they are over a worker's limits.
+# 4: learners of which some layers are frozen.
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 3
+PROTOCOL_MINOR = 4
 
 # Measured on loopback: 4 MiB messages are slower, 64 KiB ones cost more calls.
 CHUNK_BYTES = 256 * 1024
