@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.errors import OverLimitError
 from lipt.common.models.footprint import ModelFigures, measure_model
+from lipt.common.models.freezing import frozen_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
 from lipt.common.planning.costs import Cost, Limit, violation
 from lipt.common.planning.learner import learner_memory, learner_threads
@@ -68,7 +70,7 @@ class WorkerLimits:
             _require(memory, self.memory)
 
     def _figures_of(self, task: LearnerTask) -> ModelFigures:
-        key = (task.model, task.num_classes, task.image.shape)
+        key = (task.model, task.num_classes, task.image.shape, task.learners.frozen)
         if key not in self._figures:
             shape, number = task.image.shape, task.num_classes
             if is_users_own(task.model):
@@ -82,7 +84,10 @@ class WorkerLimits:
                 )
             else:
                 model = build_without_values(task.model, num_classes=number, image_shape=shape)
-            self._figures[key] = measure_model(model, task.model, image_shape=shape)
+            state, frozen = model.state_dict(), frozen_names(model, task.learners.frozen)
+            figures = measure_model(model, task.model, image_shape=shape)
+            frozen_bytes = sum(state[name].nbytes for name in frozen)
+            self._figures[key] = replace(figures, frozen_bytes=frozen_bytes)
         return self._figures[key]
 
 

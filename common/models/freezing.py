@@ -74,7 +74,7 @@ def freeze(model: nn.Module, frozen: Collection[str]) -> None:
     parts = dict(model.named_modules(remove_duplicate=False))
     for prefix, (own, kept) in _layers(model):
         for name in own.keys() & set(frozen):
-            own[name].requires_grad_(requires_grad=False)
+            own[name].requires_grad = False
         # This layer's own flag alone: what is in it has parameters of its own.
         if (names := own.keys() | kept) and names <= set(frozen):
             parts[prefix].training = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
 from lipt.common.imports.factory import is_factory_spec
+from lipt.common.rpc.protocol import PROTOCOL_MINOR
 from lipt.coordinator.access.worker_identity import (
     NO_EVIDENCE,
     UNBOUND,
@@ -25,6 +26,8 @@ _ALIVE_SECONDS = 90.0
 # One that was silent for so long is forgotten; should it come back, it joins again.
 _REMEMBERED_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0
+# An older worker would train, and send, the whole model.
+_MINOR_OF_FROZEN_LAYERS = 4
 # What peers may take in memory; the contract says how long their texts may be.
 _MAX_WORKERS = 10_000
 
@@ -45,6 +48,8 @@ class WorkerRecord:
     declined: frozenset[str] = frozenset()
     # What its calls have to show.
     binding: Binding = UNBOUND
+    # Of the contract that it speaks.
+    minor: int = PROTOCOL_MINOR
 
     @property
     def party(self) -> str:
@@ -68,6 +73,8 @@ class WorkerRecord:
         """Why it trains none of the run's learners, as what it does not do; empty where it may."""
         if run.run_id in self.declined:
             return "have room for it (its --max-threads or --max-memory)"
+        if run.config.learners.frozen and self.minor < _MINOR_OF_FROZEN_LAYERS:
+            return "know of learners.frozen (install the coordinator's version of lipt there)"
         model = run.config.model
         if model.startswith("torchvision:") or not is_factory_spec(model):
             return ""
@@ -96,6 +103,7 @@ class WorkerRegistry:
         versions: Mapping[str, str],
         allowed_modules: tuple[str, ...],
         shown: Evidence = NO_EVIDENCE,
+        minor: int = PROTOCOL_MINOR,
     ) -> WorkerRecord:
         """Make a worker known; the same instance is the same worker, also after a restart.
 
@@ -106,6 +114,7 @@ class WorkerRegistry:
             versions: of the libraries that it runs.
             allowed_modules: from which it imports model factories.
             shown: what its calls are bound to from now on.
+            minor: of the contract that it speaks.
 
         Raises:
             InvalidRequestError: the instance has no id.
@@ -126,6 +135,7 @@ class WorkerRegistry:
             allowed_modules,
             self._clock(),
             binding=Binding.of(shown),
+            minor=minor,
         )
         self._forget()
         self._workers[worker_id] = worker

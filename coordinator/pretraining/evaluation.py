@@ -77,6 +77,7 @@ class Evaluator:
         batch_norm_images_MCHW: training images; None evaluates with the statistics that the
             weights came with.
         batch_size: examples per forward pass.
+        frozen: names of statistics that stay as they came.
     """
 
     model: nn.Module
@@ -86,6 +87,7 @@ class Evaluator:
     labels_N: Tensor
     batch_norm_images_MCHW: Tensor | None
     batch_size: int = 128
+    frozen: frozenset[str] = frozenset()
 
     def __call__(self, weights: Mapping[str, Tensor]) -> Scored:
         """The accuracy of `weights`, and the statistics that it was reached with.
@@ -99,16 +101,17 @@ class Evaluator:
         for name, tensor in self.model.state_dict().items():
             tensor.copy_(weights[name])
         mended: Weights = {}
-        if self.batch_norm_images_MCHW is not None and has_batch_norm(self.model):
+        images_MCHW = self.batch_norm_images_MCHW
+        if images_MCHW is not None and has_batch_norm(self.model, self.frozen):
             with pinned_kernels():
                 inputs = batch_norm_inputs(
-                    self.batch_norm_images_MCHW,
+                    images_MCHW,
                     self.image,
                     self.device,
                     batch_size=self.batch_size,
                 )
-                reestimate_batch_norm(self.model, inputs)
-            mended = batch_norm_statistics(self.model)
+                reestimate_batch_norm(self.model, inputs, self.frozen)
+            mended = batch_norm_statistics(self.model, self.frozen)
         return Scored(accuracy=self._accuracy(), mended=mended)
 
     @torch.inference_mode()

@@ -98,6 +98,7 @@ class ModelBank:
         takes those that the weights came with.
     generator_of: draws a model's projection, by its number.
     max_width: features of all models together; more are projected at random, model by model.
+    frozen: names of batch-norm statistics that stay as they came.
     """
 
     model: nn.Module
@@ -108,6 +109,7 @@ class ModelBank:
     batch_norm_images_MCHW: Tensor | None
     generator_of: Callable[[int], torch.Generator]
     max_width: int = MAX_WIDTH
+    frozen: frozenset[str] = frozenset()
     _statistics: dict[int, Weights] = field(default_factory=dict)
     _projections: dict[int, Tensor] = field(default_factory=dict)
 
@@ -133,12 +135,12 @@ class ModelBank:
         known = self._statistics.get(number, {})
         self.model.load_state_dict({**self.loaders[number](), **known})
         images_MCHW = self.batch_norm_images_MCHW
-        if images_MCHW is not None and not known and has_batch_norm(self.model):
+        if images_MCHW is not None and not known and has_batch_norm(self.model, self.frozen):
             inputs = batch_norm_inputs(
                 images_MCHW, self.image, self.device, batch_size=self.batch_size
             )
-            reestimate_batch_norm(self.model, inputs)
-            self._statistics[number] = batch_norm_statistics(self.model)
+            reestimate_batch_norm(self.model, inputs, self.frozen)
+            self._statistics[number] = batch_norm_statistics(self.model, self.frozen)
 
     def _features(self, number: int, inputs_BCHW: Tensor) -> Tensor:
         features_BD = pooled_features(self.model, inputs_BCHW)

@@ -75,6 +75,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             versions=request.versions,
             allowed_modules=tuple(request.allowed_modules),
             shown=shown,
+            minor=request.protocol.minor,
         )
         return pb.RegisterResponse(worker_id=worker.worker_id, protocol=protocol_version())
 

@@ -64,7 +64,7 @@ class RunRequests:
             return await self._create(request_id, name, config)
 
     async def _create(self, request_id: str, name: str, config: RunConfig) -> RunRecord:
-        await self._admission.require(config)
+        note = await self._admission.require(config)
         async with self._creating:
             earlier = self._store.find_request(request_id)
             if earlier is not None:
@@ -77,6 +77,7 @@ class RunRequests:
                 config=config,
                 fingerprint=self._data.fingerprint,
                 num_classes=len(self._data.class_names),
+                message=note,
             )
             await self._store.add(run)
         self._driver.start(run.run_id)

@@ -69,6 +69,7 @@ def compute_dynamics(
     *,
     own_learner_N: Tensor,
     batch_norm_images_MCHW: Tensor | None,
+    frozen: frozenset[str] = frozenset(),
 ) -> Dynamics:
     """One forward pass over the examples for every state, in evaluation mode.
 
@@ -81,6 +82,7 @@ def compute_dynamics(
         own_learner_N: of each of these examples the learner that was trained on it, or -1.
         batch_norm_images_MCHW: uint8 images to estimate every state's batch-norm statistics
             on; None takes those that the weights came with.
+        frozen: names of statistics that stay as they came.
 
     Raises:
         SignalsError: a state's outputs are not finite; names it and the first ids.
@@ -94,7 +96,8 @@ def compute_dynamics(
         disagreement_N=torch.empty(num_examples),
         own_learner_N=own_learner_N,
     )
-    viewer = _Viewer(model, batches, batch_norm_images_MCHW, num_views=num_examples * len(states))
+    num_views = num_examples * len(states)
+    viewer = _Viewer(model, batches, batch_norm_images_MCHW, frozen, num_views)
     # An image, and two numbers in float64 per class: the mean, and what is added to it.
     dataset = batches.dataset
     row_bytes = math.prod(dataset.image_shape) + 16 * len(dataset.class_names)
@@ -193,6 +196,7 @@ class _Viewer:
     model: nn.Module
     batches: Batches
     batch_norm_images_MCHW: Tensor | None
+    frozen: frozenset[str]
     num_views: int
     num_viewed: int = 0
     # By words of a place: a state that comes back for the next block keeps its own.
@@ -203,9 +207,10 @@ class _Viewer:
         known = self.statistics.get(place.words, {})
         self.model.load_state_dict({**place.load(), **known})
         images_MCHW = self.batch_norm_images_MCHW
-        if images_MCHW is not None and not known and has_batch_norm(self.model):
-            reestimate_batch_norm(self.model, self._batch_norm_inputs(images_MCHW))
-            self.statistics[place.words] = batch_norm_statistics(self.model)
+        if images_MCHW is not None and not known and has_batch_norm(self.model, self.frozen):
+            inputs = self._batch_norm_inputs(images_MCHW)
+            reestimate_batch_norm(self.model, inputs, self.frozen)
+            self.statistics[place.words] = batch_norm_statistics(self.model, self.frozen)
 
     def _batch_norm_inputs(self, images_MCHW: Tensor) -> Iterator[Tensor]:
         image, device, size = self.batches.image, self.batches.device, self.batches.size

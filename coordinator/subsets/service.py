@@ -287,8 +287,12 @@ def _key(run: RunRecord, job: SelectSubset) -> str:
     # is left out, so that an older version's subsets keep their keys.
     given = {name: value for name, value in asdict(job).items() if value is not None}
     # So is the number of snapshots: what it led to stands in the job's trajectories. How many
-    # workers had to agree on a learner changes nothing in it.
-    without = {"learners": {"num_snapshots", "redundancy"}}
+    # workers had to agree on a learner changes nothing in it. What is frozen, and whether the head
+    # is new, is the run's own for good.
+    without = {
+        "initialization": {"new_head"},
+        "learners": {"num_snapshots", "redundancy", "frozen"},
+    }
     config = run.config.model_dump(mode="json", exclude=without)
     asked = given | {"config": config, "run": run.run_id}
     if revision := find_strategy(job.strategy).revision:

@@ -21,8 +21,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.diagnosis.pictures import are_pictures
@@ -153,18 +152,22 @@ class FeatureMaker:
 
     def _learners(self) -> Extractor:
         config, context = self.question.config, self._context
-        model = context.new_model(config)
-        specs = specs_of(model.state_dict())
+        model, trajectories = context.new_model(config), _given(self.question.trajectories)
+        reader = context.learner_reader(config, trajectories.initial_weights, model)
 
         def load(name: BlobName) -> Weights:
-            return dict(open_weights(context.blobs.verified_path(name), like=specs))
+            return dict(reader.open(context.blobs.verified_path(name)))
 
-        learners = _given(self.question.trajectories).learners
-        loaders = [partial(load, learner.result) for learner in learners]
-        return self._bank(model, loaders, context.batch_norm_images(config))
+        loaders = [partial(load, learner.result) for learner in trajectories.learners]
+        frozen = context.frozen(config, model)
+        return self._bank(model, loaders, context.batch_norm_images(config), frozen)
 
     def _bank(
-        self, model: nn.Module, loaders: Sequence[Loader], batch_norm_images_MCHW: Tensor | None
+        self,
+        model: nn.Module,
+        loaders: Sequence[Loader],
+        batch_norm_images_MCHW: Tensor | None,
+        frozen: frozenset[str] = frozenset(),
     ) -> Extractor:
         seed = self.question.config.seed
         bank = ModelBank(
@@ -175,6 +178,7 @@ class FeatureMaker:
             self._context.batch_size,
             batch_norm_images_MCHW,
             generator_of=lambda number: derive_generator(seed, "projection", number),
+            frozen=frozen,
         )
         return lambda _, images_BCHW: bank(images_BCHW)
 

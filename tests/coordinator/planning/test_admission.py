@@ -23,7 +23,7 @@ from lipt.common.errors import (
     UnknownNameError,
     WeightsError,
 )
-from lipt.common.models.registry import build_without_values
+from lipt.common.models.registry import build_model, build_without_values
 from lipt.common.process.machine import Machine
 from lipt.common.weights.container import pack
 from lipt.coordinator.planning import admission as admitting
@@ -197,3 +197,33 @@ async def test_an_operator_s_own_run_that_would_be_refused_is_said_in_the_log(
     assert "a run as [run] has it would be refused: evaluation_threads = 64" in caplog.text
     with pytest.raises(UnknownNameError):
         await admission(tmp_path).look_at(run("resnet9"))
+
+
+async def test_layers_that_there_are_can_be_frozen_and_others_are_refused(tmp_path: Path) -> None:
+    gate = admission(tmp_path)
+    await gate.require(run("resnet8", learners={"frozen": ["blocks.*", "conv1.*"]}))
+    with pytest.raises(ConfigError, match=r"'layer1\.\*' matches none of the model's 29 param"):
+        await gate.require(run("resnet8", learners={"frozen": ["layer1.*"]}))
+    with pytest.raises(ConfigError, match="nothing is left to train"):
+        await gate.require(run(learners={"frozen": ["*"]}))
+
+
+async def test_weights_of_other_classes_need_a_new_head_and_it_is_told_what_is_taken(
+    tmp_path: Path,
+) -> None:
+    gate = admission(tmp_path)
+    build = {"image_shape": DIGITS.image_shape, "seed": 0}
+    given = build_model("resnet8", num_classes=3, **build).state_dict() | {"proj.w": torch.ones(2)}
+    name = gate._blobs.put_bytes(pack({f"module.{key}": item for key, item in given.items()}))
+    assert await gate.require(
+        run("resnet8", initialization=_given(name.sha256, new_head=True))
+    ) == (
+        "theta* begins with 54 tensors of the weights given; new: 'fc.weight', 'fc.bias'; "
+        "left over: 'module.proj.w'."
+    )
+    with pytest.raises(WeightsError, match="That is the head alone: start with a new one"):
+        await gate.require(run("resnet8", initialization=_given(name.sha256)))
+
+
+def _given(sha256: str, *, new_head: bool = False) -> dict[str, Any]:
+    return {"weights_sha256": sha256, "new_head": new_head}
