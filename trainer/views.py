@@ -118,6 +118,7 @@ class RunView:
 
     waiting: what its learners wait for that no worker there can give; may change while the
         revision stays; empty at an older coordinator.
+    note: what it took of the weights that it starts from, where its head is new.
     """
 
     run_id: str
@@ -136,6 +137,7 @@ class RunView:
     initial_weights: BlobView | None
     pretrained_weights: BlobView | None
     waiting: str = ""
+    note: str = ""
 
     @property
     def ended(self) -> bool:

@@ -47,6 +47,7 @@ def run_view(
         initial_weights=_blob(run.initial_weights),
         pretrained_weights=_blob(run.pretrained_weights),
         waiting=waiting,
+        note=run.note,
     )
     if run.ended_at is not None:
         view.ended_at.CopyFrom(timestamp(run.ended_at))

@@ -77,7 +77,7 @@ class RunRequests:
                 config=config,
                 fingerprint=self._data.fingerprint,
                 num_classes=len(self._data.class_names),
-                message=note,
+                note=note,
             )
             await self._store.add(run)
         self._driver.start(run.run_id)

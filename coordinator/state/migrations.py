@@ -58,8 +58,9 @@ MIGRATIONS: tuple[str, ...] = (
         body     TEXT NOT NULL
     ) STRICT;
     """,
-    # From here on a run's configuration has `learners.frozen` and `initialization.new_head`. An
-    # older version would take a learner, which lacks what is frozen, for a damaged one.
+    # From here on a run's configuration has `learners.frozen` and `initialization.new_head`, and a
+    # run has `note`. An older version would take a learner that lacks what is frozen for a
+    # damaged one.
     """
     CREATE INDEX diagnoses_by_run ON diagnoses (run_id);
     """,

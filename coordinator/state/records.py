@@ -171,6 +171,8 @@ class RunRecord(_Record):
     state: RunState = RunState.PENDING
     ended_at: float | None = None
     message: str = ""
+    # What it took of the weights that it starts from, where its head is new.
+    note: str = ""
     image: ImageFormat | None = None
     initial_weights: Blob | None = None
     pretrained_weights: Blob | None = None

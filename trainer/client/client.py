@@ -27,7 +27,13 @@ from lipt.common.states import RunState
 from lipt.trainer.client.access import Access
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.diagnosis_stream import fetch_diagnosis
-from lipt.trainer.client.sources import Features, Source, features_source, weights_source
+from lipt.trainer.client.sources import (
+    Features,
+    Source,
+    checkpoint_source,
+    features_source,
+    weights_source,
+)
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
 from lipt.trainer.client.watching import get_run, watch_run, while_going_on
 from lipt.trainer.connection.connection import CREATE_SECONDS, RESTORE_SECONDS, Connection
@@ -40,6 +46,8 @@ from lipt.v1 import config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
+# The protocol that has learners.frozen and initialization.new_head.
+_FINE_TUNING = (1, 4)
 # What a peer may make this side keep; far over any model that is selected with.
 _MAX_BYTES = 16 * 1024**3
 
@@ -108,8 +116,11 @@ class Client(AbstractContextManager["Client"]):
 
         Raises:
             ConfigError: a setting that does not exist, or does not fit the data.
+            InvalidRequestError: a setting that the coordinator's version does not know.
         """
         config: config_pb2.RunConfig = overrides_to_proto(overrides or {})
+        if config.learners.frozen or config.initialization.new_head:
+            self._require_fine_tuning()
         request = run_pb2.CreateRunRequest(request_id=uuid.uuid4().hex, name=name, config=config)
         answer = self._connection.unary(
             lambda of: of.runs.CreateRun, request, seconds=CREATE_SECONDS
@@ -318,17 +329,19 @@ class Client(AbstractContextManager["Client"]):
         """Store weights at the coordinator; those that it has are not sent again.
 
         Args:
-            weights: a safetensors file, or its content.
+            weights: a safetensors file, or its content; or a state dict that `torch.save` wrote
+                to a file, of which tensors alone are read.
             on_bytes: called, in another thread, with how many bytes were just sent.
 
         Returns:
-            Its name; {"initialization": {"weights_sha256": name.sha256}} starts a run on it.
+            Its name; {"initialization": {"weights_sha256": name.sha256}} starts a run on it. With
+            "new_head": True beside that, the weights may be of a model with other classes.
 
         Raises:
-            WeightsError: it is not safetensors; nothing was sent.
+            WeightsError: it is no such file; nothing was sent.
             BlobTooLargeError: over the coordinator's limit.
         """
-        return BlobView(**asdict(self._upload(weights_source(weights), on_bytes)))
+        return BlobView(**asdict(self._upload(checkpoint_source(weights), on_bytes)))
 
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
         """A run's weights as the content of a safetensors file.
@@ -380,6 +393,17 @@ class Client(AbstractContextManager["Client"]):
             )
             place(part, target)
         return BlobView(**asdict(name))
+
+    def _require_fine_tuning(self) -> None:
+        # An older coordinator would not see these settings, and train everything.
+        protocol = self.info().protocol
+        if protocol < _FINE_TUNING:
+            raise InvalidRequestError(
+                f"the coordinator at {self.address} speaks protocol "
+                f"{'.'.join(map(str, protocol))}: from {'.'.join(map(str, _FINE_TUNING))} on it "
+                "knows of learners.frozen and initialization.new_head. Install this version of "
+                "lipt there, or leave them out."
+            )
 
     def _reconnection(self, on_progress: Callable[[ProgressView], None] | None) -> Reconnection:
         def on_pause(why: str) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
+from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
 from lipt.trainer.cli.display.output import print_result
@@ -51,7 +52,17 @@ def start(
     ] = None,
     initial_weights: Annotated[
         Path | None,
-        typer.Option("--initial-weights", help="A safetensors file to start theta* from."),
+        typer.Option(
+            "--initial-weights",
+            help="A file to start theta* from: safetensors, or a state dict by torch.save.",
+        ),
+    ] = None,
+    new_head: Annotated[
+        bool, typer.Option("--new-head", help=option_help(RunConfig, "initialization.new_head"))
+    ] = False,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option("--freeze", metavar="PATTERN", help=option_help(RunConfig, "learners.frozen")),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the run to its end.")] = False,
     json: Json = False,
@@ -61,8 +72,8 @@ def start(
 
     What is not given here or in --config is the coordinator's default.
     """
-    from lipt.common.weights.header import require_safetensors
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
+    from lipt.trainer.client.sources import checkpoint_source
 
     with refusing_as_usage():
         overrides = collect_overrides(
@@ -75,25 +86,29 @@ def start(
                 "learners.batch_size": batch_size,
                 "learners.min_learners": min_learners,
                 "learners.deadline_seconds": deadline_seconds,
+                "learners.frozen": freeze or None,
+                "initialization.new_head": new_head or None,
             },
             assignments or [],
             config,
         )
-    if initial_weights is not None:
-        require_safetensors(initial_weights)
+    weights = None if initial_weights is None else checkpoint_source(initial_weights)
     with coordinator.connect() as client:
-        if initial_weights is not None:
+        if weights is not None:
             blob = run_counting(
                 f"uploading {initial_weights}",
-                lambda on_bytes: client.upload_weights(initial_weights, on_bytes=on_bytes),
+                lambda on_bytes: client.upload_weights(weights, on_bytes=on_bytes),
             )
             overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
         if watch:
+            if run.note and not json:
+                say(run.note)
             _follow(client, run, as_json=json)
         else:
             lines = (
                 f"run {run.label} ({run.run_id}) has started.",
+                *([run.note] if run.note else []),
                 f"Follow it with: lipt run watch {run.label}",
             )
             print_result(run, lines, as_json=json)
