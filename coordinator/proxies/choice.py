@@ -60,6 +60,7 @@ def passes_of(features: Iterable[Kind], num_learners: int) -> float:
         Kind.USER: 0.0,
         Kind.PATCHES: _PATCHES_PASSES,
         Kind.SOUP: 1.0,
+        Kind.INITIAL: 1.0,
         Kind.LEARNERS: float(num_learners),
         Kind.BACKBONE: _BACKBONE_PASSES,
     }

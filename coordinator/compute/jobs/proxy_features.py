@@ -45,6 +45,7 @@ class ProxyQuestion:
     weights: of the model that the feature `soup` is of; None without a run.
     features: the request's own, where it has some.
     trajectories: the run's learners, where they led to `weights`.
+    initial: the run's theta*, where the feature `initial` may be looked at.
     """
 
     config: RunConfig
@@ -53,6 +54,7 @@ class ProxyQuestion:
     weights: BlobName | None
     features: BlobName | None = None
     trajectories: Trajectories | None = None
+    initial: BlobName | None = None
 
 
 class FeatureMaker:
@@ -71,6 +73,7 @@ class FeatureMaker:
             Kind.USER: question.features is not None,
             Kind.PATCHES: are_pictures(context.dataset.image_shape),
             Kind.SOUP: question.weights is not None,
+            Kind.INITIAL: question.initial is not None,
             Kind.LEARNERS: self.num_learners > 0,
             Kind.BACKBONE: context.settings.backbone is not None,
         }
@@ -107,6 +110,8 @@ class FeatureMaker:
             "take patches of. Leave `patches` out, or give features of your own.",
             Kind.SOUP: "no run is named whose weights they could be of. Name one, or leave `soup` "
             "out.",
+            Kind.INITIAL: "no run is named whose theta* they could be of. Name one, or leave "
+            "`initial` out.",
             Kind.LEARNERS: "the weights that are selected on are not what the run's learners "
             "became. Leave `weights` unset, or leave `learners` out.",
             Kind.BACKBONE: "the coordinator has none. Its operator starts it with "
@@ -121,6 +126,7 @@ class FeatureMaker:
                 Kind.USER: self._user,
                 Kind.PATCHES: self._patches,
                 Kind.SOUP: self._soup,
+                Kind.INITIAL: self._initial,
                 Kind.LEARNERS: self._learners,
                 Kind.BACKBONE: self._backbone,
             }[kind]
@@ -149,6 +155,14 @@ class FeatureMaker:
         model = context.loaded_model(config, _given(self.question.weights))
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return self._bank(model, [lambda: weights], None)
+
+    def _initial(self) -> Extractor:
+        config, context = self.question.config, self._context
+        # As learners begin: its statistics are those of the run's data, where they may change.
+        model = context.loaded_model(config, _given(self.question.initial))
+        weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        frozen = context.frozen(config, model)
+        return self._bank(model, [lambda: weights], context.batch_norm_images(config), frozen)
 
     def _learners(self) -> Extractor:
         config, context = self.question.config, self._context
