@@ -106,19 +106,31 @@ class Client(AbstractContextManager["Client"]):
         request = info_pb2.GetInfoRequest()
         return view_of(InfoView, self._connection.unary(lambda of: of.info.GetInfo, request))
 
-    def start_run(self, overrides: Mapping[str, Any] | None = None, *, name: str = "") -> RunView:
+    def start_run(
+        self,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        name: str = "",
+        initial_weights: Source | None = None,
+    ) -> RunView:
         """Start a run; it goes on by itself.
 
         Args:
             overrides: what differs from the coordinator's defaults, nested as in
                 `RunConfig`: {"model": "resnet8", "learners": {"num_steps": 5}}.
             name: to find it again; the coordinator makes one up where empty.
+            initial_weights: what theta* begins with, as for `upload_weights`. Where its head is
+                another, set {"initialization": {"new_head": True}} as well.
 
         Raises:
             ConfigError: a setting that does not exist, or does not fit the data.
+            WeightsError: `initial_weights` are no file of weights, or another model's.
             InvalidRequestError: a setting that the coordinator's version does not know.
         """
         config: config_pb2.RunConfig = overrides_to_proto(overrides or {})
+        if initial_weights is not None:
+            given = self.upload_weights(initial_weights)
+            config.initialization.weights_sha256 = given.sha256
         if config.learners.frozen or config.initialization.new_head:
             self._require_fine_tuning()
         request = run_pb2.CreateRunRequest(request_id=uuid.uuid4().hex, name=name, config=config)
