@@ -237,7 +237,8 @@ class Client(AbstractContextManager["Client"]):
                 or tensors by name: {"features": N x d}, for strategies on pairs with
                 "paired_features" besides. Row i is example i.
             proxy: what judges the examples: "soup" (theta_p or `weights`, with its own head),
-                "ridge:" and some of patches, learners, soup, user, backbone, joined by "+",
+                "ridge:" and some of patches, learners, soup, initial (theta*, also while the
+                run's learners are being trained), user, backbone, joined by "+",
                 or "auto"; the strategy's default where None.
             labels: whether labels may enter the choice; "none" to choose what to label. Such a
                 choice is made by features alone: yours where you give some, else of patches of
