@@ -135,6 +135,7 @@ class RunView:
     waiting: what its learners wait for that no worker there can give; may change while the
         revision stays; empty at an older coordinator.
     fitted: what the coordinator has lowered in its defaults so that the shards fit its data.
+    note: what it took of the weights that it starts from, where its head is new.
     """
 
     run_id: str
@@ -154,6 +155,7 @@ class RunView:
     pretrained_weights: BlobView | None
     waiting: str = ""
     fitted: str = ""
+    note: str = ""
 
     @property
     def ended(self) -> bool:

@@ -50,6 +50,7 @@ def run_view(
         pretrained_weights=_blob(run.pretrained_weights),
         waiting=waiting,
         fitted=run.fitted,
+        note=run.note,
     )
     if run.ended_at is not None:
         view.ended_at.CopyFrom(timestamp(run.ended_at))

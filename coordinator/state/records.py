@@ -178,6 +178,8 @@ class RunRecord(_Record):
     state: RunState = RunState.PENDING
     ended_at: float | None = None
     message: str = ""
+    # What it took of the weights that it starts from, where its head is new.
+    note: str = ""
     # What its models are given; None until theta* is made.
     inputs: InputFormat | None = None
     initial_weights: Blob | None = None
