@@ -78,10 +78,10 @@ def test_a_head_is_trained_on_a_backbone_of_other_classes(cluster: Cluster, back
     assert note in started.stdout.splitlines()
     with cluster.client() as client:
         early = None
+        asked: Mapping[str, Any] = {"fraction": 0.1, "proxy": "ridge:initial"}
         # theta* is made without a worker, and judges by itself.
         for view in client.watch("fine"):
             if view.initial_weights is not None:
-                asked: Mapping[str, Any] = {"fraction": 0.1, "proxy": "ridge:initial"}
                 early = client.subset("fine", "facility_location", **asked)
                 with pytest.raises(RunNotReadyError, match="0 of 2 learners are in"):
                     client.subset("fine", "facility_location", fraction=0.1)

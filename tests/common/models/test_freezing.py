@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from lipt.common.errors import ConfigError
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.models.freezing import ALL_BUT_HEAD, freeze, frozen_names, head_names
 from lipt.common.models.registry import build_without_values
@@ -28,7 +29,7 @@ def normalized() -> nn.Sequential:
 
 
 def resnet8() -> nn.Module:
-    return build_model("resnet8", num_classes=10, image_shape=SHAPE, seed=0)
+    return build_model("resnet8", num_classes=10, inputs=ImageSpec(*SHAPE), seed=0)
 
 
 def test_nothing_is_frozen_without_patterns() -> None:
@@ -37,7 +38,7 @@ def test_nothing_is_frozen_without_patterns() -> None:
 
 def test_all_but_head_leaves_two_tensors_with_or_without_values() -> None:
     model = resnet8()
-    empty = build_without_values("resnet8", num_classes=10, image_shape=SHAPE)
+    empty = build_without_values("resnet8", num_classes=10, inputs=ImageSpec(*SHAPE))
     for built in (model, empty):
         frozen = frozen_names(built, [ALL_BUT_HEAD])
         assert model.state_dict().keys() - frozen == head_names(model) == {"fc.weight", "fc.bias"}

@@ -60,7 +60,9 @@ def test_threads_are_as_set() -> None:
 def test_frozen_layers_have_neither_gradient_nor_momentum_nor_snapshots() -> None:
     learners = LearnersConfig(num_steps=9, num_snapshots=7)
     whole, parts = (
-        learner_memory(learners, "mine", replace(FIGURES, frozen_bytes=size), num_pixels=12).total
+        learner_memory(
+            learners, "mine", replace(FIGURES, frozen_bytes=size), example_bytes=12
+        ).total
         for size in (0, 40)
     )
     assert whole - parts == (3 + 7) * 40
