@@ -4,8 +4,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := common coordinator deploy worker trainer proto/lipt/v1
-PACKAGES := -p lipt.common -p lipt.coordinator -p lipt.worker -p lipt.trainer -p docs.make
+SOURCES := common coordinator deploy worker trainer face proto/lipt/v1
+PACKAGES := -p lipt -p docs.make
 PROTOS := $(wildcard proto/lipt/v1/*.proto)
 EXTRAS ?= dev
 CONSTRAINTS ?= constraints.txt

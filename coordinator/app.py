@@ -131,6 +131,7 @@ async def open_app(
             allowed_modules=settings.allow_modules,
             evaluation_batch_size=batch_size_for(data.inputs, resolve_device(settings.device)),
         )
+        stack.callback(admission.stop)
         requests = RunRequests(
             store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
         )
@@ -176,6 +177,8 @@ async def open_app(
         stack.push_async_callback(diagnoses.stop)
         weights = RunWeights(store, blobs, compute, linger_seconds=settings.compute.linger_seconds)
         stack.push_async_callback(weights.stop)
+        intake = LearnerIntake(dispatcher, blobs)
+        stack.callback(intake.stop)
         yield App(
             settings=settings,
             events=events,
@@ -185,7 +188,7 @@ async def open_app(
             store=store,
             compute=compute,
             dispatcher=dispatcher,
-            intake=LearnerIntake(dispatcher, blobs),
+            intake=intake,
             requests=requests,
             subsets=subsets,
             diagnoses=diagnoses,

@@ -13,9 +13,15 @@ import typer
 from lipt.common.config.example_file import example_file
 from lipt.common.config.knobs import option_help
 from lipt.common.text.terminal import complain, say_document
+from lipt.common.text.version import SHORT_HELP, Version
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings=SHORT_HELP,
+)
 
 
 def _knob(name: str, *flags: str, note: str = "") -> Any:
@@ -50,6 +56,7 @@ def coordinator(
     require_token: Annotated[bool | None, _knob("require_token", "--require-token")] = None,
     address_file: Annotated[Path | None, _knob("address_file")] = None,
     log_level: Annotated[str | None, _knob("log_level")] = None,
+    version: Version = False,  # noqa: ARG001 - shown before anything else
 ) -> None:
     """Hold a data set, run the pipeline over workers, and serve subsets."""
     if print_config:

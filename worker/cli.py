@@ -13,12 +13,18 @@ import typer
 from lipt.common.config.example_file import example_file
 from lipt.common.config.knobs import option_help
 from lipt.common.text.terminal import complain, say_document
+from lipt.common.text.version import SHORT_HELP, Version
 from lipt.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from lipt.common.access.token_source import TokenSource
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings=SHORT_HELP,
+)
 
 
 def _knob(name: str, *flags: str, note: str = "") -> Any:
@@ -50,6 +56,7 @@ def worker(
     metrics_listen: Annotated[str | None, _knob("metrics_listen")] = None,
     insecure: Annotated[bool | None, _knob("insecure", "--insecure")] = None,
     log_level: Annotated[str | None, _knob("log_level")] = None,
+    version: Version = False,  # noqa: ARG001 - shown before anything else
 ) -> None:
     """Train learners for a coordinator until told to stop."""
     if print_config:

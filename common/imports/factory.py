@@ -95,7 +95,8 @@ def _require_allowed(spec: str, module_name: str, allowed_modules: Collection[st
 def _import(named: str, module_name: str) -> ModuleType:
     """Import a module; `named` is where its name comes from, for messages."""
     directory = os.getcwd()  # noqa: PTH109 - sys.path holds strings
-    if directory not in sys.path:
+    # What is imported already is not looked for, and no path changes for it.
+    if module_name not in sys.modules and directory not in sys.path:
         sys.path.insert(0, directory)
     importlib.invalidate_caches()
     try:

@@ -63,6 +63,17 @@ def images_in(stored: Stored) -> Tensor:
     return stored
 
 
+def columns_in(stored: Stored) -> dict[str, Tensor]:
+    """The examples where they are known to be columns.
+
+    Raises:
+        TypeError: they are not.
+    """
+    if isinstance(stored, Tensor):
+        raise TypeError("images in place of columns")
+    return stored
+
+
 def _each(stored: Stored, change: Callable[[Tensor], Tensor]) -> Stored:
     if isinstance(stored, Tensor):
         return change(stored)

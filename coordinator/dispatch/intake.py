@@ -52,6 +52,10 @@ class LearnerIntake:
         self._reading = asyncio.Lock()
         self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="learner-check")
 
+    def stop(self) -> None:
+        """End the thread that checks results."""
+        self._threads.shutdown()
+
     async def take(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
     ) -> None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import LiptError, OverLimitError, WeightsError
+from lipt.common.config.run_config import AugmentationMethod, RunConfig
+from lipt.common.errors import ConfigError, LiptError, OverLimitError, WeightsError
+from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
 from lipt.common.planning.costs import Violation
@@ -46,6 +47,22 @@ class Examined:
 
     figures: ModelFigures
     specs: dict[str, TensorSpec]
+
+
+def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
+    """Refuse an augmentation that was asked for and cannot be had.
+
+    The default is of images as well; other examples go without, which the start says.
+
+    Raises:
+        ConfigError: it is of images, and the data holds none.
+    """
+    method = config.augmentation.method
+    if method is AugmentationMethod.CROP_FLIP and not isinstance(inputs, ImageSpec):
+        raise ConfigError(
+            f"augmentation.method is {method}, which is of images; the data has {inputs}. Leave "
+            "it out: such examples are not augmented."
+        )
 
 
 class Admission:
@@ -80,6 +97,10 @@ class Admission:
         self._known: dict[str, Examined] = {}
         self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="model-check")
 
+    def stop(self) -> None:
+        """End the thread that looks at models."""
+        self._threads.shutdown()
+
     async def require(self, config: RunConfig) -> None:
         """Admit a run.
 
@@ -108,11 +129,13 @@ class Admission:
             logger.warning("a run as [run] has it would be refused: %s", found)
 
     def _require(self, config: RunConfig) -> None:
+        require_augmentation(config, self._data.inputs)
         examined = self._examined(config.model)
         require_none(self._violations(config, examined))
         self._check_weights(config, examined)
 
     def _look_at(self, config: RunConfig) -> tuple[Violation, ...]:
+        require_augmentation(config, self._data.inputs)
         examined = self._examined(config.model)
         self._check_weights(config, examined)
         return self._violations(config, examined)

@@ -20,6 +20,8 @@ MAX_SAMPLE = 5_000
 # Of a torchvision network on scaled images, against a small one for the data's own size.
 _BACKBONE_PASSES = 10.0
 _PATCHES_PASSES = 1.0
+# What nothing is trained for.
+_PLAIN = (Kind.PATCHES, Kind.COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,14 @@ class Tried:
 
 
 def candidates(available: Iterable[Kind]) -> list[tuple[Kind, ...]]:
-    """What is tried of what is there: each kind alone, then the costly ones beside patches."""
+    """What is tried of what is there: each kind alone, then costly ones beside plain values."""
     kinds = [kind for kind in Kind if kind in set(available)]
     alone: list[tuple[Kind, ...]] = [(kind,) for kind in kinds]
-    if Kind.PATCHES in kinds:
-        beside = [kind for kind in kinds if kind not in (Kind.PATCHES, Kind.SOUP)]
-        alone += [tuple(sorted((kind, Kind.PATCHES), key=kinds.index)) for kind in beside]
+    # Data has pictures or columns, never both.
+    for plain in _PLAIN:
+        if plain in kinds:
+            beside = [kind for kind in kinds if kind not in (*_PLAIN, Kind.SOUP)]
+            alone += [tuple(sorted((kind, plain), key=kinds.index)) for kind in beside]
     return alone
 
 
@@ -59,6 +63,7 @@ def passes_of(features: Iterable[Kind], num_learners: int) -> float:
     passes = {
         Kind.USER: 0.0,
         Kind.PATCHES: _PATCHES_PASSES,
+        Kind.COLUMNS: 0.0,
         Kind.SOUP: 1.0,
         Kind.LEARNERS: float(num_learners),
         Kind.BACKBONE: _BACKBONE_PASSES,

@@ -5,8 +5,9 @@
     auto                 what pays best of what is there
 
 A feature is `soup` (what enters the head of theta_p or of the request's weights, and its last
-feature map), `learners` (the same of every learner), `patches` (whitened random patches),
-`user` (those of the request), `backbone` (those of the model that the operator has named).
+feature map), `learners` (the same of every learner), `patches` (whitened random patches of
+images), `columns` (the values of examples that are no images), `user` (those of the request),
+`backbone` (those of the model that the operator has named).
 The order does not matter: equal questions are one text.
 """
 
@@ -26,6 +27,7 @@ class Kind(StrEnum):
 
     USER = "user"
     PATCHES = "patches"
+    COLUMNS = "columns"
     SOUP = "soup"
     LEARNERS = "learners"
     BACKBONE = "backbone"

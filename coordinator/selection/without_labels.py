@@ -68,6 +68,7 @@ def without_labels(
     proxy: str,
     own_features: bool,
     own_weights: bool,
+    images: bool = True,
 ) -> Unlabelled:
     """What a request that no label may enter comes to; classes are not balanced.
 
@@ -78,6 +79,7 @@ def without_labels(
         proxy: what the user says of it; empty where that is nothing.
         own_features: whether the request brings features.
         own_weights: whether it brings weights to select on.
+        images: whether that is what examples are.
 
     Raises:
         InvalidRequestError: the strategy looks at labels, with a list of those that do not; or
@@ -104,7 +106,7 @@ def without_labels(
             "looks at them. Leave `weights` unset, and give the features of a network that has "
             "seen none of these labels (--features FILE, or features=...)."
         )
-    return Unlabelled(resolved, _proxy(proxy, own_features=own_features))
+    return Unlabelled(resolved, _proxy(proxy, own_features=own_features, images=images))
 
 
 def _can(strategy: Strategy, options: Mapping[str, str]) -> bool:
@@ -125,16 +127,17 @@ def _among_features(strategy: Strategy, options: Mapping[str, str]) -> Mapping[s
     return {**options, _SPACE: _FEATURES}
 
 
-def _proxy(text: str, *, own_features: bool) -> Proxy:
+def _proxy(text: str, *, own_features: bool, images: bool) -> Proxy:
+    plain = Kind.PATCHES if images else Kind.COLUMNS
     if not text:
-        return SOUP if own_features else Proxy((Kind.PATCHES,))
+        return SOUP if own_features else Proxy((plain,))
     proxy = Proxy.parse(text)
     if why := _labels_in(proxy):
         others = ", ".join(kind for kind in Kind if kind not in _TRAINED_ON_LABELS)
         raise ProxyError(
             f"the proxy {proxy} cannot be had with labels=none: {why}. Choose ridge: followed by "
-            f"one or more of {others}, joined by +, such as ridge:patches; or leave it out, for "
-            "features of your own as they are, or else patches."
+            f"one or more of {others}, joined by +, such as ridge:{plain}; or leave it out, for "
+            f"features of your own as they are, or else {plain}."
         )
     return proxy
 

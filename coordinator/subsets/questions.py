@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import SignalsError
+from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets.budget import resolve_budget
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
@@ -80,6 +81,7 @@ def job_of(
             proxy=query.proxy,
             own_features=query.features is not None,
             own_weights=query.weights is not None,
+            images=isinstance(run.inputs, ImageFormat),
         )
         given, proxy, balanced = unlabelled.options, unlabelled.proxy, False
     else:

@@ -52,6 +52,25 @@ def run_example(served: Cluster, tmp_path: Path) -> Callable[..., subprocess.Com
     return run
 
 
+@pytest.fixture
+def run_alone(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run an example that needs no coordinator, in an empty folder."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / arguments[0]), *arguments[1:]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
 def with_examples() -> str:
     """A module path that begins with the examples."""
     return os.pathsep.join(filter(None, (str(EXAMPLES), os.environ.get("PYTHONPATH"))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -44,6 +45,44 @@ def test_the_data_is_diagnosed(run_example: Run) -> None:
     assert match is not None, last
     # Labels of digits are right, but of 64 pixels a tenth looks like another one.
     assert 1500 < int(match[1]) <= 1797
+
+
+def test_a_subset_is_chosen_in_one_call(run_alone: Run) -> None:
+    said = run_alone("one_call.py").stdout
+    match = re.fullmatch(r"140 of 1400 examples, ([\d.]+)% on the test set\n", said)
+    assert match is not None, said
+    assert float(match[1]) > 70  # chance is 10
+
+
+# A notebook, cell by cell, and what the last line of each would show.
+NOTEBOOK = """
+import ast, json, sys
+cells, names = json.load(open(sys.argv[1]))["cells"], {}
+for cell in cells:
+    if cell["cell_type"] == "code":
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "cell", "exec"), names)
+        value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
+        print(getattr(value, "_repr_html_", lambda: "")() or "")
+"""
+
+
+@pytest.mark.parametrize("name", ["one_call.ipynb", "diagnose.ipynb"])
+def test_a_notebook_runs_and_shows_tables_and_pictures(
+    name: str, run_alone: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "run.py").write_text(NOTEBOOK)
+    said = run_alone(str(tmp_path / "run.py"), str(EXAMPLES / name)).stdout
+    assert said.count("<table>") >= 2
+    assert said.count("<img ") in (8, 16)
+    assert f'"{name}"' in Path(__file__).read_text("utf-8")
+
+
+def test_notebooks_are_kept_without_what_they_showed() -> None:
+    for path in EXAMPLES.glob("*.ipynb"):
+        cells = json.loads(path.read_text("utf-8"))["cells"]
+        assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []
 
 
 def test_one_subset_is_asked_for_kept_and_trained_on(run_example: Run, tmp_path: Path) -> None:

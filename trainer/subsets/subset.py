@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from lipt.trainer.subsets.formats import (
     encode_manifest,
     manifest_beside,
 )
+from lipt.trainer.subsets.map_style import rows_of
 from lipt.trainer.subsets.same_data import (
     ExampleT_co,
     MapStyle,
@@ -31,6 +33,8 @@ from lipt.trainer.writing.files import write_atomically
 
 if TYPE_CHECKING:
     import torch.utils.data
+
+    from lipt.trainer.subsets.weighted_data import WeightedData
 
 # What messages call a subset that lies in no file of its own.
 _JSON = Path("subset.json")
@@ -86,19 +90,66 @@ class Subset:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def __repr__(self) -> str:
+        from lipt.trainer.subsets.notebook import facts_of  # noqa: PLC0415 - Pillow
+
+        told = "; ".join(f"{name}: {text}" for name, text in facts_of(self)[1:])
+        return f"<Subset of {facts_of(self)[0][1]} examples; {told}>"
+
     @property
     def stopped_early(self) -> str:
         """Why there are fewer examples than the budget, as a sentence; or empty."""
         return str(self.manifest.get("stopped_early") or "")
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from lipt.trainer.subsets.notebook import as_table, facts_of  # noqa: PLC0415 - Pillow
+
+        return as_table("Subset", facts_of(self))
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether its examples are to count differently in the loss."""
+        return bool(len(self)) and bool((self.weights != self.weights[0]).any())
+
+    def dataset(self, data: Any, *, check: bool = True, normalized: bool = True) -> WeightedData:
+        """The chosen examples with their weights: (image, label, weight).
+
+        An example that is a dictionary gets its weight under "weight". `WeightedSubsetLoss`
+        takes the weights, and `WeightedCollate` takes them through a collate of your own.
+
+        Args:
+            data: what the subset was chosen from, in any form that `lipt.select` takes.
+            check: as in `apply`.
+            normalized: weights of mean 1, so that the learning rate means what it means
+                without them; else as the strategy gave them.
+
+        Raises:
+            SubsetError: as `apply`.
+        """
+        import torch  # noqa: PLC0415 - not before it is needed
+
+        from lipt.trainer.subsets.notebook import facts_of  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.weighted_data import WeightedData  # noqa: PLC0415 - torch
+        from lipt.trainer.subsets.weighted_loss import normalized_weights  # noqa: PLC0415 - torch
+
+        rows = rows_of(data)
+        self._require_same(rows, check=check)
+        weights_K = torch.from_numpy(self.weights.copy())
+        weights_K = normalized_weights(weights_K) if normalized else weights_K
+        return WeightedData(rows, self.indices.tolist(), weights_K, facts_of(self))
+
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
     ) -> torch.utils.data.Subset[ExampleT_co]:
-        """The chosen examples of a data set, in the order of `indices`.
+        """The chosen examples of a data set, in the order of `indices`, without their weights.
+
+        Warns where there are weights: `dataset` gives the examples with them.
 
         Args:
             dataset: the one that the subset was chosen from: of `lipt.common.data`, of
-                torchvision, of Hugging Face, or the user's own pairs of image and label.
+                torchvision, of Hugging Face, the user's own pairs of image and label, or the
+                (X, y) that `lipt.select` was given.
             check: whether its fingerprint is compared with the subset's, which reads 64 rows
                 of it, or all where it has no `targets` or the fingerprint is a full one. Its
                 length always is.
@@ -109,13 +160,16 @@ class Subset:
         """
         from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - not before it is needed
 
-        self._require_same(dataset, check=check)
         # torch's own annotation asks for its Dataset, and uses no more than this.
-        source: Any = dataset
+        source: Any = rows_of(dataset)
+        self._require_same(source, check=check)
+        self._warn_of_weights()
         return Chosen(source, self.indices.tolist())
 
     def hf_select(self, dataset: Selectable[TableT_co], *, check: bool = True) -> TableT_co:
         """The chosen rows of a Hugging Face `datasets.Dataset`, by its own `select`.
+
+        Warns where there are weights, as `apply` does.
 
         Args:
             dataset: the one that the subset was chosen from.
@@ -126,7 +180,20 @@ class Subset:
             SubsetError: as `apply`.
         """
         self._require_same(dataset, check=check)
+        self._warn_of_weights()
         return dataset.select(self.indices.tolist())
+
+    def _warn_of_weights(self) -> None:
+        if self.is_weighted:
+            from lipt.trainer.subsets.weighted_data import UnweightedWarning  # noqa: PLC0415
+
+            warnings.warn(
+                f"{self.strategy} gives weights to its examples, from {self.weights.min():.3g} to "
+                f"{self.weights.max():.3g}, and they are left behind here. Take "
+                "subset.dataset(data), which gives (image, label, weight), and WeightedSubsetLoss.",
+                UnweightedWarning,
+                stacklevel=3,
+            )
 
     def _require_same(self, dataset: Any, *, check: bool) -> None:
         require_same_data(
@@ -204,12 +271,12 @@ class Subset:
     def _decoded(cls, data: bytes, source: Path, manifest: bytes = b"") -> Self:
         content = decode(data, source, manifest)
         texts: dict[str, Any] = {name: content.metadata.get(name) for name in _TEXTS}
-        manifest = content.metadata.get("manifest")
-        if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):
+        found = content.metadata.get("manifest")
+        if not isinstance(found, dict) or not all(isinstance(t, str) for t in texts.values()):
             raise SubsetError(
                 f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again."
             )
-        return cls(content.indices_N, content.weights_N, **texts, manifest=manifest)
+        return cls(content.indices_N, content.weights_N, **texts, manifest=found)
 
 
 def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.float32]) -> None:

@@ -18,16 +18,19 @@ from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
+from lipt.common.inputs.columns import Column
 from lipt.common.inputs.formats import InputFormat
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.inputs.stored import Stored, images_in
+from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
+from lipt.common.inputs.stored import Stored, columns_in, images_in
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.diagnosis.pictures import are_pictures
+from lipt.coordinator.proxies.column_values import column_values
 from lipt.coordinator.proxies.patches import draw_filters, patch_features
 from lipt.coordinator.proxies.pooled import Loader, ModelBank
 from lipt.coordinator.proxies.proxy import Kind, Proxy
@@ -73,6 +76,7 @@ class FeatureMaker:
         there = {
             Kind.USER: question.features is not None,
             Kind.PATCHES: are_pictures(context.dataset.inputs),
+            Kind.COLUMNS: isinstance(context.dataset.inputs, ColumnsSpec),
             Kind.SOUP: question.weights is not None,
             Kind.LEARNERS: self.num_learners > 0,
             Kind.BACKBONE: context.settings.backbone is not None
@@ -109,6 +113,7 @@ class FeatureMaker:
             "features=...), or leave `user` out.",
             Kind.PATCHES: f"the data has {inputs}, which are no pictures to take patches of. "
             "Leave `patches` out, or give features of your own.",
+            Kind.COLUMNS: f"the data has {inputs}, and no columns. Leave `columns` out.",
             Kind.SOUP: "no run is named whose weights they could be of. Name one, or leave `soup` "
             "out.",
             Kind.LEARNERS: "the weights that are selected on are not what the run's learners "
@@ -124,6 +129,7 @@ class FeatureMaker:
             make = {
                 Kind.USER: self._user,
                 Kind.PATCHES: self._patches,
+                Kind.COLUMNS: self._columns,
                 Kind.SOUP: self._soup,
                 Kind.LEARNERS: self._learners,
                 Kind.BACKBONE: self._backbone,
@@ -147,6 +153,20 @@ class FeatureMaker:
         images_NCHW = dataset.images(drawn.sort().values)
         filters = draw_filters(images_NCHW, generator=generator).to(device)
         return lambda _, stored_B: patch_features(images_in(stored_B).to(device), filters).cpu()
+
+    def _columns(self) -> Extractor:
+        rows, seed = self._context.dataset.rows, self.question.config.seed
+        if not isinstance(rows, ColumnRows):
+            raise TypeError(f"{self._context.dataset.inputs} in place of columns")
+
+        def largest(column: Column) -> int:
+            values = rows.tensors[column.name]
+            return int(values.max()) if int(values.min()) >= 0 else -1
+
+        extract = column_values(
+            rows.columns, largest, lambda name: derive_generator(seed, f"column {name}")
+        )
+        return lambda _, stored_B: extract(columns_in(stored_B))
 
     def _soup(self) -> Extractor:
         config, context = self.question.config, self._context

@@ -23,7 +23,8 @@ from lipt.common.errors import (
     UnknownNameError,
     WeightsError,
 )
-from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
 from lipt.common.models.registry import build_without_values
 from lipt.common.process.machine import Machine
 from lipt.common.weights.container import pack
@@ -198,3 +199,28 @@ async def test_an_operator_s_own_run_that_would_be_refused_is_said_in_the_log(
     assert "a run as [run] has it would be refused: evaluation_threads = 64" in caplog.text
     with pytest.raises(UnknownNameError):
         await admission(tmp_path).look_at(run("resnet9"))
+
+
+async def test_examples_that_are_no_images_are_planned_by_their_bytes(tmp_path: Path) -> None:
+    column = Column("", ColumnType.FLOAT32, (1, 8, 8))
+    data = DataFigures((50,) * 10, ColumnsSpec((column,)))
+    assert (data.example_bytes, data.resident_bytes) == (4 * 64, 500 * 4 * 64)
+    await admission(tmp_path, data).require(run())
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model": "resnet8"}, r"'resnet8' takes images; the data has float32\[64\]"),
+        ({"augmentation": {"method": "crop_flip"}}, "crop_flip, which is of images; the data has"),
+    ],
+)
+async def test_what_is_of_images_is_refused_where_there_are_none(
+    tmp_path: Path, config: dict[str, Any], words: str
+) -> None:
+    data = DataFigures((50,) * 10, ColumnsSpec((Column("", ColumnType.FLOAT32, (64,)),)))
+    asked = run(**config)
+    with pytest.raises(ConfigError, match=words):
+        await admission(tmp_path, data).require(asked)
+    with pytest.raises(ConfigError, match=words):
+        await admission(tmp_path, data).look_at(asked)

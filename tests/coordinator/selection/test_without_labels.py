@@ -142,8 +142,16 @@ def test_without_a_proxy_features_are_the_users_or_patches() -> None:
     ],
 )
 def test_a_proxy_that_labels_went_into_is_refused(proxy: str, why: str) -> None:
-    remedy = r"one or more of user, patches, backbone, joined by \+, such as ridge:patches; or"
+    remedy = (
+        r"one or more of user, patches, columns, backbone, joined by \+, such as ridge:patches; or"
+    )
     with pytest.raises(ProxyError, match=rf"with labels=none: {why}\..*{remedy}"):
         ask("herding", proxy=proxy, own_features=True)
     with pytest.raises(ProxyError, match="there is no proxy 'best'"):
         ask("uniform", proxy="best")
+
+
+def test_where_there_are_no_images_the_values_of_columns_are_looked_at() -> None:
+    assert ask("kcenter", images=False).proxy == Proxy.parse("ridge:columns")
+    with pytest.raises(ProxyError, match=r"such as ridge:columns; or .* or else columns\."):
+        ask("kcenter", proxy="auto", images=False)

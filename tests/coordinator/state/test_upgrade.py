@@ -7,6 +7,7 @@ ready, with snapshots and a subset; one with a learner at a worker; one cancelle
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import StateError
+from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.dispatch.assignment import AssignmentKey
@@ -128,4 +131,38 @@ async def test_record_that_cannot_be_read_is_refused_at_the_start(
     database = Database.open(tmp_path / "lipt.db")
     with pytest.raises(StateError, match=r"learner 0 of run r.*loss.*lipt state check"):
         await database.load_runs()
+    await database.close()
+
+
+async def test_fifth_schema_s_images_are_inputs_after_the_upgrade(
+    tmp_path: Path, make_run: Callable[..., RunRecord]
+) -> None:
+    made, pending = make_run("made"), make_run("pending").changed(inputs=None)
+    with contextlib.closing(sqlite3.connect(tmp_path / "lipt.db", isolation_level=None)) as old:
+        migrate(old, MIGRATIONS[:5])
+        for run in (made, pending):
+            body = run.model_dump(mode="json", exclude={"learners"})
+            body["image"] = body.pop("inputs")
+            values = (run.run_id, run.name, run.request_id, run.created_at, json.dumps(body))
+            old.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?)", values)
+    # As it is, and after the upgrade.
+    assert [run.inputs for run in read_contents(tmp_path).runs] == [made.inputs, None]
+    database = Database.open(tmp_path / "lipt.db")
+    assert [run.inputs for run in await database.load_runs()] == [made.inputs, None]
+    await database.close()
+    assert read_contents(tmp_path).schema == len(MIGRATIONS)
+
+
+async def test_runs_of_either_kind_of_input_are_read_as_they_were_written(
+    tmp_path: Path, make_run: Callable[..., RunRecord]
+) -> None:
+    column = Column("x", ColumnType.BFLOAT16, (2,), standardized=True)
+    inputs = ColumnsFormat((ColumnFormat(column, (0.1, -3.0), (1.0, 1e-9)),))
+    runs = [make_run("images"), make_run("columns").changed(inputs=inputs)]
+    database = Database.open(tmp_path / "lipt.db")
+    for run in runs:
+        await database.save_run(run, run.learners)
+    assert {run.run_id: run.inputs for run in await database.load_runs()} == {
+        run.run_id: run.inputs for run in runs
+    }
     await database.close()
