@@ -11,7 +11,7 @@ EXTRAS ?= dev
 CONSTRAINTS ?= constraints.txt
 
 # What other versions of the requirements are tried with: a few minutes on two cores.
-RUNNABLE := demo,fast,huggingface,lightning,metrics,parquet,report,test
+RUNNABLE := demo,fast,huggingface,lightning,metrics,parquet,report,test,text
 TRIED := tests/common tests/deploy tests/examples tests/trainer/cli tests/trainer/client \
     tests/trainer/integrations tests/worker tests/end_to_end/test_pipeline.py tests/test_packaging.py
 

@@ -19,6 +19,7 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model, lay_out
+from lipt.common.targets.single_label import SingleLabel
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.evaluation import Evaluator, batch_size_for
 
@@ -45,7 +46,9 @@ def measure(spec: str, shape: tuple[int, int, int], num_images: int) -> tuple[fl
     image = ImageFormat(*shape, mean=(0.5,) * shape[0], std=(0.25,) * shape[0])
 
     def evaluator(model: torch.nn.Module, batch_size: int) -> Evaluator:
-        return Evaluator(model, image, CPU, images_NCHW, labels_N, images_NCHW, batch_size)
+        return Evaluator(
+            model, image, CPU, images_NCHW, SingleLabel(10), labels_N, images_NCHW, batch_size
+        )
 
     inputs = ImageSpec(*shape)
     plain = build_model(spec, num_classes=10, inputs=inputs, seed=0)

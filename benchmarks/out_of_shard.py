@@ -169,13 +169,13 @@ def train(
         context.blobs.read_bytes(record.shard),
         inputs,
         num_examples=task.learners.batch_size,
-        num_classes=task.num_classes,
+        target=task.target,
     )
     train_on_shard(
         model,
         task,
         shard.examples,
-        shard.labels_N,
+        shard.targets_N,
         compute_mode(task, CPU),
         on_step=lambda *_: None,
         should_stop=lambda: False,

@@ -89,12 +89,12 @@ class Outcome:
 
 def permuted(task: LearnerTask, shard: Shard) -> tuple[LearnerTask, Shard]:
     """Every label is the next one."""
-    return task, replace(shard, labels_N=(shard.labels_N + 1) % task.num_classes)
+    return task, replace(shard, targets_N=(shard.targets_N + 1) % task.num_classes)
 
 
 def backdoored(task: LearnerTask, shard: Shard) -> tuple[LearnerTask, Shard]:
     """Half of the images have the patch, and the target's label."""
-    images_NCHW, labels_N = images_in(shard.examples).clone(), shard.labels_N.clone()
+    images_NCHW, labels_N = images_in(shard.examples).clone(), shard.targets_N.clone()
     images_NCHW[::2] = with_patch(images_NCHW[::2])
     labels_N[::2] = TARGET
     return task, replace(shard, examples=images_NCHW, labels_N=labels_N)
@@ -254,7 +254,7 @@ class Bench:
             self.context.blobs.read_bytes(learner.shard),
             task.inputs,
             num_examples=task.learners.num_minibatches * task.learners.batch_size,
-            num_classes=task.num_classes,
+            target=task.target,
         )
         return task, shard
 

@@ -125,7 +125,7 @@ async def open_app(
         stack.push_async_callback(driver.stop)
         admission = Admission(
             blobs,
-            DataFigures(data.class_counts, data.inputs),
+            DataFigures(data.class_counts, data.inputs, data.other_target),
             limits=settings.limits,
             machine=this_machine(),
             allowed_modules=settings.allow_modules,

@@ -29,6 +29,7 @@ from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.rpc.status import ErrorInterceptor
+from lipt.common.targets.kinds import TargetKind
 from lipt.common.text.empty_classes import empty_classes
 from lipt.coordinator.access.admission import Admission, admission, describe_exposure
 from lipt.coordinator.access.identification import identification
@@ -247,18 +248,29 @@ async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admi
     app.lock.describe(f"serving {address}")
     data = app.data
     logger.info(
-        "lipt-coordinator on %s (%s), serving %s (%d examples, %d classes) with %s; state in %s",
+        "lipt-coordinator on %s (%s), serving %s (%d examples, %s) with %s; state in %s",
         address,
         describe_exposure(address, tls, admitted),
         data.source,
         data.num_examples,
-        len(data.class_names),
+        data.target,
         app.settings.run.model,
         app.settings.state_dir,
     )
     if data.scaling:
         logger.info("%s: %s.", data.source, data.scaling)
-    if empty := empty_classes(data.class_names, data.class_counts):
+    if data.other_target is not None:
+        logger.info(
+            "%s: %s to be told of each example (%s). Splits and equal shares are by %s, in %d "
+            "groups; accuracies are the %s; strategies that need classes are refused.",
+            data.source,
+            data.target,
+            data.target.kind.words,
+            "quantile" if data.target.kind is TargetKind.NUMBER else "the rarest label",
+            len(data.class_names),
+            data.target.kind.score_name,
+        )
+    elif empty := empty_classes(data.class_names, data.class_counts):
         logger.warning("%s: %s. Models get an output for each of these.", data.source, empty)
     if isinstance(data.inputs, ColumnsSpec):
         standardized = [column.name for column in data.inputs.columns if column.standardized]

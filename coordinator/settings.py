@@ -15,7 +15,17 @@ from lipt.common.imports.factory import is_factory_spec
 from lipt.common.process.machine import Machine
 
 # What looks like `module:factory` and is not.
-_SCHEMES = ("torchvision", "cifar10", "cifar100", "imagefolder", "parquet")
+_SCHEMES = (
+    "torchvision",
+    "text",
+    "cifar10",
+    "cifar100",
+    "imagefolder",
+    "parquet",
+    "csv",
+    "jsonl",
+    "features",
+)
 
 
 class DatasetSettings(Section):

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NewType
 
 from lipt.common.states import LearnerState, RunState
+from lipt.common.targets.kinds import TargetKind
 
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
     from lipt.common.config.run_config import RunConfig
@@ -134,6 +135,7 @@ class RunView:
     waiting: what its learners wait for that no worker there can give; may change while the
         revision stays; empty at an older coordinator.
     fitted: what the coordinator has lowered in its defaults so that the shards fit its data.
+    note: what it took of the weights that it starts from, where its head is new.
     """
 
     run_id: str
@@ -153,6 +155,7 @@ class RunView:
     pretrained_weights: BlobView | None
     waiting: str = ""
     fitted: str = ""
+    note: str = ""
 
     @property
     def ended(self) -> bool:
@@ -208,6 +211,8 @@ class StrategyView:
         coordinator, which has no other than the soup.
     works_without_labels: whether a subset of it can be had with labels="none"; False at an
         older coordinator.
+    target_kinds: of targets that it can choose by: "class", "classes" (multi-label), "number"
+        (regression); empty at an older coordinator, which has classes alone.
     """
 
     name: str
@@ -221,6 +226,12 @@ class StrategyView:
     presets: tuple[StrategyPresetView, ...] = ()
     default_proxy: str = ""
     works_without_labels: bool = False
+    target_kinds: tuple[str, ...] = ()
+
+    @property
+    def needs_classes(self) -> bool:
+        """Whether it can choose by classes alone, as far as the coordinator says."""
+        return self.target_kinds == (TargetKind.CLASS,)
 
 
 @dataclass(frozen=True)

@@ -206,9 +206,7 @@ class AssignmentRunner:
         task = assignment.task
         content = self._downloaded(assignment.shard)
         num_examples = task.learners.num_minibatches * task.learners.batch_size
-        return unpack_shard(
-            content, task.inputs, num_examples=num_examples, num_classes=task.num_classes
-        )
+        return unpack_shard(content, task.inputs, num_examples=num_examples, target=task.target)
 
     def _insist(
         self,

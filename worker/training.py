@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import Precision
@@ -39,14 +38,14 @@ class ComputeMode:
     memory_format: torch.memory_format
 
     def loss(
-        self, model: nn.Module, examples_B: Stored, labels_B: Tensor, task: LearnerTask
+        self, model: nn.Module, examples_B: Stored, targets_B: Tensor, task: LearnerTask
     ) -> Tensor:
-        """Mean cross-entropy (0-d, float32) of stored examples on the device."""
+        """Mean loss (0-d, float32) of stored examples on the device."""
         inputs_B = to_model_input(examples_B, task.inputs, self.device)
         inputs_B = in_layout(inputs_B, self.memory_format)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
             logits_BC = call_model(model, inputs_B)
-        return functional.cross_entropy(logits_BC.float(), labels_B)
+        return task.target.mean_loss(logits_BC, targets_B)
 
 
 def compute_mode(task: LearnerTask, device: torch.device) -> ComputeMode:
@@ -77,7 +76,7 @@ def train_on_shard(
     model: nn.Module,
     task: LearnerTask,
     examples_N: Stored,
-    labels_N: Tensor,
+    targets_N: Tensor,
     mode: ComputeMode,
     *,
     on_step: Callable[[int, float], None],
@@ -89,10 +88,10 @@ def train_on_shard(
     from the task's seed and the pass's number alone.
 
     Args:
-        model: in training mode, laid out on the mode's device.
+        model: laid out on the mode's device; in training mode, but for what is frozen.
         task: how to train.
         examples_N: as they are stored, on the mode's device.
-        labels_N: int64, on the mode's device.
+        targets_N: what the model is to give of them, on the mode's device.
         mode: where and in what form to compute.
         on_step: called after each pass with its number from 1 and its mean loss.
         should_stop: asked before each minibatch.
@@ -114,7 +113,7 @@ def train_on_shard(
     loss = math.nan
     for step in range(learners.num_steps):
         order_N = torch.randperm(
-            len(labels_N), generator=derive_generator(task.seed, "learner-order", step)
+            len(targets_N), generator=derive_generator(task.seed, "learner-order", step)
         )
         draws = derive_generator(task.seed, "learner-augmentation", step)
         # Summed on the device: reading each minibatch's loss would make it wait.
@@ -126,12 +125,12 @@ def train_on_shard(
                     "Its assignment can be done again from the start."
                 )
             batch_B = augment(rows_of(examples_N, rows_B), task.augmentation, draws)
-            batch_loss = mode.loss(model, batch_B, labels_N[rows_B], task)
+            batch_loss = mode.loss(model, batch_B, targets_N[rows_B], task)
             optimizer.zero_grad()
             torch.autograd.backward(batch_loss)
             optimizer.step()
             loss_sum += batch_loss.detach() * len(rows_B)
-        loss = float(loss_sum) / len(labels_N)
+        loss = float(loss_sum) / len(targets_N)
         if not math.isfinite(loss):
             raise diverged(task, f"the loss is {loss} after step {step + 1}")
         on_step(step + 1, loss)

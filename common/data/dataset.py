@@ -24,6 +24,9 @@ from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import DataError
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.inputs.stored import Stored, rows_of
+from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.target import Target
+from lipt.common.targets.values import TargetValues
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,19 @@ class Dataset:
 
     @property
     def labels_N(self) -> Tensor:
-        """The labels, int64, on the CPU."""
+        """The labels, int64, on the CPU; strata where examples have no single class."""
         return self.rows.labels_N
+
+    @property
+    def target(self) -> Target:
+        """What a model is to give of an example."""
+        given = self.rows.targets
+        return SingleLabel(len(self.class_names)) if given is None else given.target
+
+    @property
+    def targets_N(self) -> Tensor:
+        """What it is to give of each, as `target` takes it: labels, or N x T; on the CPU."""
+        return self.labels_N if self.rows.targets is None else self.rows.targets.values
 
     @property
     def encoded(self) -> bool:
@@ -102,7 +116,10 @@ class Dataset:
             return True
 
     def _fingerprint(self, kind: FingerprintKind) -> str:
-        return fingerprint(self.labels_N, len(self.class_names), self.rows.raw, kind)
+        rows = self.rows
+        return fingerprint(
+            self.labels_N, len(self.class_names), rows.raw, kind, targets=rows.targets
+        )
 
     def __getitem__(self, row: int) -> dict[str, Tensor | bytes]:
         """One example: its tensors by name, and "label", int64.
@@ -201,9 +218,10 @@ def in_memory(
     stamp: Stamp | None = None,
     read_all: Callable[[], str] | None = None,
     scaling: str = "",
+    targets: TargetValues | None = None,
 ) -> Dataset:
     """A data set of pixels at the size that the model sees, uint8; what else it has is as there."""
-    rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy())
+    rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy(), targets=targets)
     _, channels, height, width = images_NCHW.shape
     inputs = ImageSpec(channels, height, width)
     return Dataset(rows, fingerprint, inputs, stamp=stamp, read_all=read_all, scaling=scaling)

@@ -5,7 +5,9 @@ first. A sampled fingerprint is the lower-case hexadecimal SHA-256 of these byte
 
     b"lipt-dataset-1"
     N and C                       number of rows and of classes, uint64 little-endian each
-    the N labels, in row order    int64 little-endian each
+    the N labels, in row order    int64 little-endian each; where examples have no single class
+                                  their strata, then b"labels" or b"numbers", their number T as
+                                  uint64 little-endian, and N x T uint8 or float32 little-endian
     for each sampled row r        r and its raw bytes' length, uint64 little-endian each,
                                   then the raw bytes
 
@@ -30,10 +32,13 @@ import hashlib
 import struct
 from collections.abc import Callable
 
+import numpy as np
 from torch import Tensor
 
 from lipt.common.config.fingerprint_kind import FULL_PREFIX, FingerprintKind
 from lipt.common.data.parallel import Progress, map_rows
+from lipt.common.targets.kinds import TargetKind
+from lipt.common.targets.values import TargetValues
 
 _NUM_SAMPLED_ROWS = 64
 
@@ -44,6 +49,7 @@ def fingerprint(
     raw: Callable[[int], bytes],
     kind: FingerprintKind = FingerprintKind.SAMPLED,
     *,
+    targets: TargetValues | None = None,
     num_threads: int = 1,
     progress: Progress | None = None,
 ) -> str:
@@ -54,6 +60,7 @@ def fingerprint(
         num_classes: C.
         raw: the raw bytes of a row.
         kind: whether some rows are read, or all.
+        targets: of examples without a single class.
         num_threads: how many threads may call `raw` where all are read.
         progress: called with (done, total) rows where all are read.
 
@@ -65,6 +72,8 @@ def fingerprint(
     digest = hashlib.sha256(b"lipt-dataset-full-1" if full else b"lipt-dataset-1")
     digest.update(struct.pack("<QQ", num_rows, num_classes))
     digest.update(labels_N.numpy().astype("<i8").tobytes())
+    if targets is not None:
+        _update(digest, targets)
     if full:
 
         def digest_of(row: int) -> bytes:
@@ -79,6 +88,14 @@ def fingerprint(
         digest.update(struct.pack("<QQ", row, len(data)))
         digest.update(data)
     return digest.hexdigest()
+
+
+def _update(digest: hashlib._Hash, targets: TargetValues) -> None:
+    values: np.ndarray = targets.values.numpy()
+    labels = targets.target.kind is TargetKind.CLASSES
+    digest.update(b"labels" if labels else b"numbers")
+    digest.update(struct.pack("<Q", values.shape[1]))
+    digest.update(values.astype("|u1" if labels else "<f4").tobytes())
 
 
 def sampled_rows(num_rows: int) -> list[int]:

@@ -91,7 +91,8 @@ def load(
         size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
         scan = look(size)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
-    digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
+    num_classes = len(rows.class_names)
+    digest = fingerprint(rows.labels_N, num_classes, rows.raw, targets=rows.targets)
     channels = 1 if scan.grayscale else 3
     inputs = ImageSpec(channels, *size)
     scaling = scaling_note(scan.sizes, inputs.shape, len(rows), in_memory=scan.pixels is not None)
@@ -115,6 +116,7 @@ def load(
         stamp=rows.stamp,
         read_all=read_all,
         scaling=scaling,
+        targets=rows.targets,
     )
 
 
@@ -150,6 +152,7 @@ def full_fingerprint(rows: Rows, progress: Progress | None) -> str:
         len(rows.class_names),
         rows.raw,
         FingerprintKind.FULL,
+        targets=rows.targets,
         num_threads=_NUM_HASHING_THREADS if rows.encoded and rows.concurrent else 1,
         progress=progress,
     )

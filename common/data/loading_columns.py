@@ -43,7 +43,8 @@ def load_columns(
     for column in rows.columns:
         _require_values(rows.tensors[column.name], column, len(rows), rows.source)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
-    digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw)
+    num_classes = len(rows.class_names)
+    digest = fingerprint(rows.labels_N, num_classes, rows.raw, targets=rows.targets)
     return Dataset(rows, digest, ColumnsSpec(rows.columns), stamp=rows.stamp, read_all=read_all)
 
 

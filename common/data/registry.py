@@ -11,24 +11,44 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES, full_fingerprint, load
 from lipt.common.data.loading_columns import load_columns
 from lipt.common.data.parallel import Progress
+from lipt.common.data.sources.bundled_tables import BUNDLED_TABLES, bundled_table_rows
 from lipt.common.data.sources.cifar import cifar_rows
 from lipt.common.data.sources.digits import digits_rows
 from lipt.common.data.sources.factory import factory_rows
+from lipt.common.data.sources.feature_file import features_rows
 from lipt.common.data.sources.imagefolder import imagefolder_rows
 from lipt.common.data.sources.parquet import parquet_rows
+from lipt.common.data.sources.pydocs import PYDOCS, pydocs_rows
 from lipt.common.data.sources.rows import ColumnRows, ImageRows
+from lipt.common.data.sources.tables.rows import csv_rows, jsonl_rows, parquet_table_rows
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports.factory import is_factory_spec
 
-_WITHOUT_PATH: Mapping[str, Callable[[str], ImageRows]] = MappingProxyType(
-    dict.fromkeys(("digits", "digits-train", "digits-test", "digits-mislabelled"), digits_rows)
+_WITHOUT_PATH: Mapping[str, Callable[[str], ImageRows | ColumnRows]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("digits", "digits-train", "digits-test", "digits-mislabelled"), digits_rows
+        ),
+        **dict.fromkeys(BUNDLED_TABLES, bundled_table_rows),
+        **dict.fromkeys(PYDOCS, pydocs_rows),
+    }
 )
 
-_WITH_PATH: Mapping[str, Callable[[str, Path], ImageRows]] = MappingProxyType(
+
+def _parquet_rows(source: str, path: Path) -> ImageRows | ColumnRows:
+    """Images, or a table where options say what its columns are."""
+    table = "?" in str(path) and not path.exists()
+    return parquet_table_rows(source, path) if table else parquet_rows(source, path)
+
+
+_WITH_PATH: Mapping[str, Callable[[str, Path], ImageRows | ColumnRows]] = MappingProxyType(
     {
         **dict.fromkeys(("cifar10", "cifar10-test", "cifar100", "cifar100-test"), cifar_rows),
         "imagefolder": imagefolder_rows,
-        "parquet": parquet_rows,
+        "parquet": _parquet_rows,
+        "csv": csv_rows,
+        "jsonl": jsonl_rows,
+        "features": features_rows,
     }
 )
 

@@ -16,6 +16,11 @@ Examples that are no images travel as their columns, each of its own type:
     column.NAME        n x its shape; "column." where a lone column has no name
     labels     I64     n
 
+In place of labels, examples without a single class have
+
+    targets    U8   n x C       1 for each of their labels, or
+               F32  n x T       their numbers, in the data's own units
+
 Exactly these tensors, no metadata. The same examples give the same bytes. The
 peer that sent a shard is not trusted: what its header declares is compared with
 what was expected, and with the bytes at hand, before anything is allocated.
@@ -39,6 +44,8 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import MAX_COLUMNS, ColumnType
 from lipt.common.inputs.formats import ColumnsFormat, InputFormat, spec_of
 from lipt.common.inputs.stored import Stored
+from lipt.common.targets.kinds import TargetKind
+from lipt.common.targets.target import Target
 from lipt.common.weights.container import Container, pack, read_container
 from lipt.common.weights.specs import TensorSpec, quoted
 
@@ -54,10 +61,10 @@ _REMEDY = "Fetch the shard again; if that does not help, the coordinator is at f
 
 @dataclass(frozen=True)
 class Shard:
-    """One learner's examples as they are stored, and int64 labels."""
+    """One learner's examples as they are stored, and their targets: int64 labels, or n x T."""
 
     examples: Stored
-    labels_N: Tensor
+    targets_N: Tensor
 
 
 def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
@@ -71,7 +78,8 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
         IndexError: a row number is outside the data set.
         DataError: an image can no longer be read.
     """
-    tensors = {"labels": dataset.labels_N[ids]}
+    name = "labels" if dataset.rows.targets is None else "targets"
+    tensors = {name: dataset.targets_N[ids]}
     if dataset.encoded:
         files: dict[int, bytes] = {}
         # Neighbours may share a block of a file, which is then read once.
@@ -88,14 +96,14 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
     return pack({**{_COLUMN + name: values for name, values in stored.items()}, **tensors})
 
 
-def unpack_shard(data: bytes, inputs: InputFormat, *, num_examples: int, num_classes: int) -> Shard:
+def unpack_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: Target) -> Shard:
     """Read a shard file, and decode its images where it has some.
 
     Args:
         data: the file's bytes.
         inputs: what the model is given.
         num_examples: how many examples the learner was promised.
-        num_classes: labels have to be below it.
+        target: what the model is to give of them.
 
     Raises:
         DataError: the bytes are not a shard of that many such examples.
@@ -103,19 +111,14 @@ def unpack_shard(data: bytes, inputs: InputFormat, *, num_examples: int, num_cla
     _require_expected(inputs, num_examples)
     columns = isinstance(inputs, ColumnsFormat)
     container = _open(data, _MAX_COLUMN_TENSORS if columns else _MAX_TENSORS)
-    expected = _expected_specs(container, inputs, num_examples)
+    expected = _expected_specs(container, inputs, num_examples, target)
     _require_specs(container, expected)
-    labels_N = container.tensor("labels")
-    if labels_N.min() < 0 or labels_N.max() >= num_classes:
-        raise DataError(
-            f"the shard has labels from {int(labels_N.min())} to {int(labels_N.max())}, outside "
-            f"0..{num_classes - 1}. {_REMEDY}"
-        )
+    targets_N = _targets(container, target)
     if isinstance(inputs, ColumnsFormat):
-        return Shard(_columns(container, inputs), labels_N)
+        return Shard(_columns(container, inputs), targets_N)
     if "images" in expected:
-        return Shard(container.tensor("images"), labels_N)
-    return Shard(_decode(container, inputs, num_examples), labels_N)
+        return Shard(container.tensor("images"), targets_N)
+    return Shard(_decode(container, inputs, num_examples), targets_N)
 
 
 def _require_expected(inputs: InputFormat, num_examples: int) -> None:
@@ -148,9 +151,13 @@ def _require_sane(image: ImageFormat, num_examples: int) -> None:
 
 
 def _expected_specs(
-    container: Container, inputs: InputFormat, num_examples: int
+    container: Container, inputs: InputFormat, num_examples: int, target: Target
 ) -> dict[str, TensorSpec]:
-    labels = {"labels": TensorSpec((num_examples,), torch.int64)}
+    if target.kind is TargetKind.CLASS:
+        labels = {"labels": TensorSpec((num_examples,), torch.int64)}
+    else:
+        dtype = torch.uint8 if target.kind is TargetKind.CLASSES else torch.float32
+        labels = {"targets": TensorSpec((num_examples, target.num_outputs), dtype)}
     if isinstance(inputs, ColumnsFormat):
         columns = {
             _COLUMN + column.name: TensorSpec((num_examples, *column.shape), column.type.dtype)
@@ -166,6 +173,23 @@ def _expected_specs(
         "offsets": TensorSpec((num_examples + 1,), torch.int64),
         "encoded": TensorSpec((encoded.num_bytes if encoded else 0,), torch.uint8),
     }
+
+
+def _targets(container: Container, target: Target) -> Tensor:
+    if target.kind is TargetKind.CLASS:
+        labels_N = container.tensor("labels")
+        if labels_N.min() < 0 or labels_N.max() >= target.num_outputs:
+            raise DataError(
+                f"the shard has labels from {int(labels_N.min())} to {int(labels_N.max())}, "
+                f"outside 0..{target.num_outputs - 1}. {_REMEDY}"
+            )
+        return labels_N
+    targets_NT = container.tensor("targets")
+    if target.kind is TargetKind.CLASSES and targets_NT.max() > 1:
+        raise DataError(f"the shard has labels that are neither 0 nor 1. {_REMEDY}")
+    if not bool(targets_NT.isfinite().all()):
+        raise DataError(f"the shard has numbers to be told that are not finite. {_REMEDY}")
+    return targets_NT
 
 
 def _columns(container: Container, inputs: ColumnsFormat) -> dict[str, Tensor]:

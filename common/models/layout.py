@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lipt.common.imports.factory import is_factory_spec
-from lipt.common.models.torchvision_models import PREFIX as TORCHVISION
+from lipt.common.models.registry import is_users_own
 
 
 def memory_format(spec: str) -> torch.memory_format:
@@ -19,8 +18,7 @@ def memory_format(spec: str) -> torch.memory_format:
     Channels-last for the package's own and torchvision's models. A user's model may
     call `view` on its activations, which fails on that layout: it runs contiguous.
     """
-    users_own = is_factory_spec(spec) and not spec.startswith(TORCHVISION)
-    return torch.contiguous_format if users_own else torch.channels_last
+    return torch.contiguous_format if is_users_own(spec) else torch.channels_last
 
 
 def lay_out(model: nn.Module, spec: str, device: torch.device) -> nn.Module:

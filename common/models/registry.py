@@ -16,15 +16,21 @@ from lipt.common.determinism.kernels import seeded_generators
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports.factory import is_factory_spec
 from lipt.common.inputs.specs import ImageSpec, InputSpec
+from lipt.common.models.dense import linear, mlp
 from lipt.common.models.factory import build_from_factory
 from lipt.common.models.outputs import require_logits
 from lipt.common.models.resnet import resnet8, resnet18
+from lipt.common.models.text_transformer import text_tiny
 from lipt.common.models.torchvision_models import PREFIX, build_torchvision
 from lipt.common.models.wide_resnet import wrn28_10
 
-_BUILT_IN: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
+_OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {"resnet8": resnet8, "resnet18": resnet18, "wrn28_10": wrn28_10}
 )
+_OF_INPUTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
+    {"linear": linear, "mlp": mlp, "text:tiny": text_tiny}
+)
+_BUILT_IN = (*_OF_IMAGES, *_OF_INPUTS)
 
 # Values: constructors compute widths and depths with fewer.
 _LARGE = 2**12
@@ -88,7 +94,7 @@ def build_without_values(spec: str, *, num_classes: int, inputs: InputSpec) -> n
 
 def is_users_own(spec: str) -> bool:
     """Whether a name stands for a user's own factory."""
-    return is_factory_spec(spec) and not spec.startswith(PREFIX)
+    return is_factory_spec(spec) and spec not in _BUILT_IN and not spec.startswith(PREFIX)
 
 
 class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -107,9 +113,11 @@ class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _construct(
     spec: str, num_classes: int, inputs: InputSpec, allowed_modules: Collection[str]
 ) -> nn.Module:
-    if spec in _BUILT_IN:
+    if spec in _OF_INPUTS:
+        return _OF_INPUTS[spec](num_classes=num_classes, inputs=inputs)
+    if spec in _OF_IMAGES:
         in_channels = _image(spec, inputs).channels
-        return _BUILT_IN[spec](num_classes=num_classes, in_channels=in_channels)
+        return _OF_IMAGES[spec](num_classes=num_classes, in_channels=in_channels)
     if spec.startswith(PREFIX):
         name, in_channels = spec.removeprefix(PREFIX), _image(spec, inputs).channels
         return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)
@@ -126,6 +134,7 @@ def _image(spec: str, inputs: InputSpec) -> ImageSpec:
     if not isinstance(inputs, ImageSpec):
         raise ConfigError(
             f"the model {spec!r} takes images; the data has {inputs}. Choose a model that takes "
-            "these as they are: one of your own (package.module:factory)."
+            f"these as they are: {', '.join(_OF_INPUTS)}, or one of your own "
+            "(package.module:factory)."
         )
     return inputs

@@ -80,7 +80,7 @@ def _set_scalar(message: Message, field: Any, value: Any, name: str) -> None:
     if field.enum_type is not None:
         value = enum_number(field.enum_type, str(value), name)
     try:
-        if isinstance(value, tuple):
+        if isinstance(value, tuple | list):
             getattr(message, field.name).extend(value)
         else:
             setattr(message, field.name, value)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.diagnosis.confusion import confusions
 from lipt.coordinator.diagnosis.duplicates import Duplicates
 from lipt.coordinator.diagnosis.imbalance import imbalance
@@ -82,6 +83,7 @@ def diagnosis_of(
     *,
     labels_N: Tensor,
     class_names: Sequence[str],
+    kind: TargetKind = TargetKind.CLASS,
     proxy: Facts,
     redundancy: Facts,
     seconds: Mapping[str, float],
@@ -92,6 +94,7 @@ def diagnosis_of(
         findings: of N examples.
         labels_N: int64, the given ones.
         class_names: C.
+        kind: of the targets; of others than classes their strata stand where classes do.
         proxy: what looked at the data, as JSON.
         redundancy: `share_for_90`, `examples_for_90`, `per_class` and `sampled`, as JSON.
         seconds: that each finding took.
@@ -101,6 +104,9 @@ def diagnosis_of(
     far_out = outliers.ranked()
     summary = {
         "version": VERSION,
+        "target_kind": kind.value,
+        # Of others than classes, which have suspects: the worst fitting targets.
+        "worst_fitting": [] if kind is TargetKind.CLASS else _worst_fitting(errors),
         "num_examples": len(labels_N),
         "class_names": list(class_names),
         "class_counts": counts_C.tolist(),
@@ -134,6 +140,11 @@ def diagnosis_of(
         "outlier_score": outliers.scores_N,
     }
     return Diagnosis(summary, columns)
+
+
+def _worst_fitting(found: LabelErrors) -> list[int]:
+    ids: list[int] = found.quality_N.argsort(stable=True)[:_MOST_SUSPECTS].tolist()
+    return ids
 
 
 def _label_errors(found: LabelErrors, labels_N: Tensor, counts_C: Tensor) -> Facts:

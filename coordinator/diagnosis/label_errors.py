@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
+from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.diagnosis.noise_rates import NoiseRates, noise_rates
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals, probabilities_of
@@ -74,8 +75,13 @@ def find_label_errors(signals: Signals) -> LabelErrors:
         signals: with errors of a head that did not learn from the example it judges.
 
     Raises:
-        SignalsError: they have no errors, or not one example.
+        SignalsError: they have no errors, not one example, or targets that are no classes.
     """
+    if signals.kind is not TargetKind.CLASS:
+        raise SignalsError(
+            f"label errors cannot be looked for in {signals.kind.words} data: which label an "
+            "example should have is told by classes. Look at the largest residuals instead."
+        )
     first = _find(signals.errors_NC, signals.labels_N)
     if signals.second_errors_NC is None:
         return first

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipt.coordinator.proxies.head_targets import HeadTargets
 from lipt.coordinator.proxies.ridge import leave_one_out
 
 _MOST_HALVINGS = 5
@@ -51,6 +52,7 @@ def learning_curve(
     num_classes: int,
     accuracy: float,
     *,
+    wanted: HeadTargets | None = None,
     generator: torch.Generator,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Learnability:
@@ -60,7 +62,9 @@ def learning_curve(
         features_ND: any floating type, finite.
         labels_N: int64.
         num_classes: C.
-        accuracy: leave-one-out, on all examples; the mean over classes.
+        accuracy: leave-one-out, on all examples; the mean over classes, or the score of other
+            targets. Whatever is below 0 counts as 0.
+        wanted: what the head is fitted to, where that is no class.
         generator: draws the samples; a larger one has all of a smaller one.
         on_progress: told how many samples are done.
     """
@@ -69,10 +73,16 @@ def learning_curve(
     accuracies = []
     for done, size in enumerate(sizes):
         ids_n = order_N[:size].sort().values
-        head = leave_one_out(features_ND[ids_n], labels_N[ids_n], num_classes, generator=generator)
-        accuracies.append(head.accuracy)
+        head = leave_one_out(
+            features_ND[ids_n],
+            labels_N[ids_n],
+            num_classes,
+            generator=generator,
+            wanted=None if wanted is None else wanted.take(ids_n),
+        )
+        accuracies.append(max(0.0, head.accuracy))
         on_progress(done + 1, len(sizes))
-    return judge((*sizes, len(labels_N)), (*accuracies, accuracy))
+    return judge((*sizes, len(labels_N)), (*accuracies, max(0.0, accuracy)))
 
 
 def sample_sizes(num_examples: int) -> list[int]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
-from lipt.common.imports.factory import is_factory_spec
 from lipt.common.inputs.formats import ColumnsFormat
+from lipt.common.models.registry import is_users_own
 from lipt.common.rpc.protocol import PROTOCOL_MINOR
 from lipt.coordinator.access.worker_identity import (
     NO_EVIDENCE,
@@ -30,6 +30,8 @@ _ALIVE_SECONDS = 90.0
 # One that was silent for so long is forgotten; should it come back, it joins again.
 _REMEMBERED_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0
+# An older worker would train, and send, the whole model.
+_MINOR_OF_FROZEN_LAYERS = 4
 # What peers may take in memory; the contract says how long their texts may be.
 _MAX_WORKERS = 10_000
 
@@ -77,8 +79,12 @@ class WorkerRecord:
             return "have room for it (its --max-threads or --max-memory)"
         if isinstance(run.inputs, ColumnsFormat) and self.minor < _MINOR_OF_COLUMNS:
             return "know examples that are no images (update lipt there)"
+        if run.other_target is not None and self.minor < _MINOR_OF_COLUMNS:
+            return f"know {run.other_target.kind.words} (update lipt there)"
+        if run.config.learners.frozen and self.minor < _MINOR_OF_FROZEN_LAYERS:
+            return "know of learners.frozen (update lipt there)"
         model = run.config.model
-        if model.startswith("torchvision:") or not is_factory_spec(model):
+        if not is_users_own(model):
             return ""
         module = model.partition(":")[0]
         allows = any(

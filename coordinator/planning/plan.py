@@ -24,6 +24,9 @@ from lipt.common.planning.learner import (
     learner_threads,
     training_bytes_per_example,
 )
+from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.target import Target
+from lipt.common.targets.values import OtherTarget
 from lipt.coordinator.pretraining.initialization import num_initialization_steps
 from lipt.coordinator.pretraining.sharding import num_validation_examples
 
@@ -41,6 +44,13 @@ class DataFigures:
 
     class_counts: Sequence[int]
     inputs: InputSpec
+    # Where examples have no single class; `class_counts` are those of their strata then.
+    other_target: OtherTarget | None = None
+
+    @property
+    def target(self) -> Target:
+        """What a model is to give of an example."""
+        return self.other_target or SingleLabel(len(self.class_counts))
 
     @property
     def num_examples(self) -> int:
@@ -191,7 +201,7 @@ class _Planner:
 
     def disk(self) -> Cost:
         learners, weights = self._config.learners, self._figures.weights_bytes
-        sent = weights + weights // _MASK_SHARE
+        sent = self._figures.sent_bytes + self._figures.sent_bytes // _MASK_SHARE
         shard = learners.num_minibatches * learners.batch_size * self._data.example_bytes
         number = learners.num_learners
         return Cost(

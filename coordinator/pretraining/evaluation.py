@@ -1,6 +1,6 @@
-"""Validation accuracy: what the soup decides by.
+"""Validation score: what the soup decides by; of classes, the accuracy.
 
-Accuracy is counted, not averaged over batches, so that equal predictions are
+Scores are counted, not averaged over batches, so that equal predictions are
 equal scores whatever the batch size. Images stay uint8 and are normalized batch
 by batch: ImageNet's split as floats would take 15 GB.
 
@@ -23,6 +23,7 @@ from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageSpec, Inputs, InputSpec, call_model
 from lipt.common.inputs.stored import Stored, num_stored, split_evenly, split_stored
 from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.targets.target import Target
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.batch_norm import (
     batch_norm_statistics,
@@ -50,6 +51,7 @@ def batch_size_for(inputs: InputSpec, device: torch.device) -> int:
 class Scored:
     """What an evaluation found out about weights."""
 
+    # The score of other targets than classes.
     accuracy: float
     # Entries that take the place of those evaluated: their batch-norm statistics.
     mended: Weights
@@ -81,22 +83,26 @@ class Evaluator:
         inputs: what it is given of the examples.
         device: where the model is.
         examples_N: as they are stored.
-        labels_N: int64.
+        target: what the model is to give of them.
+        targets_N: as `target` takes them.
         batch_norm_examples_M: training examples; None evaluates with the statistics that the
             weights came with.
         batch_size: examples per forward pass.
+        frozen: names of statistics that stay as they came.
     """
 
     model: nn.Module
     inputs: InputFormat
     device: torch.device | str
     examples_N: Stored
-    labels_N: Tensor
+    target: Target
+    targets_N: Tensor
     batch_norm_examples_M: Stored | None
     batch_size: int = 128
+    frozen: frozenset[str] = frozenset()
 
     def __call__(self, weights: Mapping[str, Tensor]) -> Scored:
-        """The accuracy of `weights`, and the statistics that it was reached with.
+        """The score of `weights`, and the statistics that it was reached with.
 
         Args:
             weights: the model's; asked for each tensor once, and none is kept.
@@ -107,37 +113,32 @@ class Evaluator:
         for name, tensor in self.model.state_dict().items():
             tensor.copy_(weights[name])
         mended: Weights = {}
-        if self.batch_norm_examples_M is not None and has_batch_norm(self.model):
+        examples_M = self.batch_norm_examples_M
+        if examples_M is not None and has_batch_norm(self.model, self.frozen):
             with pinned_kernels():
                 inputs = batch_norm_inputs(
-                    self.batch_norm_examples_M,
+                    examples_M,
                     self.inputs,
                     self.device,
                     batch_size=self.batch_size,
                 )
-                reestimate_batch_norm(self.model, inputs)
-            mended = batch_norm_statistics(self.model)
-        return Scored(accuracy=self._accuracy(), mended=mended)
+                reestimate_batch_norm(self.model, inputs, self.frozen)
+            mended = batch_norm_statistics(self.model, self.frozen)
+        return Scored(accuracy=self._score(), mended=mended)
 
     @torch.inference_mode()
-    def _accuracy(self) -> float:
-        """Share of examples whose largest logit is their label's.
-
-        An example with a logit that is not finite counts as wrong.
-        """
-        if not len(self.labels_N):
+    def _score(self) -> float:
+        if not len(self.targets_N):
             raise ConfigError(
                 "accuracy over 0 examples is undefined. Hold out a larger validation.fraction."
             )
-        num_correct = 0
+        tally = self.target.tally()
         with evaluation_mode(self.model), pinned_kernels():
-            for examples_B, labels_B in zip(
+            for examples_B, targets_B in zip(
                 split_stored(self.examples_N, self.batch_size),
-                torch.split(self.labels_N, self.batch_size),
+                torch.split(self.targets_N, self.batch_size),
                 strict=True,
             ):
                 inputs_B = to_model_input(examples_B, self.inputs, self.device)
-                logits_BC = call_model(self.model, inputs_B)
-                right_B = logits_BC.argmax(dim=-1) == labels_B.to(self.device)
-                num_correct += int((right_B & logits_BC.isfinite().all(dim=-1)).sum())
-        return num_correct / len(self.labels_N)
+                tally.add(call_model(self.model, inputs_B), targets_B.to(self.device))
+        return tally.score()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data import Dataset
@@ -57,7 +56,8 @@ def initialize(
     arguments give the same weights on the same kind of device.
 
     Args:
-        model: with the weights to start from; moved to `device` and trained in place.
+        model: with the weights to start from; moved to `device` and trained in place. In training
+            mode, but for what is frozen.
         dataset: where the examples come from.
         train_ids: the int64 ids to train on.
         config: how long, with which batch size and learning rate.
@@ -80,7 +80,6 @@ def initialize(
             seeded_generators(derive_seed(seed, "initialization-layers"), device),
             pinned_kernels(cpu_threads),
         ):
-            model.train()
             optimizer = torch.optim.SGD(
                 model.parameters(),
                 lr=config.learning_rate,
@@ -90,8 +89,8 @@ def initialize(
             batches = _batches(train_ids, config, seed)
             for step, ids_B in zip(range(1, num_steps + 1), batches, strict=False):
                 inputs_B = to_model_input(dataset.examples(ids_B), inputs, device)
-                labels_B = dataset.labels_N[ids_B].to(device)
-                loss = functional.cross_entropy(call_model(model, inputs_B), labels_B)
+                targets_B = dataset.targets_N[ids_B].to(device)
+                loss = dataset.target.mean_loss(call_model(model, inputs_B), targets_B)
                 if not math.isfinite(loss.item()):
                     raise RunFailedError(
                         f"the initialization diverged: the loss is {loss.item()} in step {step} "

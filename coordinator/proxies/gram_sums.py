@@ -1,10 +1,10 @@
 """Gram sums: what a ridge head needs of examples, as values that add up.
 
-The examples count with class weights, their features are centred and scaled. Every number is a
+The examples count with weights, their features are centred and scaled. Every number is a
 sum over examples in float64, so that the sums of parts of the data, wherever they were made,
 are those of all of it.
 
-Shapes: N examples, B of a block, D features, C classes.
+Shapes: N examples, B of a block, D features, C classes or what else a head gives.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class WeightedRows:
 
     weights_N: how much each one counts; float64, above 0.
     num_classes: C.
+    values_NC: what the head is to give, float64; one-hot labels where None.
     """
 
     features_ND: Tensor
@@ -51,6 +52,7 @@ class WeightedRows:
     weights_N: Tensor
     scaling: Scaling
     num_classes: int
+    values_NC: Tensor | None = None
 
     def scaled(self, ids_B: Tensor) -> Tensor:
         """Rows of Z; B x D float64."""
@@ -58,7 +60,9 @@ class WeightedRows:
         return self.scaling.apply(self.features_ND[ids_B]).mul_(roots_B[:, None])
 
     def targets(self, ids_B: Tensor) -> Tensor:
-        """One-hot targets; B x C float64."""
+        """What the head is to give; B x C float64."""
+        if self.values_NC is not None:
+            return self.values_NC[ids_B]
         return functional.one_hot(self.labels_N[ids_B], self.num_classes).double()
 
     def weighted_targets(self, ids_B: Tensor) -> Tensor:
@@ -68,6 +72,8 @@ class WeightedRows:
 
     def mean_target_C(self) -> Tensor:
         """The weighted mean target."""
+        if self.values_NC is not None:
+            return self.weights_N @ self.values_NC / self.weights_N.sum()
         totals_C = self.weights_N.new_zeros(self.num_classes)
         totals_C.index_add_(0, self.labels_N, self.weights_N)
         return totals_C / self.weights_N.sum()

@@ -1,7 +1,8 @@
-"""Ridge head: a linear classifier in closed form, with exact leave-one-out outputs.
+"""Ridge head: a linear head in closed form, with exact leave-one-out outputs.
 
 It minimizes sum_i w_i |y_i - b - x_i W|^2 + lambda |W|^2 over one-hot targets y, where the
-weights w_i give every class the same say (else a rare class loses to the frequent ones). With
+weights w_i give every class the same say (else a rare class loses to the frequent ones). Of
+labels and numbers (`head_targets`) y are these, and every example counts alike. With
 Z the features minus their weighted mean, scaled, and its rows times sqrt(w_i),
 
     G = Z'Z = U diag(s) U',  H = Z U,  leverage h_i = w_i / sum w + sum_j H_ij^2 / (s_j + lambda)
@@ -16,8 +17,8 @@ numbers is taken: both are sums of V_ij lambda / (s_j + lambda).
 All sums are in float64, in blocks of a fixed order: one set of features gives one answer.
 Memory is D^2 or N^2, whichever is smaller, time N D^2; never N x N where N > D.
 
-Shapes: N examples, B of a block, D features, C classes, R = min(N, D), L values of lambda,
-M examples of a sample.
+Shapes: N examples, B of a block, D features, C classes or other outputs,
+R = min(N, D), L values of lambda, M examples of a sample.
 Source: hat matrix and leave-one-out residuals, Hastie et al., "The Elements of Statistical
 Learning", section 7.10.
 """
@@ -32,6 +33,7 @@ import torch
 from torch import Tensor
 
 from lipt.coordinator.proxies.gram_sums import GramSums, WeightedRows, class_weights, scaling_of
+from lipt.coordinator.proxies.head_targets import HeadTargets
 from lipt.coordinator.signals.blocks import row_blocks
 
 # Of the mean example: from hardly any penalty to one that leaves little.
@@ -48,9 +50,11 @@ class LeaveOneOut:
 
     outputs_NC: float32, about 1 for the head's class and 0 for others; not probabilities. Of
         an example whose output nothing else decides they are all 0.
-    accuracy: how often the largest one is the label's, the mean over classes, by trust.
+    accuracy: how often the largest one is the label's, the mean over classes, by trust; the
+        score of another kind of target.
     penalty: lambda per example, as it was chosen.
-    accuracies: of every penalty, on the sample that it was chosen by.
+    accuracies: of every penalty, on the sample that it was chosen by; of other targets the share
+        of their variance that is explained.
     """
 
     outputs_NC: Tensor
@@ -66,6 +70,7 @@ def leave_one_out(
     *,
     generator: torch.Generator,
     trust_N: Tensor | None = None,
+    wanted: HeadTargets | None = None,
     penalties: Sequence[float] = PENALTIES,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> LeaveOneOut:
@@ -78,17 +83,24 @@ def leave_one_out(
         generator: draws the sample of at most 5,000 examples that lambda is chosen by.
         trust_N: how much each example counts within its class, float64 above 0; all the same
             by default.
+        wanted: what the head is fitted to, of the same examples, where that is no class;
+            neither labels nor trust count then.
         penalties: lambda over the sum of the examples' weights, one or more, ascending.
         on_progress: told how many of 2 N rows are done.
     """
     num_examples = len(labels_N)
-    weights_N = class_weights(labels_N, trust_N)
+    if wanted is None:
+        weights_N, values_NC = class_weights(labels_N, trust_N), None
+    else:
+        weights_N = torch.ones_like(labels_N, dtype=torch.float64)
+        num_classes, values_NC = wanted.num_outputs, wanted.values()
     scaling = scaling_of(features_ND, weights_N)
-    rows = WeightedRows(features_ND, labels_N, weights_N, scaling, num_classes)
+    rows = WeightedRows(features_ND, labels_N, weights_N, scaling, num_classes, values_NC)
     spectrum = _spectrum_of(rows, lambda done: on_progress(done, 2 * num_examples))
     lambdas_L = weights_N.new_tensor(penalties) * num_examples
     sample_M = torch.randperm(num_examples, generator=generator)[:_MAX_SAMPLE].sort().values
-    accuracies_L = _accuracies(rows, spectrum, sample_M.to(labels_N.device), lambdas_L)
+    judge = _accuracies if wanted is None else _explained
+    accuracies_L = judge(rows, spectrum, sample_M.to(labels_N.device), lambdas_L)
     # The largest lambda of the best: the simplest head.
     best = int(torch.nonzero(accuracies_L == accuracies_L.max()).max())
     outputs_NC = torch.empty(num_examples, num_classes, device=labels_N.device)
@@ -96,11 +108,15 @@ def leave_one_out(
         outputs_BLC = _outputs(rows, spectrum, ids_B, lambdas_L[best : best + 1])
         outputs_NC[ids_B] = outputs_BLC[:, 0].float()
         on_progress(num_examples + int(ids_B[-1]) + 1, 2 * num_examples)
-    right_N = (outputs_NC.argmax(dim=-1) == labels_N).double()
+    if wanted is None:
+        right_N = (outputs_NC.argmax(dim=-1) == labels_N).double()
+        # The sum's rounding may be above 1.
+        accuracy = min(1.0, float(weights_N @ right_N / weights_N.sum()))
+    else:
+        accuracy = wanted.score(outputs_NC)
     return LeaveOneOut(
         outputs_NC,
-        # The sum's rounding may be above 1.
-        accuracy=min(1.0, float(weights_N @ right_N / weights_N.sum())),
+        accuracy=accuracy,
         penalty=penalties[best],
         accuracies=tuple(zip(penalties, accuracies_L.tolist(), strict=True)),
     )
@@ -136,6 +152,21 @@ def _accuracies(
         right_BL = guesses_BL == rows.labels_N[ids_B][:, None]
         right_L += rows.weights_N[ids_B] @ right_BL.double()
     return right_L / rows.weights_N[sample_M].sum()
+
+
+def _explained(
+    rows: WeightedRows, spectrum: _Spectrum, sample_M: Tensor, lambdas_L: Tensor
+) -> Tensor:
+    """Share of the targets' variance that is explained on a sample, by lambda; L float64."""
+    left_L, total = torch.zeros_like(lambdas_L), lambdas_L.new_zeros(())
+    width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
+    for block in row_blocks(len(sample_M), width):
+        ids_B = sample_M[block]
+        targets_BC = rows.targets(ids_B)
+        outputs_BLC = _outputs(rows, spectrum, ids_B, lambdas_L)
+        left_L += (outputs_BLC - targets_BC[:, None]).square().sum(dim=(0, 2))
+        total += (targets_BC - rows.mean_target_C()).square().sum()
+    return 1 - left_L / total.clamp(min=1e-30)
 
 
 def _spectrum_of(rows: WeightedRows, on_progress: Callable[[int], None]) -> _Spectrum:

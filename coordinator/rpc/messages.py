@@ -50,6 +50,7 @@ def run_view(
         pretrained_weights=_blob(run.pretrained_weights),
         waiting=waiting,
         fitted=run.fitted,
+        note=run.note,
     )
     if run.ended_at is not None:
         view.ended_at.CopyFrom(timestamp(run.ended_at))
@@ -105,6 +106,7 @@ def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
     image = inputs.shape if isinstance(inputs, ImageSpec) else (0, 0, 0)
     channels, height, width = image
     columns = () if isinstance(inputs, ImageSpec) else inputs.columns
+    other = data.other_target
     return info_pb2.DatasetInfo(
         source=data.source,
         num_examples=data.num_examples,
@@ -115,6 +117,8 @@ def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
         height=height,
         width=width,
         columns=[fill_message(worker_pb2.Column(), dump(column)) for column in columns],
+        other_target=None if other is None else fill_message(worker_pb2.Target(), dump(other)),
+        target_names=data.target_names,
     )
 
 

@@ -41,4 +41,5 @@ def _describe(strategy: Strategy) -> pb.Strategy:
         ],
         default_proxy=strategy.proxy,
         works_without_labels=works_without_labels(strategy),
+        target_kinds=sorted(strategy.default_kinds()),
     )

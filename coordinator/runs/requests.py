@@ -76,7 +76,7 @@ class RunRequests:
     async def _create(
         self, request_id: str, name: str, config: RunConfig, fitted: str
     ) -> RunRecord:
-        await self._admission.require(config)
+        note = await self._admission.require(config)
         async with self._creating:
             earlier = self._store.find_request(request_id)
             if earlier is not None:
@@ -88,8 +88,10 @@ class RunRequests:
                 created_at=self._wall_clock(),
                 config=config,
                 fingerprint=self._data.fingerprint,
-                num_classes=len(self._data.class_names),
+                num_classes=self._data.target.num_outputs,
+                other_target=self._data.other_target,
                 fitted=fitted,
+                note=note,
             )
             await self._store.add(run)
         self._driver.start(run.run_id)

@@ -42,7 +42,7 @@ _NOISY = 0.02
 _SELDOM_WRONG = 0.1
 # From that share of near copies on, they are left out: fewer do little harm, and small images that
 # only look alike (8% of handwritten digits) are worth keeping.
-_REDUNDANT = 0.2
+REDUNDANT = 0.2
 # Of what is between guessing and knowing: below it the head's word on an example is noise.
 _SKILL = 0.2
 
@@ -111,7 +111,7 @@ class Plan:
 
 def make_plan(evidence: Evidence) -> Plan:
     """What to leave out, and how to choose among the rest."""
-    if evidence.copies < _REDUNDANT:
+    if evidence.copies < REDUNDANT:
         return _by_labels(evidence)
     # Of what is left without copies.
     fraction = min(1.0, evidence.fraction / (1.0 - evidence.copies))

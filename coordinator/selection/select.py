@@ -14,6 +14,7 @@ from torch import Tensor
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
 from lipt.common.subsets.budget import require_budget
+from lipt.common.targets.kinds import kinds_in_words
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Need, Strategy
@@ -49,9 +50,11 @@ def select(
 
     Raises:
         BudgetError: the budget is outside 1..N.
-        SignalsError: signals are not finite, or some that the strategy needs are missing.
+        SignalsError: signals are not finite, some that the strategy needs are missing, or they are
+            of targets that it cannot choose by.
     """
     require_budget(budget, len(signals))
+    _require_kind(strategy, signals, options)
     _require_signals(strategy, signals, options)
     signals = strategy.prepared(signals, seed=seed, options=options)
     if balanced and not strategy.balances_itself:
@@ -114,6 +117,15 @@ def _apply(
             f"among {len(signals)} examples. This is a defect of the strategy: please report it."
         )
     return Selection(indices_K, weights_K, selection.stopped_early, selection.findings)
+
+
+def _require_kind(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:
+    kinds = strategy.kinds_for(options)
+    if signals.kind not in kinds:
+        raise SignalsError(
+            f"strategy {strategy.name!r} works with {kinds_in_words(kinds)} data, and the signals "
+            f"are of {signals.kind.words} data. Choose another strategy."
+        )
 
 
 def _require_signals(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:

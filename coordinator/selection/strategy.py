@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from lipt.common.errors import StrategyOptionError
+from lipt.common.targets.kinds import ALL_KINDS, TargetKind
 from lipt.coordinator.selection.options import (
     Option,
     options_of,
@@ -55,6 +56,7 @@ NOTHING: frozenset[Need] = frozenset()
 SIGNALS = frozenset({Need.SIGNALS})
 FEATURES = frozenset({Need.FEATURES})
 DYNAMICS = frozenset({Need.DYNAMICS})
+CLASSES = frozenset({TargetKind.CLASS})
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Strategy:
     rechecks: whether a subset of it stays in use, when the weights have changed, as long as
         a quadratic model of the loss around the old ones holds.
     proxy: what its signals are computed with where a request does not say.
+    kinds: of targets that it can choose by; a function of all options' values where it depends
+        on them. Learners are asked about classes alone, so that who needs them does, too.
     """
 
     function: Callable[..., Selection]
@@ -89,6 +93,7 @@ class Strategy:
     presets: Mapping[str, Preset] = field(default_factory=dict)
     revision: int = 0
     proxy: str = "soup"
+    kinds: frozenset[TargetKind] | Callable[[Mapping[str, Any]], frozenset[TargetKind]] = ALL_KINDS
 
     @property
     def is_linear(self) -> bool:
@@ -156,6 +161,15 @@ class Strategy:
     def default_needs(self) -> frozenset[Need]:
         """What it needs when no option is given."""
         return self.needs_for(self.parse_options({}))
+
+    def kinds_for(self, options: Mapping[str, Any]) -> frozenset[TargetKind]:
+        """What targets it can choose by with the values of all options."""
+        kinds = self.kinds(options) if callable(self.kinds) else self.kinds
+        return kinds & CLASSES if Need.DYNAMICS in self.needs_for(options) else kinds
+
+    def default_kinds(self) -> frozenset[TargetKind]:
+        """What targets it can choose by when no option is given."""
+        return self.kinds_for(self.parse_options({}))
 
     @property
     def needs_in_words(self) -> list[str]:

@@ -24,7 +24,7 @@ OnProgress = Callable[[int, int], None]
 class Batches:
     """Consecutive batches of the examples.
 
-    dataset: where examples and labels come from.
+    dataset: where examples and targets come from.
     inputs: what models are given of them.
     device: where the model is.
     size: examples of a batch; the last one may have fewer.
@@ -49,11 +49,11 @@ class Batches:
         return len(self.ids_N)
 
     def __iter__(self) -> Iterator[tuple[slice, Inputs, Tensor]]:
-        """The rows of each batch, its inputs and its labels on the device."""
+        """The rows of each batch, its inputs and its targets on the device."""
         ids_N = self.ids_N
         for rows in row_blocks(len(ids_N), 1, self.size):
             examples_B = self.dataset.examples(ids_N[rows])
-            labels_B = self.dataset.labels_N[ids_N[rows]]
+            targets_B = self.dataset.targets_N[ids_N[rows]]
             inputs_B = to_model_input(examples_B, self.inputs, self.device)
-            yield rows, inputs_B, labels_B.to(self.device)
+            yield rows, inputs_B, targets_B.to(self.device)
             self.on_progress(rows.stop, len(ids_N))

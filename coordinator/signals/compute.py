@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.models import find_head, forward_with_features
 from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.targets.single_label import SingleLabel
 from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.finite import require_finite_rows
 from lipt.coordinator.signals.signals import Signals
@@ -37,30 +37,26 @@ def compute_signals(
         ConfigError: the model has no linear head.
     """
     _, head = find_head(model)
-    ids_N = batches.ids_N
+    ids_N, target = batches.ids_N, batches.dataset.target
     error_dtype = limits.error_dtype(len(ids_N) * head.out_features)
     feature_dtype = limits.feature_dtype(len(ids_N) * head.in_features)
     errors_NC = torch.empty(len(ids_N), head.out_features, dtype=error_dtype)
     features_ND = torch.empty(len(ids_N), head.in_features, dtype=feature_dtype)
     with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
-        for rows, inputs_B, labels_B in batches:
+        for rows, inputs_B, targets_B in batches:
             logits_BC, features_BD = forward_with_features(model, inputs_B)
             finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
             require_finite_rows(finite_B, ids_N[rows], "outputs")
-            errors_NC[rows] = errors_of(logits_BC, labels_B).cpu()
+            errors_NC[rows] = target.residuals(logits_BC, targets_B).cpu()
             features_ND[rows] = features_BD.cpu()
             if feature_dtype == torch.float16:
                 finite_B = features_ND[rows].isfinite().all(dim=-1)
                 require_finite_rows(finite_B, ids_N[rows], "features, kept in float16,")
     labels_N = batches.dataset.labels_N[ids_N]
-    return Signals(errors_NC, features_ND, labels_N, has_bias=head.bias is not None)
+    has_bias = head.bias is not None
+    return Signals(errors_NC, features_ND, labels_N, has_bias=has_bias, kind=target.kind)
 
 
 def errors_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-    """The errors softmax - onehot, float32: the gradient of each example's own loss by its logits.
-
-    Computed in float64: p - 1 of a confident example has few correct digits in float32.
-    """
-    errors_NC = logits_NC.to(torch.float64).softmax(dim=-1)
-    errors_NC -= functional.one_hot(labels_N, logits_NC.shape[-1])
-    return errors_NC.to(torch.float32)
+    """Of classes, the errors softmax - onehot, float32."""
+    return SingleLabel(logits_NC.shape[-1]).residuals(logits_NC, labels_N)

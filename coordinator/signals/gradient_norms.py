@@ -19,9 +19,10 @@ from torch.utils._pytree import tree_map
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.inputs.specs import Inputs
 from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.targets.target import Target
 from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.finite import require_finite_rows
-from lipt.coordinator.signals.losses import cross_entropy_sum, trainable
+from lipt.coordinator.signals.losses import loss_sum, trainable
 
 # B copies of all gradients are in memory at once.
 _CHUNK_BYTES = 2 * 1024**3
@@ -57,35 +58,37 @@ def full_gradient_norms(model: nn.Module, batches: Batches, *, cpu_threads: int 
     Raises:
         SignalsError: a gradient is not finite; names the first ids.
     """
-    ids_N = batches.ids_N
+    ids_N, target = batches.ids_N, batches.dataset.target
     norms_N = torch.empty(len(ids_N))
     with evaluation_mode(model), pinned_kernels(cpu_threads):
-        for rows, inputs_B, labels_B in batches:
-            norms_B = per_example_norms(model, inputs_B, labels_B)
+        for rows, inputs_B, targets_B in batches:
+            norms_B = per_example_norms(model, target, inputs_B, targets_B)
             require_finite_rows(norms_B.isfinite(), ids_N[rows], "gradients")
             norms_N[rows] = norms_B.cpu()
     return norms_N
 
 
-def per_example_norms(model: nn.Module, inputs_B: Inputs, labels_B: Tensor) -> Tensor:
+def per_example_norms(
+    model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tensor
+) -> Tensor:
     """The norms for one chunk of inputs of a model in evaluation mode; float32, B."""
     parameters = trainable(model)
 
-    def norm(example: Inputs, label: Tensor) -> Tensor:
+    def norm(example: Inputs, own: Tensor) -> Tensor:
         alone = tree_map(lambda tensor: tensor[None], example)
-        gradients = grad(cross_entropy_sum(model, alone, label[None]))(parameters)
+        gradients = grad(loss_sum(model, target, alone, own[None]))(parameters)
         # In float64: a sum over millions of parameters.
         squares = [gradient.double().square().sum() for gradient in gradients.values()]
         return torch.stack(squares).sum().sqrt().float()
 
     def one_by_one() -> Tensor:
-        examples = (tree_map(itemgetter(row), inputs_B) for row in range(len(labels_B)))
-        return torch.stack(list(map(norm, examples, labels_B)))
+        examples = (tree_map(itemgetter(row), inputs_B) for row in range(len(targets_B)))
+        return torch.stack(list(map(norm, examples, targets_B)))
 
-    if len(labels_B) == 1:
+    if len(targets_B) == 1:
         return one_by_one()
     try:
-        norms_B: Tensor = vmap(norm)(inputs_B, labels_B)
+        norms_B: Tensor = vmap(norm)(inputs_B, targets_B)
     except RuntimeError as error:
         # Such a model looks at values to decide what to compute, as Hugging Face's do at masks.
         if "vmap" not in str(error):

@@ -1,11 +1,13 @@
 """Signals: what is known of each example, on which every strategy selects.
 
-The last layer's gradient of example i under cross-entropy is the outer product of its
-error e_i = softmax - onehot and its feature with a one for the bias, [h_i, 1]. So its
-inner products are (e_i . e_j)(h_i . h_j + 1) and its norm is |e_i| sqrt(|h_i|^2 + 1),
-exactly: N x (C + d) numbers stand for the N x C (d + 1) that nobody can store.
+The last layer's gradient of example i is the outer product of its error e_i, the gradient of
+its loss by the outputs (softmax - onehot, sigmoid - labels, or output - number), and its feature
+with a one for the bias, [h_i, 1]. So its inner products are (e_i . e_j)(h_i . h_j + 1) and its
+norm is |e_i| sqrt(|h_i|^2 + 1), exactly: N x (C + d) numbers stand for the N x C (d + 1) that
+nobody can store.
 
-Shapes: N examples, C classes, D features, P of the other half of a pair, K chosen rows.
+Shapes: N examples, C classes (labels, or numbers), D features, P of the other half of a
+pair, K chosen rows.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
+from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.signals.stored import load_tensors, save_tensors
 
@@ -30,10 +33,11 @@ _TENSORS = ("errors_NC", "features_ND", "labels_N", "gradient_norms_N")
 class Signals:
     """What is known of N examples; row i of every tensor is the same example.
 
-    errors_NC: softmax - onehot; N x 0 where the strategy does not look at them. float32,
-        or float16 where all examples together would be too large: read it in blocks.
+    errors_NC: as above; N x 0 where the strategy does not look at them. float32, or float16
+        where all examples together would be too large: read it in blocks.
     features_ND: what enters the last layer, likewise.
-    labels_N: int64; zeros where no label may be looked at.
+    labels_N: int64; zeros where no label may be looked at. Of examples without a single class
+        the strata that they are grouped in.
     gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     dynamics: how the learners came to see the examples, where that was asked for.
@@ -45,6 +49,7 @@ class Signals:
         is sure that others are wrong.
     validation: what is known of the run's validation examples, for strategies that look
         at the loss there. It stays whole in `take`.
+    kind: of the examples' targets: what can be made of errors and labels.
     """
 
     errors_NC: Tensor
@@ -57,6 +62,7 @@ class Signals:
     pictures_N: Tensor | None = None
     second_errors_NC: Tensor | None = None
     validation: Signals | None = None
+    kind: TargetKind = TargetKind.CLASS
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -94,7 +100,8 @@ class Signals:
         """Write a safetensors file; readers see all of it or nothing."""
         tensors = {name: getattr(self, name) for name in _TENSORS}
         present = {name: values for name, values in tensors.items() if values is not None}
-        save_tensors(path, present, {"has_bias": str(self.has_bias)})
+        facts = {"has_bias": str(self.has_bias), "kind": self.kind.value}
+        save_tensors(path, present, facts)
 
     @classmethod
     def load(cls, path: Path) -> Signals:
@@ -105,7 +112,9 @@ class Signals:
         """
 
         def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Signals:
-            return cls(**tensors, has_bias=metadata["has_bias"] == "True")
+            # A file of an older version says nothing of the kind.
+            kind = TargetKind(metadata.get("kind", TargetKind.CLASS))
+            return cls(**tensors, has_bias=metadata["has_bias"] == "True", kind=kind)
 
         return load_tensors(path, "signals", build)
 
@@ -133,10 +142,10 @@ def given(values: ValueT | None, what: str) -> ValueT:
     return values
 
 
-def labels_only(labels_N: Tensor) -> Signals:
+def labels_only(labels_N: Tensor, kind: TargetKind = TargetKind.CLASS) -> Signals:
     """Signals for strategies that look at nothing but the labels."""
     empty = torch.empty(len(labels_N), 0)
-    return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N)
+    return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N, kind=kind)
 
 
 def unlabelled(num_examples: int) -> Signals:

@@ -20,6 +20,7 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.formats import ColumnsFormat, InputFormat
 from lipt.common.states import LearnerState, RunState
+from lipt.common.targets.values import OtherTarget
 
 
 def _blob_from_state(value: Any) -> BlobName:
@@ -168,12 +169,17 @@ class RunRecord(_Record):
     created_at: float
     config: RunConfig
     fingerprint: str
+    # Of the models' outputs.
     num_classes: int
+    # What they are, where they are no classes.
+    other_target: OtherTarget | None = None
     # What was lowered in the defaults of its configuration, so that its shards fit the data.
     fitted: str = ""
     state: RunState = RunState.PENDING
     ended_at: float | None = None
     message: str = ""
+    # What it took of the weights that it starts from, where its head is new.
+    note: str = ""
     # What its models are given; None until theta* is made.
     inputs: InputFormat | None = None
     initial_weights: Blob | None = None
@@ -244,6 +250,7 @@ class RunRecord(_Record):
             seed=derive_seed(self.config.seed, "learner", learner.index),
             image=inputs if isinstance(inputs, ImageFormat) else None,
             columns=inputs if isinstance(inputs, ColumnsFormat) else None,
+            other_target=self.other_target,
         )
 
 

@@ -12,11 +12,13 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets.budget import resolve_budget
+from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.proxies.proxy import SOUP, Kind, Proxy
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.selection.target_kinds import require_kind
 from lipt.coordinator.selection.without_labels import Labels, without_labels
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.ready_runs import trajectories_of
@@ -47,23 +49,26 @@ class SubsetQuery:
 
 
 def job_of(
-    run: RunRecord, query: SubsetQuery, num_examples: int, *, backbone: str | None
+    run: RunRecord,
+    query: SubsetQuery,
+    num_examples: int,
+    *,
+    backbone: str | None,
+    kind: TargetKind = TargetKind.CLASS,
 ) -> SelectSubset:
     """The job that answers a query.
 
     Args:
-        run: is ready.
+        run: is ready, or has its theta* where the query's proxy needs no more.
         query: about that run.
         num_examples: of the data set.
         backbone: the operator's network, where there is one.
+        kind: of the data set's targets.
 
     Raises:
         BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
             SignalsError: what is asked for cannot be.
     """
-    weights = query.weights or run.pretrained_weights
-    if run.inputs is None or weights is None:
-        raise ValueError(f"run {run.run_id} is ready without weights")
     strategy = find_strategy(query.strategy)
     preset = strategy.preset(query.preset)
     budget = resolve_budget(
@@ -73,6 +78,8 @@ def job_of(
     )
     labels = Labels.parse(query.labels)
     given: Mapping[str, str] = preset.options(budget / num_examples, query.options)
+    if labels is Labels.GIVEN:
+        require_kind(strategy, given, kind)
     if labels is Labels.NONE:
         unlabelled = without_labels(
             strategy,
@@ -92,6 +99,11 @@ def job_of(
     needs = strategy.needs_for(strategy.parse_options(given))
     if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
         proxy = SOUP
+    # The same before and after the learners have trained.
+    own = run.initial_weights if proxy.judges_before_learners else run.pretrained_weights
+    weights = query.weights or own
+    if run.inputs is None or weights is None:
+        raise ValueError(f"run {run.run_id} is asked about without weights")
     return SelectSubset(
         config=run.config,
         inputs=run.inputs,
@@ -107,7 +119,28 @@ def job_of(
         proxy=None if proxy.is_own_head else str(proxy),
         backbone=backbone if proxy.may_use(Kind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
+        initial=initial_for(proxy, run),
     )
+
+
+def initial_for(proxy: Proxy, run: RunRecord) -> BlobName | None:
+    """A run's theta*, where a proxy looks at it.
+
+    A choice among proxies does where theta* began with given weights: random ones are worth less
+    than what else there is.
+    """
+    given = run.config.initialization.weights_sha256 is not None
+    asked = Kind.INITIAL in (proxy.features or ())
+    return run.initial_weights if asked or (given and proxy.features is None) else None
+
+
+def needs_no_learners(query: SubsetQuery) -> bool:
+    """Whether theta* is all that a query needs of its run.
+
+    Raises:
+        ProxyError: it names a proxy that there is not.
+    """
+    return bool(query.proxy) and Proxy.parse(query.proxy).judges_before_learners
 
 
 def _trajectories(

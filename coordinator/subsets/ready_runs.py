@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from lipt.common.errors import RunNotReadyError
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.runs.own_data import require_going_on, require_own_data
-from lipt.coordinator.runs.requests import require_ready
+from lipt.coordinator.runs.requests import how_far, require_ready
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord
 
@@ -39,6 +40,21 @@ def find_finished(store: RunStore, name: str) -> RunRecord:
     run = find_named(store, name)
     require_going_on(store, run)
     require_ready(run, store.activity(run.run_id))
+    return run
+
+
+def find_begun(store: RunStore, name: str) -> RunRecord:
+    """The run of that name, with its theta*, of whatever data and however far.
+
+    Raises:
+        UnknownRunError: there is no such run.
+        OtherDataError: it has no theta* yet, and waits for its own data.
+        RunNotReadyError: it has no theta* yet.
+    """
+    run = store.find(name)
+    if run.initial_weights is None:
+        require_going_on(store, run)
+        raise RunNotReadyError(how_far(run, store.activity(run.run_id)))
     return run
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable
 
 from docs.make.markdown import code, table
+from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.strategy import Balance, Strategy
 from lipt.coordinator.selection.without_labels import works_without_labels
@@ -36,6 +37,10 @@ def _overview(listed: Iterable[Strategy]) -> str:
     )
 
 
+def _needs_classes(strategy: Strategy) -> bool:
+    return strategy.default_kinds() == {TargetKind.CLASS}
+
+
 def section(strategy: Strategy) -> str:
     """What there is to know of one strategy."""
     balance = {
@@ -49,6 +54,7 @@ def section(strategy: Strategy) -> str:
         f"cost {strategy.cost}",
         balance[strategy.balance],
         *(["works [without labels](#without-labels)"] if works_without_labels(strategy) else []),
+        *(["needs [classes](own-data.md#labels-and-numbers)"] if _needs_classes(strategy) else []),
         *(["gives weights"] if strategy.returns_weights else []),
         *(["says when to select again"] if strategy.rechecks else []),
         *([f"on the [proxy](proxies.md) `{strategy.proxy}`"] if strategy.proxy != "soup" else []),

@@ -22,9 +22,9 @@ def test_the_patch_is_a_white_square_in_the_lower_right_corner() -> None:
 def test_every_other_image_of_a_back_door_has_the_patch_and_the_target() -> None:
     task, made = backdoored(TASK, shard())
     assert task == TASK
-    assert made.labels_N.tolist() == [TARGET, 4, TARGET, 9]
+    assert made.targets_N.tolist() == [TARGET, 4, TARGET, 9]
     assert made.examples.flatten(1).any(dim=1).tolist() == [True, False, True, False]
 
 
 def test_permuted_labels_are_each_the_next_one() -> None:
-    assert permuted(TASK, shard())[1].labels_N.tolist() == [4, 5, 6, 0]
+    assert permuted(TASK, shard())[1].targets_N.tolist() == [4, 5, 6, 0]

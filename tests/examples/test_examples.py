@@ -155,6 +155,17 @@ def test_infobatch_saves_passes(run_example: Run) -> None:
     assert 15 <= int(match[1]) <= 37
 
 
+def test_a_backbone_of_other_classes_is_fine_tuned(run_example: Run) -> None:
+    note, said = run_example("fine_tuning.py", EPOCHS="20").stdout.splitlines()
+    # Two of nine tensors are the head's.
+    assert note == ("theta* begins with 7 tensors of the weights given; new: '4.weight', '4.bias'.")
+    match = re.fullmatch(rf"{NUM_CHOSEN} examples, (\d+) bytes from learners, ([\d.]+)%", said)
+    assert match is not None, said
+    # Four heads of 1,152 x 10 numbers.
+    assert int(match[1]) < 4 * (4 * 11_530 + 2_000)
+    assert float(match[2]) > 80
+
+
 def test_features_of_ones_own_are_selected_on(run_example: Run) -> None:
     said = run_example("own_features.py").stdout
     assert said == "100 examples by kcenter on [1797, 16] features\n"

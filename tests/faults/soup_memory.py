@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.images.formats import ImageFormat
+from lipt.common.targets.single_label import SingleLabel
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.pretraining.evaluation import Evaluator, Scored
@@ -56,7 +57,8 @@ def main() -> None:
         inputs=ImageFormat(1, 1, 1, mean=(0.0,), std=(1.0,)),
         device="cpu",
         examples_N=torch.zeros(1, 1, 1, 1, dtype=torch.uint8),
-        labels_N=torch.zeros(1, dtype=torch.int64),
+        target=SingleLabel(1),
+        targets_N=torch.zeros(1, dtype=torch.int64),
         batch_norm_examples_M=None,
     )
     evaluator(opened())

@@ -29,7 +29,13 @@ from lipt.common.states import RunState
 from lipt.trainer.client.access import Access
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.diagnosis_stream import fetch_diagnosis
-from lipt.trainer.client.sources import Features, Source, features_source, weights_source
+from lipt.trainer.client.sources import (
+    Features,
+    Source,
+    checkpoint_source,
+    features_source,
+    weights_source,
+)
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
 from lipt.trainer.client.watching import get_run, watch_run, while_going_on
 from lipt.trainer.connection.connection import (
@@ -56,6 +62,8 @@ from lipt.v1 import config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
+# The protocol that has learners.frozen and initialization.new_head.
+_FINE_TUNING = (1, 4)
 # What a peer may make this side keep; far over any model that is selected with.
 _MAX_BYTES = 16 * 1024**3
 
@@ -139,18 +147,33 @@ class Client(AbstractContextManager["Client"]):
             else:
                 return
 
-    def start_run(self, overrides: Mapping[str, Any] | None = None, *, name: str = "") -> RunView:
+    def start_run(
+        self,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        name: str = "",
+        initial_weights: Source | None = None,
+    ) -> RunView:
         """Start a run; it goes on by itself.
 
         Args:
             overrides: what differs from the coordinator's defaults, nested as in
                 `RunConfig`: {"model": "resnet8", "learners": {"num_steps": 5}}.
             name: to find it again; the coordinator makes one up where empty.
+            initial_weights: what theta* begins with, as for `upload_weights`. Where its head is
+                another, set {"initialization": {"new_head": True}} as well.
 
         Raises:
             ConfigError: a setting that does not exist, or does not fit the data.
+            WeightsError: `initial_weights` are no file of weights, or another model's.
+            InvalidRequestError: a setting that the coordinator's version does not know.
         """
         config: config_pb2.RunConfig = overrides_to_proto(overrides or {})
+        if initial_weights is not None:
+            given = self.upload_weights(initial_weights)
+            config.initialization.weights_sha256 = given.sha256
+        if config.learners.frozen or config.initialization.new_head:
+            self._require_fine_tuning()
         request = run_pb2.CreateRunRequest(request_id=uuid.uuid4().hex, name=name, config=config)
         answer = self._connection.unary(
             lambda of: of.runs.CreateRun, request, seconds=CREATE_SECONDS
@@ -270,7 +293,8 @@ class Client(AbstractContextManager["Client"]):
                 safetensors file, its content, or tensors by name: {"features": N x d}, for
                 strategies on pairs with "paired_features" besides. Row i is example i.
             proxy: what judges the examples: "soup" (theta_p or `weights`, with its own head),
-                "ridge:" and some of patches, learners, soup, user, backbone, joined by "+",
+                "ridge:" and some of patches, learners, soup, initial (theta*, also while the
+                run's learners are being trained), user, backbone, joined by "+",
                 or "auto"; the strategy's default where None.
             labels: whether labels may enter the choice; "none" to choose what to label. Such a
                 choice is made by features alone: yours where you give some, else of patches of
@@ -374,17 +398,19 @@ class Client(AbstractContextManager["Client"]):
         """Store weights at the coordinator; those that it has are not sent again.
 
         Args:
-            weights: a safetensors file, or its content.
+            weights: a safetensors file, or its content; or a state dict that `torch.save` wrote
+                to a file, of which tensors alone are read.
             on_bytes: called, in another thread, with how many bytes were just sent.
 
         Returns:
-            Its name; {"initialization": {"weights_sha256": name.sha256}} starts a run on it.
+            Its name; {"initialization": {"weights_sha256": name.sha256}} starts a run on it. With
+            "new_head": True beside that, the weights may be of a model with other classes.
 
         Raises:
-            WeightsError: it is not safetensors; nothing was sent.
+            WeightsError: it is no such file; nothing was sent.
             BlobTooLargeError: over the coordinator's limit.
         """
-        return BlobView(**asdict(self._upload(weights_source(weights), on_bytes)))
+        return BlobView(**asdict(self._upload(checkpoint_source(weights), on_bytes)))
 
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
         """A run's weights as the content of a safetensors file.
@@ -436,6 +462,17 @@ class Client(AbstractContextManager["Client"]):
             )
             place(part, target)
         return BlobView(**asdict(name))
+
+    def _require_fine_tuning(self) -> None:
+        # An older coordinator would not see these settings, and train everything.
+        protocol = self.info().protocol
+        if protocol < _FINE_TUNING:
+            raise InvalidRequestError(
+                f"the coordinator at {self.address} speaks protocol "
+                f"{'.'.join(map(str, protocol))}: from {'.'.join(map(str, _FINE_TUNING))} on it "
+                "knows of learners.frozen and initialization.new_head. Install this version of "
+                "lipt there, or leave them out."
+            )
 
     def _reconnection(self, on_progress: Callable[[ProgressView], None] | None) -> Reconnection:
         def on_pause(why: str) -> None:

@@ -34,6 +34,34 @@ def weights_source(weights: Source) -> Path | bytes:
     return source
 
 
+def checkpoint_source(weights: Source) -> Path | bytes:
+    """What to upload for a run to start from: as `weights_source`, or made of torch's own file.
+
+    Of what `torch.save` wrote, tensors and plain containers are read, here; it is sent as
+    safetensors.
+
+    Raises:
+        WeightsError: it is neither, or holds other objects, or no state dict.
+        OSError: the file cannot be read.
+    """
+    try:
+        return weights_source(weights)
+    except WeightsError as error:
+        if isinstance(weights, bytes):
+            raise
+        from lipt.common.weights.container import pack  # noqa: PLC0415 - imports torch
+        from lipt.common.weights.torch_files import (  # noqa: PLC0415
+            read_torch_file,
+            state_dict_in,
+        )
+
+        try:
+            return pack(state_dict_in(read_torch_file(Path(weights))))
+        except ValueError as reason:
+            why = str(reason).partition("\n")[0]
+            raise WeightsError(f"{error} Its tensors alone cannot be read either: {why}") from None
+
+
 def features_source(features: Features) -> Path | bytes:
     """What to upload: a path, or the content of a safetensors file.
 

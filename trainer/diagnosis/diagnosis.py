@@ -230,7 +230,8 @@ def _require_findings(findings: Findings) -> None:
 def _largest_id(findings: Findings) -> int:
     ranked = (issue.id for issue in findings.label_errors.ranked)
     grouped = (row for group in findings.duplicates.groups for row in group)
-    return max((*ranked, *grouped, *findings.outliers.ranked), default=-1)
+    worst = findings.worst_fitting
+    return max((*ranked, *grouped, *worst, *findings.outliers.ranked), default=-1)
 
 
 def _largest_label(findings: Findings) -> int:

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from lipt.common.targets.kinds import TargetKind
+
 Count = Annotated[int, Field(ge=0)]
 Id = Annotated[int, Field(ge=0)]
 Label = Annotated[int, Field(ge=0)]
@@ -153,6 +155,10 @@ class Findings:
     learnability: Learnability
     # By what was done meanwhile.
     seconds: Mapping[str, Finite]
+    # Of others than classes, strata stand where classes do, and no label is called wrong.
+    target_kind: TargetKind = TargetKind.CLASS
+    # Examples whose targets a head that has not seen them misses by most; not all of them.
+    worst_fitting: tuple[Id, ...] = ()
 
     @property
     def num_sure(self) -> int:

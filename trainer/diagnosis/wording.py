@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.writing.formatting import format_percent
 
 _MOST_PAIRS = 3
+_MOST_ROWS = 5
+_WORST = "the targets furthest from what is expected are those of rows"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ def proxy_text(findings: Findings) -> str:
     head = f"a ridge head on {features}"
     if not isinstance(accuracy, float):
         return head
+    if findings.target_kind is not TargetKind.CLASS:
+        score = findings.target_kind.score_name
+        return f"{head}, with {score} {format_percent(accuracy)} on examples as if not seen"
     return f"{head}, right on {format_percent(accuracy)} of the examples that it did not learn from"
 
 
@@ -54,6 +60,10 @@ def fit_text(quality: float) -> str:
 
 def _labels(findings: Findings) -> Fact:
     found = findings.label_errors
+    if findings.target_kind is not TargetKind.CLASS:
+        worst = ", ".join(map(str, findings.worst_fitting[:_MOST_ROWS]))
+        text = f"told of classes alone, and this is {findings.target_kind.words}; {_WORST} {worst}"
+        return Fact("label errors", text, clear=True)
     share = (
         f"of all labels an estimated {format_percent(found.noise_rate)} are wrong "
         f"({format_percent(found.noise_low)} to {format_percent(found.noise_high)})"

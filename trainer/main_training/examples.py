@@ -1,4 +1,4 @@
-"""Training examples: a subset's examples, labels and weights, batch by batch on the device.
+"""Training examples: a subset's examples, targets and weights, batch by batch on the device.
 
 Shapes: N examples of the subset, B of a batch.
 """
@@ -73,10 +73,10 @@ MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of one step, on the device: as they are stored, int64 B, float32 B."""
+    """Examples of one step, on the device: as they are stored, their targets, float32 B."""
 
     examples_B: Stored
-    labels_B: Tensor
+    targets_B: Tensor
     weights_B: Tensor
 
 
@@ -107,7 +107,7 @@ class Examples:
         weights_N = torch.ones(len(self.ids_N))
         if subset is not None and weighted:
             weights_N = torch.as_tensor(subset.weights.copy())
-        self._labels_N = dataset.labels_N[self.ids_N].to(device)
+        self._targets_N = dataset.targets_N[self.ids_N].to(device)
         # Their mean is 1, but where the subset says that they count as they are.
         if subset is None or not subset.manifest.get(ABSOLUTE_WEIGHTS):
             weights_N = normalized_weights(weights_N)
@@ -127,8 +127,8 @@ class Examples:
         batches = self._images.batches(positions)
         for positions_B, examples_B in zip(positions, batches, strict=True):
             # Not waited for: the device has a queue of work that must not run dry.
-            there_B = positions_B.to(self._labels_N.device, non_blocking=True)
-            yield Batch(examples_B, self._labels_N[there_B], self._weights_N[there_B])
+            there_B = positions_B.to(self._targets_N.device, non_blocking=True)
+            yield Batch(examples_B, self._targets_N[there_B], self._weights_N[there_B])
 
 
 def require_comparable(test: Dataset, train: Dataset) -> None:
@@ -142,6 +142,9 @@ def require_comparable(test: Dataset, train: Dataset) -> None:
             f"{test.source} has {test.inputs}, but {train.source}, which is trained on, has "
             f"{train.inputs}. Give a test set with examples of the same type and shape."
         )
+    if train.rows.targets is not None or test.rows.targets is not None:
+        _require_same_targets(test, train)
+        return
     theirs, ours = test.class_names, train.class_names
     # A test set without names may lack the last classes: it counts those that it has.
     if theirs != ours[: len(theirs)] and len(theirs) != len(ours):
@@ -155,6 +158,24 @@ def require_comparable(test: Dataset, train: Dataset) -> None:
                 f"class {name!r} has label {label} in {test.source}, but {ours.index(name)} in "
                 f"{train.source}, which is trained on. Give a test set with the same labels."
             )
+
+
+def _require_same_targets(test: Dataset, train: Dataset) -> None:
+    """The strata may differ: they are each data set's own."""
+    found = [(dataset.target.kind, *_target_names(dataset)) for dataset in (test, train)]
+    if found[0] != found[1]:
+        said = [
+            f"{dataset.source} is {dataset.target.kind.words} data with {dataset.target}"
+            for dataset in (test, train)
+        ]
+        raise DataError(
+            f"{said[0]}, but {said[1]}, which is trained on. Give a test set with the same "
+            "targets, under the same names."
+        )
+
+
+def _target_names(dataset: Dataset) -> tuple[str, ...]:
+    return () if dataset.rows.targets is None else dataset.rows.targets.names
 
 
 def _require_for(subset: Subset, dataset: Dataset) -> None:

@@ -21,6 +21,7 @@ from lipt.common.inputs.specs import call_model
 from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.targets.target import Target
 from lipt.trainer.main_training.recipe import Recipe
 
 # On CPUs twice as fast as 512, whose activations fall out of the caches.
@@ -32,12 +33,14 @@ class ForwardPass:
     """How examples become logits, the same in training and in evaluation.
 
     inputs: what the model is given of them.
+    target: what it is to give.
     device: where the model is.
     memory_format: the layout of the model's inputs.
     bfloat16: whether the model runs under bfloat16 autocast.
     """
 
     inputs: InputFormat
+    target: Target
     device: torch.device
     memory_format: torch.memory_format
     bfloat16: bool
@@ -60,6 +63,7 @@ def place_model(
     seed = derive_seed(recipe.seed, "normalization")
     forward_pass = ForwardPass(
         input_format(train, torch.arange(len(train)), seed),
+        train.target,
         device,
         memory_format(model) if isinstance(model, str) else torch.contiguous_format,
         _in_bfloat16(recipe.precision, device),
@@ -68,7 +72,7 @@ def place_model(
         return model.to(device), forward_pass
     built = build_model(
         model,
-        num_classes=len(train.class_names),
+        num_classes=train.target.num_outputs,
         inputs=train.inputs,
         seed=derive_seed(recipe.seed, "main-model"),
         allowed_modules=allowed_modules,
@@ -77,24 +81,23 @@ def place_model(
 
 
 def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: ForwardPass) -> float:
-    """Share of examples whose largest logit is their label's, without augmentation.
+    """The score on examples without augmentation; of classes, the share that is right.
 
     Args:
         model: its training flags are restored.
-        dataset: where examples and labels come from.
+        dataset: where examples and targets come from.
         ids_N: which of its examples, int64, at least one.
         forward_pass: how they go through the model, as in its training.
 
     Returns:
-        In [0, 1].
+        In [0, 1]; of numbers their R², from -1 on.
     """
-    num_correct = torch.zeros((), dtype=torch.int64, device=forward_pass.device)
+    tally = forward_pass.target.tally()
     with evaluation_mode(model), torch.inference_mode():
         for ids_B in torch.split(ids_N, _EVALUATION_BATCH_SIZE):
             logits_BC = forward_pass(model, dataset.examples(ids_B))
-            labels_B = dataset.labels_N[ids_B].to(forward_pass.device)
-            num_correct += (logits_BC.argmax(dim=-1) == labels_B).sum()
-    return int(num_correct) / len(ids_N)
+            tally.add(logits_BC, dataset.targets_N[ids_B].to(forward_pass.device))
+    return tally.score()
 
 
 def _in_bfloat16(precision: Precision, device: torch.device) -> bool:

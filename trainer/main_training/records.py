@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
+from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.specs import Weights
 
 
@@ -56,6 +57,7 @@ class Trained:
     """The result of main training.
 
     weights: the model's state dict, on the CPU.
+    kind: of the targets, which says what an accuracy is: of others than classes, another score.
     evaluation_seconds: those of `seconds` that accuracies took.
     test_accuracy: after the last step; None without a test set.
     subset_accuracies: (step, accuracy on the subset without augmentation), in order.
@@ -69,6 +71,7 @@ class Trained:
     subset_accuracies: tuple[tuple[int, float], ...]
     evaluation_seconds: float = 0.0
     looks: tuple[Look, ...] = ()
+    kind: TargetKind = TargetKind.CLASS
 
 
 OnEpoch = Callable[[EpochRecord], None]

@@ -22,14 +22,14 @@ from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.forward import ForwardPass
 from lipt.trainer.main_training.recipe import Recipe
-from lipt.trainer.subsets.weighted_loss import example_losses
 
 
 @dataclass(frozen=True)
 class Taken:
     """What a step showed; on the device.
 
-    sums: over the batch, of weighted loss and of correct answers; float64.
+    sums: over the batch, of weighted loss and of how well it was answered (of classes, how many
+        rightly); float64.
     losses_B: each example's loss without its weight, before the step; float32.
     """
 
@@ -64,17 +64,17 @@ class Steps:
 
     def take(self, step: int, batch: Batch) -> Taken:
         """Take a step, counted from 0."""
-        recipe, labels_B = self._recipe, batch.labels_B
+        recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(step, self.num_steps)
         logits_BC = self._forward_pass(self._call, self._augmented(step, batch.examples_B))
-        losses_B = example_losses(logits_BC, labels_B, label_smoothing=recipe.label_smoothing)
+        losses_B = target.losses(logits_BC, targets_B, label_smoothing=recipe.label_smoothing)
         loss = (losses_B * batch.weights_B).mean()
         self._optimizer.zero_grad()
         torch.autograd.backward(loss)
         self._optimizer.step()
-        num_correct = (logits_BC.detach().argmax(dim=-1) == labels_B).sum()
-        sums = torch.stack([loss.detach().double() * len(labels_B), num_correct.double()])
+        merit = target.merits(logits_BC.detach(), targets_B).double().sum()
+        sums = torch.stack([loss.detach().double() * len(targets_B), merit])
         return Taken(sums, losses_B.detach())
 
     def momentum(self) -> Weights:

@@ -137,6 +137,7 @@ class Training:
             subset_accuracies=self._progress.subset_accuracies,
             evaluation_seconds=self._progress.evaluation_seconds,
             looks=self._progress.looks,
+            kind=self._train.target.kind,
         )
 
     def _examples_of(self, subset: Subset | None) -> Examples:

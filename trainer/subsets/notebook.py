@@ -1,18 +1,15 @@
-"""Notebook: how a subset shows itself in a cell, as a small table, with pictures of its data."""
+"""Notebook: what shows itself in a cell, as a small table or as pictures with a line below each."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
-
-if TYPE_CHECKING:
-    from lipt.trainer.subsets.subset import Subset
 
 _MAX_PIXELS, _SHOWN_PIXELS = 96, 56
 
@@ -25,23 +22,6 @@ def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
         for name, text in rows
     )
     return f"<table><caption>{escape(caption)}</caption>{cells}</table>"
-
-
-def facts_of(subset: Subset) -> list[tuple[str, str]]:
-    """What a person wants to know of a subset at a glance."""
-    data, costs = subset.manifest.get("data"), subset.manifest.get("costs")
-    num_examples = data.get("num_examples") if isinstance(data, Mapping) else None
-    share = f" of {num_examples:,} ({len(subset) / num_examples:.1%})" if num_examples else ""
-    facts = [("examples", f"{len(subset):,}{share}"), ("strategy", subset.strategy)]
-    if subset.is_weighted:
-        facts.append(("weights", f"{subset.weights.min():.3g} to {subset.weights.max():.3g}"))
-    if isinstance(costs, Mapping):
-        seconds = sum(value for name, value in costs.items() if name.endswith("_seconds"))
-        facts.append(("took", f"{seconds:.1f} s"))
-    facts.append(("digest", subset.digest[:12]))
-    if subset.stopped_early:
-        facts.append(("stopped early", subset.stopped_early))
-    return facts
 
 
 def thumbnails(pictures: Sequence[tuple[Any, str]]) -> str:

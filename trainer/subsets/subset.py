@@ -91,10 +91,26 @@ class Subset:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        from lipt.trainer.subsets.notebook import facts_of  # noqa: PLC0415 - Pillow
+        (_, size), *others = self.facts
+        told = "; ".join(f"{name}: {text}" for name, text in others)
+        return f"<Subset of {size} examples; {told}>"
 
-        told = "; ".join(f"{name}: {text}" for name, text in facts_of(self)[1:])
-        return f"<Subset of {facts_of(self)[0][1]} examples; {told}>"
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What a person wants to know of it at a glance, by name."""
+        data, costs = self.manifest.get("data"), self.manifest.get("costs")
+        num_examples = data.get("num_examples") if isinstance(data, Mapping) else None
+        share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
+        facts = [("examples", f"{len(self):,}{share}"), ("strategy", self.strategy)]
+        if self.is_weighted:
+            facts.append(("weights", f"{self.weights.min():.3g} to {self.weights.max():.3g}"))
+        if isinstance(costs, Mapping):
+            seconds = sum(value for name, value in costs.items() if name.endswith("_seconds"))
+            facts.append(("took", f"{seconds:.1f} s"))
+        facts.append(("digest", self.digest[:12]))
+        if self.stopped_early:
+            facts.append(("stopped early", self.stopped_early))
+        return facts
 
     @property
     def stopped_early(self) -> str:
@@ -103,9 +119,9 @@ class Subset:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from lipt.trainer.subsets.notebook import as_table, facts_of  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.notebook import as_table  # noqa: PLC0415 - Pillow
 
-        return as_table("Subset", facts_of(self))
+        return as_table("Subset", self.facts)
 
     @property
     def is_weighted(self) -> bool:
@@ -129,7 +145,6 @@ class Subset:
         """
         import torch  # noqa: PLC0415 - not before it is needed
 
-        from lipt.trainer.subsets.notebook import facts_of  # noqa: PLC0415 - Pillow
         from lipt.trainer.subsets.weighted_data import WeightedData  # noqa: PLC0415 - torch
         from lipt.trainer.subsets.weighted_loss import normalized_weights  # noqa: PLC0415 - torch
 
@@ -137,7 +152,7 @@ class Subset:
         self._require_same(rows, check=check)
         weights_K = torch.from_numpy(self.weights.copy())
         weights_K = normalized_weights(weights_K) if normalized else weights_K
-        return WeightedData(rows, self.indices.tolist(), weights_K, facts_of(self))
+        return WeightedData(rows, self.indices.tolist(), weights_K, self.facts)
 
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True

@@ -6,24 +6,17 @@ process of a demo or a test.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from pathlib import Path
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from lipt.common.data.sources.bundled import bundled_file, rows_of_part
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.data.sources.stamp import Stamp
 from lipt.common.determinism.seeding import derive_generator
-from lipt.common.errors import MissingExtraError
 
 # The file's brightnesses are 0..16.
 _MAX_BRIGHTNESS = 16
 _NUM_CLASSES = 10
-
-# The order of the file is by writer, so every part has digits of all of them.
-_TEST_EVERY = 5
 
 # ImageNet's validation set has 6% (Northcutt et al. 2021, arXiv:2103.14749).
 _MISLABELLED_SHARE = 0.05
@@ -42,14 +35,15 @@ def digits_rows(source: str) -> ArrayRows:
 
     Source: Alpaydin & Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI.
     """
-    file = _file()
+    file = bundled_file("digits.csv.gz", needed_for="the data set digits")
     stamp = Stamp.of([file])
     # A line has 64 brightnesses and the label.
     lines_NL = np.loadtxt(file, delimiter=",")
     brightness_NCHW = lines_NL[:, :-1].reshape(-1, 1, 8, 8)
     images_NCHW = np.rint(brightness_NCHW * (255 / _MAX_BRIGHTNESS)).astype(np.uint8)
     labels_N = lines_NL[:, -1].astype(np.int64)
-    rows = _rows_of(source, labels_N)
+    # The order of the file is by writer, so every part has digits of all of them.
+    rows = rows_of_part(source, labels_N)
     given_N = torch.from_numpy(labels_N[rows])
     return ArrayRows(
         source=source,
@@ -58,24 +52,6 @@ def digits_rows(source: str) -> ArrayRows:
         images_NCHW=images_NCHW[rows],
         stamp=stamp,
     )
-
-
-def _file() -> Path:
-    package = find_spec("sklearn")
-    if package is None or not package.submodule_search_locations:
-        raise MissingExtraError("scikit-learn", extra="demo", needed_for="the data set digits")
-    return Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
-
-
-def _rows_of(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    if source == "digits":
-        return np.arange(len(labels_N))
-    places_N = np.empty_like(labels_N)  # each row's place among those of its class
-    for label in np.unique(labels_N):
-        of_class = labels_N == label
-        places_N[of_class] = np.arange(of_class.sum())
-    is_test_N = places_N % _TEST_EVERY == _TEST_EVERY - 1
-    return np.flatnonzero(is_test_N if source == "digits-test" else ~is_test_N)
 
 
 def _with_wrong_labels(labels_N: torch.Tensor) -> torch.Tensor:

@@ -21,16 +21,17 @@ from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.rows import ColumnRows, PixelRows
 from lipt.common.data.sources.user_columns import column_rows
 from lipt.common.data.sources.user_labels import (
+    Given,
     class_names_of,
-    is_name,
+    given_in_rows,
+    given_in_targets,
     label_of,
-    labels_of_names,
-    labels_of_targets,
 )
 from lipt.common.data.sources.user_rows import is_image, length_of, read_row
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.pixels import fit_image, is_grayscale
 from lipt.common.imports.factory import load_factory
+from lipt.common.targets.reading import is_class
 
 
 class FactoryRows(PixelRows):
@@ -52,14 +53,16 @@ class FactoryRows(PixelRows):
         names, targets = class_names_of(data), getattr(data, "targets", None)
         self._has_targets = targets is not None
         if targets is not None:
-            labels_N, names = labels_of_targets(targets, names, num_rows, source)
-        elif num_rows and is_name(read_row(source, data, 0)[1]):
-            labels_N, names = _named_labels(source, data, num_rows, names)
+            given = given_in_targets(targets, names, num_rows, source)
+        elif num_rows and not is_class(read_row(source, data, 0)[1]):
+            # All of them have to be known before the first means anything.
+            labels = [read_row(source, data, row)[1] for row in range(num_rows)]
+            given = given_in_rows(labels, names, source)
             self._has_targets = True
         else:
             # Rows that were not read yet have no class.
-            labels_N = torch.full((num_rows,), -1, dtype=torch.int64)
-        super().__init__(source, names, labels_N)
+            given = Given(torch.full((num_rows,), -1, dtype=torch.int64), names)
+        super().__init__(source, given.names, given.labels_N, targets=given.targets)
         self._data = data
         if num_rows and self.raw(0) != self.raw(0):
             raise DataError(
@@ -113,20 +116,6 @@ def factory_rows(
             "Define it as def factory(), returning the training set."
         ) from error
     return rows_of_data(source, data, progress)
-
-
-def _named_labels(
-    source: str, data: Any, num_rows: int, names: tuple[str, ...] | None
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels that are names: all of them have to be known before the first has a number."""
-    labels = [read_row(source, data, row)[1] for row in range(num_rows)]
-    for row, label in enumerate(labels):
-        if not is_name(label):
-            raise DataError(
-                f"{source}: row {row} has the label {label!r:.80}, a {type(label).__name__}, and "
-                "row 0 the name of a class. Return names or numbers in all rows."
-            )
-    return labels_of_names(labels, names, source)
 
 
 def _to_pixels(image: Any, source: str, row: int) -> NDArray[np.uint8]:

@@ -43,19 +43,19 @@ def parquet_rows(source: str, path: Path) -> EncodedRows:
         DataError: there is no such file, it is broken, or has no columns of images and labels.
         MissingExtraError: pyarrow is not installed.
     """
-    paths = _find_files(source, path)
+    paths = find_files(source, path)
     stamp = Stamp.of(paths)
     parquet = import_extra(
         "pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=f"the data set {source}"
     )
-    files = [ParquetFile(str(file), _open(parquet, file)) for file in paths]
+    files = [ParquetFile(str(file), open_file(parquet, file)) for file in paths]
     schema = files[0].reader.schema_arrow
     image_column = _image_column(schema, files[0].name)
     label_column = _label_column(schema, files[0].name)
     labels_N = torch.cat([_read_labels(file, image_column, label_column) for file in files])
     if len(labels_N) == 0:
         raise DataError(f"{source} has no rows. Name the file that holds the training images.")
-    names = _class_names(schema, label_column)
+    names = class_names(schema, label_column)
     groups = RowGroups(files, image_column)
     return EncodedRows(
         source=source,
@@ -67,7 +67,12 @@ def parquet_rows(source: str, path: Path) -> EncodedRows:
     )
 
 
-def _find_files(source: str, path: Path) -> list[Path]:
+def find_files(source: str, path: Path) -> list[Path]:
+    """One Parquet file, or those of a directory's training split; see `parquet_rows`.
+
+    Raises:
+        DataError: there are none, or training files in several directories.
+    """
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -88,7 +93,12 @@ def _find_files(source: str, path: Path) -> list[Path]:
     return train or found
 
 
-def _open(parquet: Any, path: Path) -> Any:
+def open_file(parquet: Any, path: Path) -> Any:
+    """A reader of a file, by the module `pyarrow.parquet`.
+
+    Raises:
+        DataError: it is no Parquet file.
+    """
     try:
         return parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
@@ -161,8 +171,8 @@ def _read_labels(file: ParquetFile, image_column: str, label_column: str) -> Ten
     return torch.from_numpy(np.array(labels, dtype=np.int64))
 
 
-def _class_names(schema: Any, label_column: str) -> tuple[str, ...]:
-    """The names in Hugging Face's metadata, or none."""
+def class_names(schema: Any, label_column: str) -> tuple[str, ...]:
+    """The names of a column's numbers in Hugging Face's metadata, or none."""
     try:
         described = json.loads((schema.metadata or {})[b"huggingface"])
         names = described["info"]["features"][label_column]["names"]

@@ -22,6 +22,7 @@ from lipt.common.errors import DataError
 from lipt.common.images.formats import Header
 from lipt.common.images.pixels import fit_pixels
 from lipt.common.inputs.columns import Column
+from lipt.common.targets.values import TargetValues
 
 # More classes than any labelled image set has: such a label is a mistake, not a class.
 _MAX_CLASSES = 100_000
@@ -37,8 +38,9 @@ class Rows(ABC):
     Attributes:
         source: the name under which the user opened the data.
         names: a name for every label; None numbers them.
-        labels_N: int64, on the CPU.
+        labels_N: int64, on the CPU; where there are `targets`, the stratum of each example.
         stamp: of the files that they are read from, taken before; None where none are known.
+        targets: what a model is to give where that is no single class.
         encoded: whether rows are image files rather than pixels or other values.
         concurrent: whether rows may be read from several threads.
     """
@@ -47,12 +49,15 @@ class Rows(ABC):
     names: tuple[str, ...] | None
     labels_N: Tensor
     stamp: Stamp | None = field(default=None, kw_only=True)
+    targets: TargetValues | None = field(default=None, kw_only=True)
     encoded: ClassVar[bool] = False
     concurrent: ClassVar[bool] = True
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """A name for every label: the source's own, or numbers up to the largest label."""
+        if self.targets is not None:
+            return self.targets.strata_names
         return numbered_classes(self.labels_N, self.source) if self.names is None else self.names
 
     def __len__(self) -> int:

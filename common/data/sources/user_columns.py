@@ -21,10 +21,8 @@ from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_labels import (
     class_names_of,
-    is_name,
-    label_of,
-    labels_of_names,
-    labels_of_targets,
+    given_in_rows,
+    given_in_targets,
 )
 from lipt.common.data.sources.user_rows import length_of, read_row
 from lipt.common.errors import DataError
@@ -75,14 +73,11 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
         labels.append(label)
     stacked = {name: _stacked(name, tensors, source) for name, tensors in parts.items()}
     if targets is not None:
-        labels_N, names = labels_of_targets(targets, names, num_rows, source)
-    elif all(is_name(label) for label in labels):
-        labels_N, names = labels_of_names([str(label) for label in labels], names, source)
+        given = given_in_targets(targets, names, num_rows, source)
     else:
-        numbers = [label_of(label, source, row) for row, label in enumerate(labels)]
-        labels_N = torch.tensor(numbers, dtype=torch.int64)
+        given = given_in_rows(labels, names, source)
     columns = _columns_of(stacked, data, source)
-    return ColumnRows(source, names, labels_N, columns, stacked)
+    return ColumnRows(source, given.names, given.labels_N, columns, stacked, targets=given.targets)
 
 
 def _tensors_of(

@@ -1,11 +1,15 @@
 """Labels of a user's data set: class numbers, or names, which are numbered in sorted order.
 
+Or, as `lipt.common.targets.reading` tells them apart, labels of which an example has several, or
+numbers to be told.
+
 Shapes: N examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +17,22 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import DataError
+from lipt.common.targets.reading import LEFT_OUT, read_targets
+from lipt.common.targets.values import TargetValues
 
-_ONE_CLASS = (
-    "Data is single-label classification here: multi-label and regression are not taken yet. For "
-    "detection and segmentation give features of a model of yours with the class of each example."
-)
+
+@dataclass(frozen=True)
+class Given:
+    """What the rows of a data set say of their targets.
+
+    labels_N: int64; strata where there are targets.
+    names: of the classes; None where they have none.
+    targets: where examples have no single class.
+    """
+
+    labels_N: Tensor
+    names: tuple[str, ...] | None
+    targets: TargetValues | None = None
 
 
 def class_names_of(data: Any) -> tuple[str, ...] | None:
@@ -27,31 +42,53 @@ def class_names_of(data: Any) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if named else None
 
 
-def labels_of_targets(
+def given_in_targets(
     targets: Any, names: tuple[str, ...] | None, num_rows: int, source: str
-) -> tuple[Tensor, tuple[str, ...] | None]:
-    """The labels of all rows, int64, and the classes' names; from a data set's `targets`.
+) -> Given:
+    """What a data set's `targets` say of all rows.
 
     Raises:
-        DataError: they are not one class number, or class name, per row.
+        DataError: they are not one target of a known kind for each row.
     """
-    listed = targets.tolist() if isinstance(targets, np.ndarray | Tensor) else targets
-    if isinstance(listed, Sequence) and len(listed) == num_rows and all(map(is_name, listed)):
-        return labels_of_names([str(label) for label in listed], names, source)
-    try:
-        labels_N = torch.as_tensor(targets)
-    except (TypeError, ValueError, RuntimeError) as error:
+    if isinstance(targets, Tensor):
+        targets = targets.detach().cpu().numpy()
+    # As a row would have it: a number, or an array of its own.
+    listed = list(targets) if isinstance(targets, Iterable) else None
+    if listed is None or len(listed) != num_rows:
+        found = "not a list" if listed is None else f"{len(listed)} for {num_rows} rows"
         raise DataError(
-            f"{source}: its targets are not a list of class numbers ({error}). Let `targets` be a "
-            "list of one integer per row, or leave it out."
-        ) from error
-    if labels_N.shape != (num_rows,) or labels_N.is_floating_point() or labels_N.is_complex():
-        raise DataError(
-            f"{source}: its targets are {labels_N.dtype} of shape {tuple(labels_N.shape)} for "
-            f"{num_rows} rows. Let `targets` be a list of one integer per row, or leave it out. "
-            f"{_ONE_CLASS}"
+            f"{source}: its targets are {found}. Let `targets` be a list of one target per row, or "
+            "leave it out."
         )
-    return labels_N.to(device="cpu", dtype=torch.int64, copy=True), names
+    return given_in_rows(listed, names, source)
+
+
+def given_in_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source: str) -> Given:
+    """What the targets of all rows say: names or numbers of classes, or targets of other kinds.
+
+    Raises:
+        DataError: they are of no kind that can be used, or of different ones.
+    """
+    if (numbers_N := _class_numbers(labels)) is not None:
+        return Given(numbers_N, names)
+    if labels and all(map(is_name, labels)):
+        return Given(*labels_of_names([str(label) for label in labels], names, source))
+    targets = read_targets(labels, names, source)
+    if targets is not None:
+        return Given(targets.strata_N, None, targets)
+    numbers = [label_of(label, source, row) for row, label in enumerate(labels)]
+    return Given(torch.tensor(numbers, dtype=torch.int64), names)
+
+
+def _class_numbers(labels: Sequence[Any]) -> Tensor | None:
+    """All labels at once, where all of them are whole numbers, as most often."""
+    try:
+        numbers_N = np.asarray(labels)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if numbers_N.ndim != 1 or numbers_N.dtype.kind not in "biu":
+        return None
+    return torch.from_numpy(numbers_N.astype(np.int64))
 
 
 def is_name(label: object) -> bool:
@@ -98,6 +135,6 @@ def label_of(label: Any, source: str, row: int) -> int:
     if not exact or abs(number) >= 2**63:
         raise DataError(
             f"{source}: row {row} has the label {label!r:.80}, a {type(label).__name__}. Return "
-            f"the number of its class, an int from 0. {_ONE_CLASS}"
+            f"the number of its class, an int from 0. {LEFT_OUT}"
         )
     return number

@@ -19,6 +19,7 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.process.devices import device_name
+from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.copies import copies_of
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
@@ -28,6 +29,8 @@ from lipt.coordinator.diagnosis.duplicates import find_duplicates
 from lipt.coordinator.diagnosis.label_errors import find_label_errors
 from lipt.coordinator.diagnosis.learnability import learning_curve
 from lipt.coordinator.diagnosis.outliers import find_outliers
+from lipt.coordinator.diagnosis.residuals import fit_of_targets
+from lipt.coordinator.proxies.head_targets import HeadTargets
 from lipt.coordinator.selection.redundancy import Redundancy, redundancy
 from lipt.coordinator.signals.signals import Signals
 
@@ -75,6 +78,7 @@ class DiagnoseData:
             findings,
             labels_N=signals.labels_N,
             class_names=context.dataset.class_names,
+            kind=signals.kind,
             proxy=proxy,
             redundancy=_facts(needed, signals),
             seconds=clock.seconds,
@@ -92,7 +96,10 @@ class DiagnoseData:
             return context.progress(activity)
 
         with clock.of("label_errors"):
-            errors = find_label_errors(signals)
+            if signals.kind is TargetKind.CLASS:
+                errors = find_label_errors(signals)
+            else:
+                errors = fit_of_targets(signals, num_classes)
         with clock.of("duplicates"):
             copies = copies_of(context, self.question.config.evaluation_threads)
             duplicates = find_duplicates(labels_N, errors.quality_N, copies)
@@ -112,6 +119,7 @@ class DiagnoseData:
                 labels_N,
                 num_classes,
                 float(proxy["accuracy"]),
+                wanted=HeadTargets.of(context.dataset),
                 generator=generator("learning curve"),
                 on_progress=progress("measuring a learning curve"),
             )

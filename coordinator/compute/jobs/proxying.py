@@ -2,7 +2,8 @@
 
 Errors are the calibrated softmax of leave-one-out outputs minus one-hot, features the scaled
 ones of the proxy: what every strategy looks at, of a better judge than theta_p. Where it is sure
-that labels are wrong, a second head is fitted to those that the first one trusts.
+that labels are wrong, a second head is fitted to those that the first one trusts. Of labels and
+numbers errors are the outputs' own residuals.
 
 Shapes: N examples, C classes, D features.
 """
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator
+from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.proxy_features import FeatureMaker, ProxyQuestion
 from lipt.coordinator.diagnosis.label_errors import find_label_errors
@@ -28,6 +30,7 @@ from lipt.coordinator.diagnosis.second_look import trust_after
 from lipt.coordinator.proxies.calibration import fit_sharpness
 from lipt.coordinator.proxies.choice import MAX_SAMPLE, Tried, candidates, choose, passes_of
 from lipt.coordinator.proxies.gram_sums import class_weights, scaling_of
+from lipt.coordinator.proxies.head_targets import HeadTargets
 from lipt.coordinator.proxies.proxy import Kind
 from lipt.coordinator.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.coordinator.proxies.side_by_side import side_by_side
@@ -58,7 +61,8 @@ class Proxied:
         }
         if self.signals.second_errors_NC is not None:
             tensors["second_errors_NC"] = self.signals.second_errors_NC
-        save_tensors(path, tensors, {"facts": json.dumps(dict(self.facts))})
+        facts = json.dumps(dict(self.facts))
+        save_tensors(path, tensors, {"facts": facts, "kind": self.signals.kind.value})
 
     @classmethod
     def load(cls, path: Path) -> Proxied:
@@ -69,7 +73,8 @@ class Proxied:
         """
 
         def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Proxied:
-            return cls(Signals(**tensors), json.loads(metadata["facts"]))
+            kind = TargetKind(metadata.get("kind", TargetKind.CLASS))
+            return cls(Signals(**tensors, kind=kind), json.loads(metadata["facts"]))
 
         return load_tensors(path, "signals of a proxy", build)
 
@@ -111,7 +116,7 @@ def _kept(
     config, proxy = question.config, question.proxy
     soup = config.soup
     statistics = (soup.batch_norm_examples, config.validation)
-    depends_on = (
+    depends_on: tuple[object, ...] = (
         # What is computed is another than before there was a second look.
         "two looks",
         str(proxy),
@@ -128,6 +133,8 @@ def _kept(
         question.features if proxy.may_use(Kind.USER) else None,
         maker.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
     )
+    if question.initial is not None:
+        depends_on += (question.initial, config.model, question.inputs, soup, config.validation)
     with pinned_kernels(config.evaluation_threads):
         kept = context.cached(
             kind,
@@ -147,29 +154,35 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
     if len(possible) > 1:
         trials = _Trials.on_a_sample(context, maker, possible)
         kinds, tried = choose(trials.tried).features, trials.tried
-    labels_N = context.dataset.labels_N
+    labels_N, targets = context.dataset.labels_N, HeadTargets.of(context.dataset)
     if trials is not None and len(trials.ids_N) == len(labels_N):
         features_ND, head = trials.features_of(kinds), trials.heads[kinds]
     else:
         features_ND = _features_of_all(context, maker, kinds)
-        head = _head(context, maker, features_ND, labels_N, "fitting a ridge head")
+        head = _head(context, maker, features_ND, None, "fitting a ridge head")
+    facts = {
+        **_facts_of(question, kinds, features_ND),
+        "accuracy": head.accuracy,
+        "penalty": head.penalty,
+        "tried": [one.facts for one in tried],
+    }
+    if targets is not None:
+        signals = _signals_of(targets, features_ND, labels_N, head)
+        facts |= {"score": targets.target.kind.score_name, "seconds": monotonic() - started}
+        return Proxied(signals, facts)
     sharpness = fit_sharpness(head.outputs_NC, labels_N, class_weights(labels_N))
     signals = _signals(features_ND, labels_N, head, sharpness)
     trust_N = trust_after(find_label_errors(signals), labels_N)
     if trust_N is not None:
         activity = "fitting a second head, to trusted labels"
-        second = _head(context, maker, features_ND, labels_N, activity, trust_N)
+        second = _head(context, maker, features_ND, None, activity, trust_N)
         weights_N = class_weights(labels_N, trust_N)
         second_sharpness = fit_sharpness(second.outputs_NC, labels_N, weights_N)
         second_errors_NC = _errors(second, second_sharpness, labels_N)
         signals = replace(signals, second_errors_NC=second_errors_NC)
-    facts = {
-        **_facts_of(question, kinds, features_ND),
-        "accuracy": head.accuracy,
-        "penalty": head.penalty,
+    facts |= {
         "sharpness": sharpness,
         "distrusted": 0 if trust_N is None else int((trust_N < 1).sum()),
-        "tried": [one.facts for one in tried],
         "seconds": monotonic() - started,
     }
     return Proxied(signals, facts)
@@ -232,7 +245,7 @@ class _Trials:
                         on_progress=context.progress(activity),
                     )
             features_ND = trials.features_of(kinds)
-            head = _head(context, maker, features_ND, dataset.labels_N[ids_N], activity)
+            head = _head(context, maker, features_ND, ids_N, activity)
             trials.heads[kinds] = head
             price = passes_of(kinds, maker.num_learners)
             trials.tried.append(Tried(kinds, head.accuracy, price))
@@ -247,17 +260,21 @@ def _head(
     context: Context,
     maker: FeatureMaker,
     features_ND: Tensor,
-    labels_N: Tensor,
+    some: Tensor | None,
     activity: str,
     trust_N: Tensor | None = None,
 ) -> LeaveOneOut:
-    device = context.device
+    """Of some of the examples, all where None."""
+    device, dataset = context.device, context.dataset
+    ids_N = torch.arange(len(dataset)) if some is None else some
+    wanted = HeadTargets.of(dataset)
     head = leave_one_out(
         features_ND.to(device),
-        labels_N.to(device),
-        len(context.dataset.class_names),
+        dataset.labels_N[ids_N].to(device),
+        len(dataset.class_names),
         generator=derive_generator(maker.question.config.seed, "ridge sample"),
         trust_N=None if trust_N is None else trust_N.to(device),
+        wanted=None if wanted is None else wanted.take(ids_N).to(device),
         on_progress=context.progress(activity),
     )
     return LeaveOneOut(head.outputs_NC.cpu(), head.accuracy, head.penalty, head.accuracies)
@@ -266,6 +283,19 @@ def _head(
 def _signals(features_ND: Tensor, labels_N: Tensor, head: LeaveOneOut, sharpness: float) -> Signals:
     _scale(features_ND, labels_N)
     return Signals(_errors(head, sharpness, labels_N), features_ND, labels_N, has_bias=True)
+
+
+def _signals_of(
+    wanted: HeadTargets, features_ND: Tensor, labels_N: Tensor, head: LeaveOneOut
+) -> Signals:
+    """Of labels or numbers, whose outputs are in no need of calibration."""
+    _scale(features_ND, torch.zeros_like(labels_N))
+    num_examples, num_outputs = head.outputs_NC.shape
+    dtype = STORAGE_LIMITS.error_dtype(num_examples * num_outputs)
+    errors_NC = torch.empty(num_examples, num_outputs, dtype=dtype)
+    for rows in row_blocks(num_examples, 8 * num_outputs):
+        errors_NC[rows] = wanted.errors(head.outputs_NC[rows], rows).to(dtype)
+    return Signals(errors_NC, features_ND, labels_N, kind=wanted.target.kind)
 
 
 def _scale(features_ND: Tensor, labels_N: Tensor) -> None:

@@ -18,7 +18,7 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.inputs.formats import InputFormat
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.signals.losses import LossSum, cross_entropy_sum, trainable
+from lipt.coordinator.signals.losses import LossSum, loss_sum, trainable
 from lipt.coordinator.signals.quadratic_model import fit_quadratic_model, must_reselect
 
 # A hundredth of the data, as CREST's random sets, but enough for a stable mean.
@@ -70,8 +70,8 @@ class RecheckSubset:
 
     def _parts(self, context: Context, model: nn.Module, ids: Tensor) -> Iterator[LossSum]:
         batches = context.batches(self.inputs, "checking the previous subset", some=ids)
-        for _, inputs_B, labels_B in batches:
-            yield cross_entropy_sum(model, inputs_B, labels_B)
+        for _, inputs_B, targets_B in batches:
+            yield loss_sum(model, context.dataset.target, inputs_B, targets_B)
 
 
 def sample_ids(num_examples: int, seed: int) -> Tensor:

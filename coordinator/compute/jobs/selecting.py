@@ -75,6 +75,8 @@ class SelectSubset:
     backbone: str | None = None
     # `none` where no label may enter the choice.
     labels: Labels | None = None
+    # theta*, where the proxy may look at it.
+    initial: BlobName | None = None
 
     @property
     def cost(self) -> Cost:
@@ -124,7 +126,7 @@ class SelectSubset:
     def _signals(self, context: Context, needs: set[Need]) -> tuple[Signals, Facts | None]:
         # Before the model's pass over the data: they are refused for less.
         own = self._user_features(context)
-        signals, facts = labels_only(context.dataset.labels_N), None
+        signals, facts = self._labels_only(context), None
         looks = bool(needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES})
         if self.proxy is not None and looks:
             signals, facts = proxied_signals(context, self._question(Proxy.parse(self.proxy)))
@@ -170,7 +172,13 @@ class SelectSubset:
 
     def _question(self, proxy: Proxy) -> ProxyQuestion:
         return ProxyQuestion(
-            self.config, self.inputs, proxy, self.weights, self.features, self.trajectories
+            self.config,
+            self.inputs,
+            proxy,
+            self.weights,
+            self.features,
+            self.trajectories,
+            self.initial,
         )
 
     def _user_features(self, context: Context) -> UserFeatures | None:
@@ -201,6 +209,9 @@ class SelectSubset:
             compute=lambda: compute(context),
         )
 
+    def _labels_only(self, context: Context) -> Signals:
+        return labels_only(context.dataset.labels_N, context.dataset.target.kind)
+
     def _compute_signals(self, context: Context) -> Signals:
         with pinned_kernels(self.config.evaluation_threads):
             return compute_signals(
@@ -216,4 +227,4 @@ class SelectSubset:
             size=default_chunk_size(model, context.device),
         )
         norms_N = full_gradient_norms(model, chunks, cpu_threads=self.config.evaluation_threads)
-        return replace(labels_only(context.dataset.labels_N), gradient_norms_N=norms_N)
+        return replace(self._labels_only(context), gradient_norms_N=norms_N)

@@ -3,7 +3,8 @@
 Cross-entropy's Hessian by the last layer is mean_i (diag(p_i) - p_i p_i^T) (x) h_i h_i^T, with
 the 1 of the bias in h_i. So its diagonal is mean_i p_ic (1 - p_ic) h_if^2 exactly: nothing
 has to be estimated by probes. Its means over features and over classes need a sum of C and
-one of F numbers an example, and the diagonal itself, C x F, is never made.
+one of F numbers an example, and the diagonal itself, C x F, is never made. Of labels
+with chances of their own it is the same sum; the squared error of numbers bends by 1 everywhere.
 
 Shapes: N examples, B of a block, C classes, F features, with the 1 of the bias.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.selection.gradients.vectors import CACHED_BYTES, with_bias
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
@@ -40,6 +42,8 @@ def mean_curvatures(signals: Signals) -> tuple[Tensor, Tensor]:
         # least squares have larger ones.
         shares_BC = signals.errors_NC[rows].double().abs().clamp_(max=1.0)
         spreads_BC = shares_BC * (1 - shares_BC)
+        if signals.kind is TargetKind.NUMBER:
+            spreads_BC.fill_(1.0)
         squares_BF = with_bias(signals.features_ND[rows].double(), float(signals.has_bias)).square()
         by_class_C += squares_BF.mean(dim=1) @ spreads_BC
         by_feature_F += spreads_BC.mean(dim=1) @ squares_BF

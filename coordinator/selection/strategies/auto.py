@@ -1,5 +1,7 @@
 """Auto: look at the data first, and choose by what was found there.
 
+Of examples that have no single class little is known: see `auto_strata`.
+
 Leave-one-out outputs of a ridge head say which labels are trusted, and how many are wrong. What
 to do about it depends on how many are kept, so that a plan is made (lipt.coordinator.selection.
 plan), and where no gain is known the plan is class-balanced random. Classes get equal shares
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_seed
+from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.diagnosis.label_errors import LabelErrors, find_label_errors
 from lipt.coordinator.selection.plan import Evidence, Plan, Training, make_plan
 from lipt.coordinator.selection.quotas import (
@@ -27,6 +30,7 @@ from lipt.coordinator.selection.quotas import (
     worth_counting,
 )
 from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.strategies.auto_strata import auto_strata
 from lipt.coordinator.selection.strategies.facility_location import facility_location
 from lipt.coordinator.selection.strategies.uniform import uniform
 from lipt.coordinator.selection.strategy import SIGNALS, Need, Strategy
@@ -58,6 +62,8 @@ def auto(
     Raises:
         SignalsError: there are no errors to judge labels by.
     """
+    if signals.kind is not TargetKind.CLASS:
+        return auto_strata(signals, budget, balanced=balanced, seed=seed)
     labels_N = signals.labels_N
     found = find_label_errors(signals)
     copies_N = surplus_copies(found, given(signals.pictures_N, "near copies"))

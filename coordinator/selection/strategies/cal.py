@@ -25,7 +25,7 @@ from torch import Tensor
 from lipt.coordinator.selection.gradients.rows import Rows
 from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.selection import Selection, keep_largest
-from lipt.coordinator.selection.strategy import Strategy
+from lipt.coordinator.selection.strategy import CLASSES, Strategy
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals, probabilities_of
 
@@ -152,4 +152,5 @@ STRATEGY = Strategy(
     cost="N^2 d",
     # Before, the divergence was that of both ways, and lengths counted.
     revision=1,
+    kinds=CLASSES,
 )

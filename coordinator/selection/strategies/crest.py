@@ -44,7 +44,7 @@ from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import fit_scale, store_levels
 from lipt.coordinator.selection.strategies.crest_sets import RandomSets, mixed_evenly
-from lipt.coordinator.selection.strategy import Strategy
+from lipt.coordinator.selection.strategy import CLASSES, Strategy
 from lipt.coordinator.signals.signals import Signals
 
 _MAX_BATCH_SIZE = 4096
@@ -166,4 +166,5 @@ STRATEGY = Strategy(
     cost="N + k C",
     returns_weights=True,
     rechecks=True,
+    kinds=CLASSES,
 )

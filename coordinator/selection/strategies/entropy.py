@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, keep_largest
 from lipt.coordinator.selection.strategies.probabilities import PROXY_PAPER, score_probabilities
-from lipt.coordinator.selection.strategy import Strategy
+from lipt.coordinator.selection.strategy import CLASSES, Strategy
 from lipt.coordinator.signals.signals import Signals
 
 
@@ -38,4 +38,5 @@ STRATEGY = Strategy(
     summary="most uncertain: largest entropy of the probabilities",
     paper=PROXY_PAPER,
     cost="N C",
+    kinds=CLASSES,
 )

@@ -43,7 +43,7 @@ from lipt.coordinator.selection.strategies.glister_regularizers import (
     RegularizerName,
     make_regularizer,
 )
-from lipt.coordinator.selection.strategy import SIGNALS, Need, Strategy
+from lipt.coordinator.selection.strategy import CLASSES, SIGNALS, Need, Strategy
 from lipt.coordinator.signals.signals import Signals
 
 # Evaluated first by the exact solver: the best of them rules most others out.
@@ -196,4 +196,5 @@ STRATEGY = Strategy(
     ),
     cost="r N C d",
     needs=SIGNALS | {Need.VALIDATION},
+    kinds=CLASSES,
 )

@@ -32,12 +32,13 @@ import torch
 from pydantic import Field
 
 from lipt.common.errors import BudgetError
+from lipt.common.targets.kinds import ALL_KINDS
 from lipt.coordinator.selection.gradients.atoms import BLOCK_BYTES, GradientAtoms
 from lipt.coordinator.selection.gradients.vectors import LayerGradient, gradients_of, weighted_sum
 from lipt.coordinator.selection.presets import Preset
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.pursuit import Pursuit, pursue
-from lipt.coordinator.selection.strategy import SIGNALS, Need, Strategy
+from lipt.coordinator.selection.strategy import CLASSES, SIGNALS, Need, Strategy
 from lipt.coordinator.signals.signals import Signals, given
 
 Target = Literal["train", "validation"]
@@ -190,6 +191,7 @@ STRATEGY = Strategy(
     needs=lambda options: (
         SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
     ),
+    kinds=lambda options: CLASSES if options["gradient"] == "own_class" else ALL_KINDS,
     presets={
         "paper": Preset(
             "class by class, of each gradient the own class's row, ridge 0.5 as it is",

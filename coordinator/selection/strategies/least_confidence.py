@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, keep_largest
 from lipt.coordinator.selection.strategies.probabilities import PROXY_PAPER, score_probabilities
-from lipt.coordinator.selection.strategy import Strategy
+from lipt.coordinator.selection.strategy import CLASSES, Strategy
 from lipt.coordinator.signals.signals import Signals
 
 
@@ -32,4 +32,5 @@ STRATEGY = Strategy(
     summary="most uncertain: smallest probability of the most likely class",
     paper=PROXY_PAPER,
     cost="N C",
+    kinds=CLASSES,
 )

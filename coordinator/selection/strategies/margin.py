@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lipt.coordinator.selection.selection import Selection, keep_largest
 from lipt.coordinator.selection.strategies.probabilities import PROXY_PAPER, score_probabilities
-from lipt.coordinator.selection.strategy import Strategy
+from lipt.coordinator.selection.strategy import CLASSES, Strategy
 from lipt.coordinator.signals.signals import Signals
 
 
@@ -42,4 +42,5 @@ STRATEGY = Strategy(
     summary="most uncertain: smallest margin between the two largest probabilities",
     paper=PROXY_PAPER,
     cost="N C",
+    kinds=CLASSES,
 )

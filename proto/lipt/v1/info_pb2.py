@@ -26,7 +26,7 @@ from lipt.v1 import config_pb2 as lipt_dot_v1_dot_config__pb2
 from lipt.v1 import worker_pb2 as lipt_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12lipt/v1/info.proto\x12\x07lipt.v1\x1a\x14lipt/v1/config.proto\x1a\x14lipt/v1/worker.proto\"\x10\n\x0eGetInfoRequest\"\xae\x02\n\x0fGetInfoResponse\x12*\n\x08protocol\x18\x01 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\x12\x38\n\x08versions\x18\x02 \x03(\x0b\x32&.lipt.v1.GetInfoResponse.VersionsEntry\x12%\n\x07\x64\x61taset\x18\x03 \x01(\x0b\x32\x14.lipt.v1.DatasetInfo\x12\'\n\x0b\x64\x65\x66\x61ult_run\x18\x04 \x01(\x0b\x32\x12.lipt.v1.RunConfig\x12$\n\x07workers\x18\x05 \x03(\x0b\x32\x13.lipt.v1.WorkerInfo\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc6\x01\n\x0b\x44\x61tasetInfo\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x14\n\x0cnum_examples\x18\x02 \x01(\x03\x12\x13\n\x0b\x63lass_names\x18\x03 \x03(\t\x12\x14\n\x0c\x63lass_counts\x18\x04 \x03(\x03\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x10\n\x08\x63hannels\x18\x06 \x01(\x05\x12\x0e\n\x06height\x18\x07 \x01(\x05\x12\r\n\x05width\x18\x08 \x01(\x05\x12 \n\x07\x63olumns\x18\t \x03(\x0b\x32\x0f.lipt.v1.Column\"\xe9\x01\n\nWorkerInfo\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x33\n\x08versions\x18\x04 \x03(\x0b\x32!.lipt.v1.WorkerInfo.VersionsEntry\x12\x12\n\nassignment\x18\x05 \x01(\t\x12\x1b\n\x13seconds_since_heard\x18\x06 \x01(\x01\x12\x13\n\x0bidle_reason\x18\x07 \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32K\n\x0bInfoService\x12<\n\x07GetInfo\x12\x17.lipt.v1.GetInfoRequest\x1a\x18.lipt.v1.GetInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12lipt/v1/info.proto\x12\x07lipt.v1\x1a\x14lipt/v1/config.proto\x1a\x14lipt/v1/worker.proto\"\x10\n\x0eGetInfoRequest\"\xae\x02\n\x0fGetInfoResponse\x12*\n\x08protocol\x18\x01 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\x12\x38\n\x08versions\x18\x02 \x03(\x0b\x32&.lipt.v1.GetInfoResponse.VersionsEntry\x12%\n\x07\x64\x61taset\x18\x03 \x01(\x0b\x32\x14.lipt.v1.DatasetInfo\x12\'\n\x0b\x64\x65\x66\x61ult_run\x18\x04 \x01(\x0b\x32\x12.lipt.v1.RunConfig\x12$\n\x07workers\x18\x05 \x03(\x0b\x32\x13.lipt.v1.WorkerInfo\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x83\x02\n\x0b\x44\x61tasetInfo\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x14\n\x0cnum_examples\x18\x02 \x01(\x03\x12\x13\n\x0b\x63lass_names\x18\x03 \x03(\t\x12\x14\n\x0c\x63lass_counts\x18\x04 \x03(\x03\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x10\n\x08\x63hannels\x18\x06 \x01(\x05\x12\x0e\n\x06height\x18\x07 \x01(\x05\x12\r\n\x05width\x18\x08 \x01(\x05\x12 \n\x07\x63olumns\x18\t \x03(\x0b\x32\x0f.lipt.v1.Column\x12%\n\x0cother_target\x18\n \x01(\x0b\x32\x0f.lipt.v1.Target\x12\x14\n\x0ctarget_names\x18\x0b \x03(\t\"\xe9\x01\n\nWorkerInfo\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x33\n\x08versions\x18\x04 \x03(\x0b\x32!.lipt.v1.WorkerInfo.VersionsEntry\x12\x12\n\nassignment\x18\x05 \x01(\t\x12\x1b\n\x13seconds_since_heard\x18\x06 \x01(\x01\x12\x13\n\x0bidle_reason\x18\x07 \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32K\n\x0bInfoService\x12<\n\x07GetInfo\x12\x17.lipt.v1.GetInfoRequest\x1a\x18.lipt.v1.GetInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,11 +44,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETINFORESPONSE_VERSIONSENTRY']._serialized_start=349
   _globals['_GETINFORESPONSE_VERSIONSENTRY']._serialized_end=396
   _globals['_DATASETINFO']._serialized_start=399
-  _globals['_DATASETINFO']._serialized_end=597
-  _globals['_WORKERINFO']._serialized_start=600
-  _globals['_WORKERINFO']._serialized_end=833
+  _globals['_DATASETINFO']._serialized_end=658
+  _globals['_WORKERINFO']._serialized_start=661
+  _globals['_WORKERINFO']._serialized_end=894
   _globals['_WORKERINFO_VERSIONSENTRY']._serialized_start=349
   _globals['_WORKERINFO_VERSIONSENTRY']._serialized_end=396
-  _globals['_INFOSERVICE']._serialized_start=835
-  _globals['_INFOSERVICE']._serialized_end=910
+  _globals['_INFOSERVICE']._serialized_start=896
+  _globals['_INFOSERVICE']._serialized_end=971
 # @@protoc_insertion_point(module_scope)

@@ -36,7 +36,7 @@ class GetInfoResponse(_message.Message):
     def __init__(self, protocol: _Optional[_Union[_worker_pb2.ProtocolVersion, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., dataset: _Optional[_Union[DatasetInfo, _Mapping]] = ..., default_run: _Optional[_Union[_config_pb2.RunConfig, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., device: _Optional[str] = ...) -> None: ...
 
 class DatasetInfo(_message.Message):
-    __slots__ = ("source", "num_examples", "class_names", "class_counts", "fingerprint", "channels", "height", "width", "columns")
+    __slots__ = ("source", "num_examples", "class_names", "class_counts", "fingerprint", "channels", "height", "width", "columns", "other_target", "target_names")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,8 @@ class DatasetInfo(_message.Message):
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_TARGET_FIELD_NUMBER: _ClassVar[int]
+    TARGET_NAMES_FIELD_NUMBER: _ClassVar[int]
     source: str
     num_examples: int
     class_names: _containers.RepeatedScalarFieldContainer[str]
@@ -55,7 +57,9 @@ class DatasetInfo(_message.Message):
     height: int
     width: int
     columns: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Column]
-    def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_worker_pb2.Column, _Mapping]]] = ...) -> None: ...
+    other_target: _worker_pb2.Target
+    target_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_worker_pb2.Column, _Mapping]]] = ..., other_target: _Optional[_Union[_worker_pb2.Target, _Mapping]] = ..., target_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker_id", "name", "device", "versions", "assignment", "seconds_since_heard", "idle_reason")

@@ -122,7 +122,7 @@ class ListStrategiesResponse(_message.Message):
     def __init__(self, strategies: _Optional[_Iterable[_Union[Strategy, _Mapping]]] = ...) -> None: ...
 
 class Strategy(_message.Message):
-    __slots__ = ("name", "summary", "paper", "returns_weights", "balanced_by_default", "options", "needs", "cost", "presets", "default_proxy", "works_without_labels")
+    __slots__ = ("name", "summary", "paper", "returns_weights", "balanced_by_default", "options", "needs", "cost", "presets", "default_proxy", "works_without_labels", "target_kinds")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     PAPER_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class Strategy(_message.Message):
     PRESETS_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_PROXY_FIELD_NUMBER: _ClassVar[int]
     WORKS_WITHOUT_LABELS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_KINDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     summary: str
     paper: str
@@ -145,7 +146,8 @@ class Strategy(_message.Message):
     presets: _containers.RepeatedCompositeFieldContainer[StrategyPreset]
     default_proxy: str
     works_without_labels: bool
-    def __init__(self, name: _Optional[str] = ..., summary: _Optional[str] = ..., paper: _Optional[str] = ..., returns_weights: bool = ..., balanced_by_default: bool = ..., options: _Optional[_Iterable[_Union[StrategyOption, _Mapping]]] = ..., needs: _Optional[_Iterable[str]] = ..., cost: _Optional[str] = ..., presets: _Optional[_Iterable[_Union[StrategyPreset, _Mapping]]] = ..., default_proxy: _Optional[str] = ..., works_without_labels: bool = ...) -> None: ...
+    target_kinds: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., summary: _Optional[str] = ..., paper: _Optional[str] = ..., returns_weights: bool = ..., balanced_by_default: bool = ..., options: _Optional[_Iterable[_Union[StrategyOption, _Mapping]]] = ..., needs: _Optional[_Iterable[str]] = ..., cost: _Optional[str] = ..., presets: _Optional[_Iterable[_Union[StrategyPreset, _Mapping]]] = ..., default_proxy: _Optional[str] = ..., works_without_labels: bool = ..., target_kinds: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StrategyPreset(_message.Message):
     __slots__ = ("name", "summary")

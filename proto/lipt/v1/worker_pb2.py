@@ -27,7 +27,7 @@ from lipt.v1 import config_pb2 as lipt_dot_v1_dot_config__pb2
 from lipt.v1 import limits_pb2 as lipt_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lipt/v1/worker.proto\x12\x07lipt.v1\x1a\x12lipt/v1/blob.proto\x1a\x14lipt/v1/config.proto\x1a\x14lipt/v1/limits.proto\"/\n\x0fProtocolVersion\x12\r\n\x05major\x18\x01 \x01(\x05\x12\r\n\x05minor\x18\x02 \x01(\x05\"\x9b\x02\n\x0fRegisterRequest\x12\x19\n\x0binstance_id\x18\x01 \x01(\tB\x04\x88\xb5\x18\x64\x12\x12\n\x04name\x18\x02 \x01(\tB\x04\x88\xb5\x18P\x12*\n\x08protocol\x18\x03 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\x12\x14\n\x06\x64\x65vice\x18\x04 \x01(\tB\x04\x88\xb5\x18P\x12\x42\n\x08versions\x18\x05 \x03(\x0b\x32&.lipt.v1.RegisterRequest.VersionsEntryB\x08\x88\xb5\x18P\x90\xb5\x18\x14\x12\"\n\x0f\x61llowed_modules\x18\x06 \x03(\tB\t\x88\xb5\x18\xc8\x01\x90\xb5\x18\x64\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Q\n\x10RegisterResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12*\n\x08protocol\x18\x02 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\"C\n\x18\x41\x63quireAssignmentRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x01\"Y\n\x19\x41\x63quireAssignmentResponse\x12\'\n\nassignment\x18\x01 \x01(\x0b\x32\x13.lipt.v1.Assignment\x12\x13\n\x0bidle_reason\x18\x02 \x01(\t\"\xd9\x01\n\nAssignment\x12\x15\n\rassignment_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x15\n\rlearner_index\x18\x03 \x01(\x05\x12\x1d\n\x05lease\x18\x04 \x01(\x0b\x32\x0e.lipt.v1.Lease\x12)\n\x0finitial_weights\x18\x05 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x1f\n\x05shard\x18\x06 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\"\n\x04task\x18\x07 \x01(\x0b\x32\x14.lipt.v1.LearnerTask\"K\n\x05Lease\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x18\n\x10\x64uration_seconds\x18\x02 \x01(\x01\x12\x19\n\x11heartbeat_seconds\x18\x03 \x01(\x01\"\xac\x02\n\x0bLearnerTask\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0bnum_classes\x18\x02 \x01(\x05\x12#\n\x05image\x18\x03 \x01(\x0b\x32\x14.lipt.v1.ImageFormat\x12)\n\x08learners\x18\x04 \x01(\x0b\x32\x17.lipt.v1.LearnersConfig\x12\x31\n\x0c\x61ugmentation\x18\x05 \x01(\x0b\x32\x1b.lipt.v1.AugmentationConfig\x12.\n\x0epruning_method\x18\x06 \x01(\x0e\x32\x16.lipt.v1.PruningMethod\x12\x0f\n\x07\x64\x65nsity\x18\x07 \x01(\x01\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\'\n\x07\x63olumns\x18\t \x01(\x0b\x32\x16.lipt.v1.ColumnsFormat\"Y\n\x0bImageFormat\x12\x10\n\x08\x63hannels\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\r\n\x05width\x18\x03 \x01(\x05\x12\x0c\n\x04mean\x18\x04 \x03(\x02\x12\x0b\n\x03std\x18\x05 \x03(\x02\"7\n\rColumnsFormat\x12&\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x15.lipt.v1.ColumnFormat\"J\n\x0c\x43olumnFormat\x12\x1f\n\x06\x63olumn\x18\x01 \x01(\x0b\x32\x0f.lipt.v1.Column\x12\x0c\n\x04mean\x18\x02 \x03(\x01\x12\x0b\n\x03std\x18\x03 \x03(\x01\"r\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04type\x18\x02 \x01(\x0e\x32\x13.lipt.v1.ColumnType\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x12\n\nnum_values\x18\x04 \x01(\x03\x12\x14\n\x0cstandardized\x18\x05 \x01(\x08\"w\n\x10HeartbeatRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12*\n\x08progress\x18\x04 \x01(\x0b\x32\x18.lipt.v1.LearnerProgress\"f\n\x0fLearnerProgress\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.lipt.v1.LearnerPhase\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\x11\n\tnum_steps\x18\x03 \x01(\x05\x12\x0c\n\x04loss\x18\x04 \x01(\x01\"!\n\x11HeartbeatResponse\x12\x0c\n\x04stop\x18\x01 \x01(\x08\"\xbd\x01\n\x13\x43ommitResultRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12 \n\x06result\x18\x04 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12&\n\x06report\x18\x05 \x01(\x0b\x32\x16.lipt.v1.LearnerReport\x12#\n\tsnapshots\x18\x06 \x03(\x0b\x32\x10.lipt.v1.BlobRef\"c\n\rLearnerReport\x12\x0c\n\x04loss\x18\x01 \x01(\x01\x12\x15\n\rtrain_seconds\x18\x02 \x01(\x01\x12\x15\n\rtotal_seconds\x18\x03 \x01(\x01\x12\x16\n\x0e\x62ytes_received\x18\x04 \x01(\x03\"\x16\n\x14\x43ommitResultResponse\"\x7f\n\x18ReleaseAssignmentRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x15\n\x05\x65rror\x18\x04 \x01(\tB\x06\x88\xb5\x18\xa0\x8d\x06\x12\x13\n\x0bover_limits\x18\x05 \x01(\x08\"\x1b\n\x19ReleaseAssignmentResponse*\x96\x02\n\nColumnType\x12\x1b\n\x17\x43OLUMN_TYPE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43OLUMN_TYPE_FLOAT64\x10\x01\x12\x17\n\x13\x43OLUMN_TYPE_FLOAT32\x10\x02\x12\x17\n\x13\x43OLUMN_TYPE_FLOAT16\x10\x03\x12\x18\n\x14\x43OLUMN_TYPE_BFLOAT16\x10\x04\x12\x15\n\x11\x43OLUMN_TYPE_INT64\x10\x05\x12\x15\n\x11\x43OLUMN_TYPE_INT32\x10\x06\x12\x15\n\x11\x43OLUMN_TYPE_INT16\x10\x07\x12\x14\n\x10\x43OLUMN_TYPE_INT8\x10\x08\x12\x15\n\x11\x43OLUMN_TYPE_UINT8\x10\t\x12\x14\n\x10\x43OLUMN_TYPE_BOOL\x10\n*\x83\x01\n\x0cLearnerPhase\x12\x1d\n\x19LEARNER_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16LEARNER_PHASE_FETCHING\x10\x01\x12\x1a\n\x16LEARNER_PHASE_TRAINING\x10\x02\x12\x1c\n\x18LEARNER_PHASE_SUBMITTING\x10\x03\x32\x99\x03\n\rWorkerService\x12?\n\x08Register\x12\x18.lipt.v1.RegisterRequest\x1a\x19.lipt.v1.RegisterResponse\x12Z\n\x11\x41\x63quireAssignment\x12!.lipt.v1.AcquireAssignmentRequest\x1a\".lipt.v1.AcquireAssignmentResponse\x12\x42\n\tHeartbeat\x12\x19.lipt.v1.HeartbeatRequest\x1a\x1a.lipt.v1.HeartbeatResponse\x12K\n\x0c\x43ommitResult\x12\x1c.lipt.v1.CommitResultRequest\x1a\x1d.lipt.v1.CommitResultResponse\x12Z\n\x11ReleaseAssignment\x12!.lipt.v1.ReleaseAssignmentRequest\x1a\".lipt.v1.ReleaseAssignmentResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lipt/v1/worker.proto\x12\x07lipt.v1\x1a\x12lipt/v1/blob.proto\x1a\x14lipt/v1/config.proto\x1a\x14lipt/v1/limits.proto\"/\n\x0fProtocolVersion\x12\r\n\x05major\x18\x01 \x01(\x05\x12\r\n\x05minor\x18\x02 \x01(\x05\"\x9b\x02\n\x0fRegisterRequest\x12\x19\n\x0binstance_id\x18\x01 \x01(\tB\x04\x88\xb5\x18\x64\x12\x12\n\x04name\x18\x02 \x01(\tB\x04\x88\xb5\x18P\x12*\n\x08protocol\x18\x03 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\x12\x14\n\x06\x64\x65vice\x18\x04 \x01(\tB\x04\x88\xb5\x18P\x12\x42\n\x08versions\x18\x05 \x03(\x0b\x32&.lipt.v1.RegisterRequest.VersionsEntryB\x08\x88\xb5\x18P\x90\xb5\x18\x14\x12\"\n\x0f\x61llowed_modules\x18\x06 \x03(\tB\t\x88\xb5\x18\xc8\x01\x90\xb5\x18\x64\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Q\n\x10RegisterResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12*\n\x08protocol\x18\x02 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\"C\n\x18\x41\x63quireAssignmentRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x01\"Y\n\x19\x41\x63quireAssignmentResponse\x12\'\n\nassignment\x18\x01 \x01(\x0b\x32\x13.lipt.v1.Assignment\x12\x13\n\x0bidle_reason\x18\x02 \x01(\t\"\xd9\x01\n\nAssignment\x12\x15\n\rassignment_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x15\n\rlearner_index\x18\x03 \x01(\x05\x12\x1d\n\x05lease\x18\x04 \x01(\x0b\x32\x0e.lipt.v1.Lease\x12)\n\x0finitial_weights\x18\x05 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x1f\n\x05shard\x18\x06 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\"\n\x04task\x18\x07 \x01(\x0b\x32\x14.lipt.v1.LearnerTask\"K\n\x05Lease\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x18\n\x10\x64uration_seconds\x18\x02 \x01(\x01\x12\x19\n\x11heartbeat_seconds\x18\x03 \x01(\x01\"\xd3\x02\n\x0bLearnerTask\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0bnum_classes\x18\x02 \x01(\x05\x12#\n\x05image\x18\x03 \x01(\x0b\x32\x14.lipt.v1.ImageFormat\x12)\n\x08learners\x18\x04 \x01(\x0b\x32\x17.lipt.v1.LearnersConfig\x12\x31\n\x0c\x61ugmentation\x18\x05 \x01(\x0b\x32\x1b.lipt.v1.AugmentationConfig\x12.\n\x0epruning_method\x18\x06 \x01(\x0e\x32\x16.lipt.v1.PruningMethod\x12\x0f\n\x07\x64\x65nsity\x18\x07 \x01(\x01\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\'\n\x07\x63olumns\x18\t \x01(\x0b\x32\x16.lipt.v1.ColumnsFormat\x12%\n\x0cother_target\x18\n \x01(\x0b\x32\x0f.lipt.v1.Target\"Z\n\x06Target\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.lipt.v1.TargetKind\x12\x12\n\nnum_labels\x18\x02 \x01(\x05\x12\x0c\n\x04mean\x18\x03 \x03(\x01\x12\x0b\n\x03std\x18\x04 \x03(\x01\"Y\n\x0bImageFormat\x12\x10\n\x08\x63hannels\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\r\n\x05width\x18\x03 \x01(\x05\x12\x0c\n\x04mean\x18\x04 \x03(\x02\x12\x0b\n\x03std\x18\x05 \x03(\x02\"7\n\rColumnsFormat\x12&\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x15.lipt.v1.ColumnFormat\"J\n\x0c\x43olumnFormat\x12\x1f\n\x06\x63olumn\x18\x01 \x01(\x0b\x32\x0f.lipt.v1.Column\x12\x0c\n\x04mean\x18\x02 \x03(\x01\x12\x0b\n\x03std\x18\x03 \x03(\x01\"r\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04type\x18\x02 \x01(\x0e\x32\x13.lipt.v1.ColumnType\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x12\n\nnum_values\x18\x04 \x01(\x03\x12\x14\n\x0cstandardized\x18\x05 \x01(\x08\"w\n\x10HeartbeatRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12*\n\x08progress\x18\x04 \x01(\x0b\x32\x18.lipt.v1.LearnerProgress\"f\n\x0fLearnerProgress\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.lipt.v1.LearnerPhase\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\x11\n\tnum_steps\x18\x03 \x01(\x05\x12\x0c\n\x04loss\x18\x04 \x01(\x01\"!\n\x11HeartbeatResponse\x12\x0c\n\x04stop\x18\x01 \x01(\x08\"\xbd\x01\n\x13\x43ommitResultRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12 \n\x06result\x18\x04 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12&\n\x06report\x18\x05 \x01(\x0b\x32\x16.lipt.v1.LearnerReport\x12#\n\tsnapshots\x18\x06 \x03(\x0b\x32\x10.lipt.v1.BlobRef\"c\n\rLearnerReport\x12\x0c\n\x04loss\x18\x01 \x01(\x01\x12\x15\n\rtrain_seconds\x18\x02 \x01(\x01\x12\x15\n\rtotal_seconds\x18\x03 \x01(\x01\x12\x16\n\x0e\x62ytes_received\x18\x04 \x01(\x03\"\x16\n\x14\x43ommitResultResponse\"\x7f\n\x18ReleaseAssignmentRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x15\n\rassignment_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x15\n\x05\x65rror\x18\x04 \x01(\tB\x06\x88\xb5\x18\xa0\x8d\x06\x12\x13\n\x0bover_limits\x18\x05 \x01(\x08\"\x1b\n\x19ReleaseAssignmentResponse*q\n\nTargetKind\x12\x1b\n\x17TARGET_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11TARGET_KIND_CLASS\x10\x01\x12\x17\n\x13TARGET_KIND_CLASSES\x10\x02\x12\x16\n\x12TARGET_KIND_NUMBER\x10\x03*\x96\x02\n\nColumnType\x12\x1b\n\x17\x43OLUMN_TYPE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43OLUMN_TYPE_FLOAT64\x10\x01\x12\x17\n\x13\x43OLUMN_TYPE_FLOAT32\x10\x02\x12\x17\n\x13\x43OLUMN_TYPE_FLOAT16\x10\x03\x12\x18\n\x14\x43OLUMN_TYPE_BFLOAT16\x10\x04\x12\x15\n\x11\x43OLUMN_TYPE_INT64\x10\x05\x12\x15\n\x11\x43OLUMN_TYPE_INT32\x10\x06\x12\x15\n\x11\x43OLUMN_TYPE_INT16\x10\x07\x12\x14\n\x10\x43OLUMN_TYPE_INT8\x10\x08\x12\x15\n\x11\x43OLUMN_TYPE_UINT8\x10\t\x12\x14\n\x10\x43OLUMN_TYPE_BOOL\x10\n*\x83\x01\n\x0cLearnerPhase\x12\x1d\n\x19LEARNER_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16LEARNER_PHASE_FETCHING\x10\x01\x12\x1a\n\x16LEARNER_PHASE_TRAINING\x10\x02\x12\x1c\n\x18LEARNER_PHASE_SUBMITTING\x10\x03\x32\x99\x03\n\rWorkerService\x12?\n\x08Register\x12\x18.lipt.v1.RegisterRequest\x1a\x19.lipt.v1.RegisterResponse\x12Z\n\x11\x41\x63quireAssignment\x12!.lipt.v1.AcquireAssignmentRequest\x1a\".lipt.v1.AcquireAssignmentResponse\x12\x42\n\tHeartbeat\x12\x19.lipt.v1.HeartbeatRequest\x1a\x1a.lipt.v1.HeartbeatResponse\x12K\n\x0c\x43ommitResult\x12\x1c.lipt.v1.CommitResultRequest\x1a\x1d.lipt.v1.CommitResultResponse\x12Z\n\x11ReleaseAssignment\x12!.lipt.v1.ReleaseAssignmentRequest\x1a\".lipt.v1.ReleaseAssignmentResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,10 +48,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERREQUEST'].fields_by_name['allowed_modules']._serialized_options = b'\210\265\030\310\001\220\265\030d'
   _globals['_RELEASEASSIGNMENTREQUEST'].fields_by_name['error']._loaded_options = None
   _globals['_RELEASEASSIGNMENTREQUEST'].fields_by_name['error']._serialized_options = b'\210\265\030\240\215\006'
-  _globals['_COLUMNTYPE']._serialized_start=2351
-  _globals['_COLUMNTYPE']._serialized_end=2629
-  _globals['_LEARNERPHASE']._serialized_start=2632
-  _globals['_LEARNERPHASE']._serialized_end=2763
+  _globals['_TARGETKIND']._serialized_start=2481
+  _globals['_TARGETKIND']._serialized_end=2594
+  _globals['_COLUMNTYPE']._serialized_start=2597
+  _globals['_COLUMNTYPE']._serialized_end=2875
+  _globals['_LEARNERPHASE']._serialized_start=2878
+  _globals['_LEARNERPHASE']._serialized_end=3009
   _globals['_PROTOCOLVERSION']._serialized_start=97
   _globals['_PROTOCOLVERSION']._serialized_end=144
   _globals['_REGISTERREQUEST']._serialized_start=147
@@ -69,31 +71,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEASE']._serialized_start=895
   _globals['_LEASE']._serialized_end=970
   _globals['_LEARNERTASK']._serialized_start=973
-  _globals['_LEARNERTASK']._serialized_end=1273
-  _globals['_IMAGEFORMAT']._serialized_start=1275
-  _globals['_IMAGEFORMAT']._serialized_end=1364
-  _globals['_COLUMNSFORMAT']._serialized_start=1366
-  _globals['_COLUMNSFORMAT']._serialized_end=1421
-  _globals['_COLUMNFORMAT']._serialized_start=1423
-  _globals['_COLUMNFORMAT']._serialized_end=1497
-  _globals['_COLUMN']._serialized_start=1499
-  _globals['_COLUMN']._serialized_end=1613
-  _globals['_HEARTBEATREQUEST']._serialized_start=1615
-  _globals['_HEARTBEATREQUEST']._serialized_end=1734
-  _globals['_LEARNERPROGRESS']._serialized_start=1736
-  _globals['_LEARNERPROGRESS']._serialized_end=1838
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1840
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1873
-  _globals['_COMMITRESULTREQUEST']._serialized_start=1876
-  _globals['_COMMITRESULTREQUEST']._serialized_end=2065
-  _globals['_LEARNERREPORT']._serialized_start=2067
-  _globals['_LEARNERREPORT']._serialized_end=2166
-  _globals['_COMMITRESULTRESPONSE']._serialized_start=2168
-  _globals['_COMMITRESULTRESPONSE']._serialized_end=2190
-  _globals['_RELEASEASSIGNMENTREQUEST']._serialized_start=2192
-  _globals['_RELEASEASSIGNMENTREQUEST']._serialized_end=2319
-  _globals['_RELEASEASSIGNMENTRESPONSE']._serialized_start=2321
-  _globals['_RELEASEASSIGNMENTRESPONSE']._serialized_end=2348
-  _globals['_WORKERSERVICE']._serialized_start=2766
-  _globals['_WORKERSERVICE']._serialized_end=3175
+  _globals['_LEARNERTASK']._serialized_end=1312
+  _globals['_TARGET']._serialized_start=1314
+  _globals['_TARGET']._serialized_end=1404
+  _globals['_IMAGEFORMAT']._serialized_start=1406
+  _globals['_IMAGEFORMAT']._serialized_end=1495
+  _globals['_COLUMNSFORMAT']._serialized_start=1497
+  _globals['_COLUMNSFORMAT']._serialized_end=1552
+  _globals['_COLUMNFORMAT']._serialized_start=1554
+  _globals['_COLUMNFORMAT']._serialized_end=1628
+  _globals['_COLUMN']._serialized_start=1630
+  _globals['_COLUMN']._serialized_end=1744
+  _globals['_HEARTBEATREQUEST']._serialized_start=1746
+  _globals['_HEARTBEATREQUEST']._serialized_end=1865
+  _globals['_LEARNERPROGRESS']._serialized_start=1867
+  _globals['_LEARNERPROGRESS']._serialized_end=1969
+  _globals['_HEARTBEATRESPONSE']._serialized_start=1971
+  _globals['_HEARTBEATRESPONSE']._serialized_end=2004
+  _globals['_COMMITRESULTREQUEST']._serialized_start=2007
+  _globals['_COMMITRESULTREQUEST']._serialized_end=2196
+  _globals['_LEARNERREPORT']._serialized_start=2198
+  _globals['_LEARNERREPORT']._serialized_end=2297
+  _globals['_COMMITRESULTRESPONSE']._serialized_start=2299
+  _globals['_COMMITRESULTRESPONSE']._serialized_end=2321
+  _globals['_RELEASEASSIGNMENTREQUEST']._serialized_start=2323
+  _globals['_RELEASEASSIGNMENTREQUEST']._serialized_end=2450
+  _globals['_RELEASEASSIGNMENTRESPONSE']._serialized_start=2452
+  _globals['_RELEASEASSIGNMENTRESPONSE']._serialized_end=2479
+  _globals['_WORKERSERVICE']._serialized_start=3012
+  _globals['_WORKERSERVICE']._serialized_end=3421
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class TargetKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TARGET_KIND_UNSPECIFIED: _ClassVar[TargetKind]
+    TARGET_KIND_CLASS: _ClassVar[TargetKind]
+    TARGET_KIND_CLASSES: _ClassVar[TargetKind]
+    TARGET_KIND_NUMBER: _ClassVar[TargetKind]
+
 class ColumnType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     COLUMN_TYPE_UNSPECIFIED: _ClassVar[ColumnType]
@@ -30,6 +37,10 @@ class LearnerPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEARNER_PHASE_FETCHING: _ClassVar[LearnerPhase]
     LEARNER_PHASE_TRAINING: _ClassVar[LearnerPhase]
     LEARNER_PHASE_SUBMITTING: _ClassVar[LearnerPhase]
+TARGET_KIND_UNSPECIFIED: TargetKind
+TARGET_KIND_CLASS: TargetKind
+TARGET_KIND_CLASSES: TargetKind
+TARGET_KIND_NUMBER: TargetKind
 COLUMN_TYPE_UNSPECIFIED: ColumnType
 COLUMN_TYPE_FLOAT64: ColumnType
 COLUMN_TYPE_FLOAT32: ColumnType
@@ -130,7 +141,7 @@ class Lease(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., duration_seconds: _Optional[float] = ..., heartbeat_seconds: _Optional[float] = ...) -> None: ...
 
 class LearnerTask(_message.Message):
-    __slots__ = ("model", "num_classes", "image", "learners", "augmentation", "pruning_method", "density", "seed", "columns")
+    __slots__ = ("model", "num_classes", "image", "learners", "augmentation", "pruning_method", "density", "seed", "columns", "other_target")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_CLASSES_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +151,7 @@ class LearnerTask(_message.Message):
     DENSITY_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_TARGET_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_classes: int
     image: ImageFormat
@@ -149,7 +161,20 @@ class LearnerTask(_message.Message):
     density: float
     seed: int
     columns: ColumnsFormat
-    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., learners: _Optional[_Union[_config_pb2.LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[_config_pb2.AugmentationConfig, _Mapping]] = ..., pruning_method: _Optional[_Union[_config_pb2.PruningMethod, str]] = ..., density: _Optional[float] = ..., seed: _Optional[int] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ...) -> None: ...
+    other_target: Target
+    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., learners: _Optional[_Union[_config_pb2.LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[_config_pb2.AugmentationConfig, _Mapping]] = ..., pruning_method: _Optional[_Union[_config_pb2.PruningMethod, str]] = ..., density: _Optional[float] = ..., seed: _Optional[int] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ...) -> None: ...
+
+class Target(_message.Message):
+    __slots__ = ("kind", "num_labels", "mean", "std")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NUM_LABELS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
+    kind: TargetKind
+    num_labels: int
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    std: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, kind: _Optional[_Union[TargetKind, str]] = ..., num_labels: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ImageFormat(_message.Message):
     __slots__ = ("channels", "height", "width", "mean", "std")

@@ -20,6 +20,8 @@ from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.target import Target
 
 Encode = Callable[..., bytes]
 
@@ -28,9 +30,19 @@ def image_format(channels: int, height: int, width: int) -> ImageFormat:
     return ImageFormat(channels, height, width, (0.0,) * channels, (1.0,) * channels)
 
 
-def unpack(data: bytes, shape: tuple[int, int, int] = (1, 1, 2), **overrides: int) -> Shard:
-    options = {"num_examples": 2, "num_classes": 3} | overrides
-    return unpack_shard(data, image_format(*shape), **options)
+def unpack(
+    data: bytes,
+    shape: tuple[int, int, int] = (1, 1, 2),
+    *,
+    num_examples: int = 2,
+    target: Target | None = None,
+) -> Shard:
+    return unpack_shard(
+        data,
+        image_format(*shape),
+        num_examples=num_examples,
+        target=SingleLabel(3) if target is None else target,
+    )
 
 
 def array_set(images_NCHW: np.ndarray, labels: list[int]) -> Dataset:
@@ -89,11 +101,11 @@ def test_comes_back_as_the_data_set_has_it(image_folder: Path, budget: int) -> N
     data = open_dataset(source, image_size=7, memory_budget_bytes=budget)
     ids = torch.tensor([3, 1, 4])
     packed = pack_shard(data, ids)
-    shard = unpack_shard(packed, image_format(3, 7, 7), num_examples=3, num_classes=2)
+    shard = unpack_shard(packed, image_format(3, 7, 7), num_examples=3, target=SingleLabel(2))
     assert torch.equal(shard.examples, data.images(ids))
     assert shard.examples.dtype == torch.uint8
-    assert shard.labels_N.tolist() == [1, 0, 1]
-    assert shard.labels_N.dtype == torch.int64
+    assert shard.targets_N.tolist() == [1, 0, 1]
+    assert shard.targets_N.dtype == torch.int64
 
 
 @given(
@@ -111,15 +123,17 @@ def test_pixels_of_any_shape_come_back(
     labels = data.draw(st.lists(st.integers(0, 2), min_size=shape[0], max_size=shape[0]))
     ids = data.draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=8))
     packed = pack_shard(array_set(images, labels), torch.tensor(ids))
-    shard = unpack_shard(packed, image_format(*shape[1:]), num_examples=len(ids), num_classes=3)
+    shard = unpack_shard(
+        packed, image_format(*shape[1:]), num_examples=len(ids), target=SingleLabel(3)
+    )
     assert np.array_equal(shard.examples.numpy(), images[ids])
-    assert shard.labels_N.tolist() == [labels[row] for row in ids]
+    assert shard.targets_N.tolist() == [labels[row] for row in ids]
 
 
 def test_the_shard_may_be_written_to() -> None:
     shard = unpack(pack_shard(tiny(), torch.tensor([2, 0])))
     shard.examples.zero_()
-    shard.labels_N.zero_()
+    shard.targets_N.zero_()
 
 
 def changed(name: str, made: dict[str, object] | None) -> dict[str, object]:
@@ -249,7 +263,7 @@ def test_damaged_bytes_are_refused_or_a_shard(position: int, value: int, cut: in
     except DataError:
         return
     assert shard.examples.shape == (2, 1, 1, 2)
-    assert bool(((shard.labels_N >= 0) & (shard.labels_N < 3)).all())
+    assert bool(((shard.targets_N >= 0) & (shard.targets_N < 3)).all())
 
 
 @given(data=st.binary(max_size=200))

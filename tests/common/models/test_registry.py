@@ -10,8 +10,17 @@ import torch
 from torch import nn
 
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, UnknownNameError
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models import build_model, find_head, forward_with_features, known_models
+from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
+from lipt.common.models import (
+    build_model,
+    find_head,
+    forward_with_features,
+    known_models,
+    memory_format,
+)
+from lipt.common.models.footprint import measure_model
+from lipt.common.models.registry import build_without_values, is_users_own
 
 Write = Callable[[str, str], None]
 
@@ -65,6 +74,9 @@ def test_lists_the_models() -> None:
         "resnet8",
         "resnet18",
         "wrn28_10",
+        "linear",
+        "mlp",
+        "text:tiny",
         "torchvision:NAME",
         "package.module:factory",
     )
@@ -75,7 +87,7 @@ def test_unknown_model_is_answered_with_the_list() -> None:
         build("resnet19")
     assert str(caught.value) == (
         "there is no model 'resnet19'. Did you mean resnet18? There are: resnet8, resnet18, "
-        "wrn28_10, torchvision:NAME, package.module:factory."
+        "wrn28_10, linear, mlp, text:tiny, torchvision:NAME, package.module:factory."
     )
 
 
@@ -235,3 +247,32 @@ def test_refuses_images_that_the_model_does_not_take() -> None:
 def test_refuses_a_convolutional_classifier() -> None:
     with pytest.raises(ConfigError, match=r"SqueezeNet has no nn\.Linear"):
         build("torchvision:squeezenet1_0", inputs=ImageSpec(3, 64, 64))
+
+
+@pytest.mark.parametrize(
+    ("spec", "column"),
+    [
+        ("linear", Column("", ColumnType.FLOAT32, (5,))),
+        ("mlp", Column("", ColumnType.INT64, (5,), num_values=9)),
+        ("text:tiny", Column("", ColumnType.INT64, (5,), num_values=9)),
+    ],
+)
+def test_models_of_columns_are_built_from_what_the_data_has(spec: str, column: Column) -> None:
+    inputs = ColumnsSpec((column,))
+    model = build_model(spec, num_classes=3, inputs=inputs, seed=0)
+    again = build_model(spec, num_classes=3, inputs=inputs, seed=0)
+    assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
+    without = build_without_values(spec, num_classes=3, inputs=inputs)
+    assert {name: tensor.shape for name, tensor in without.state_dict().items()} == {
+        name: tensor.shape for name, tensor in model.state_dict().items()
+    }
+    measured = measure_model(without, spec, inputs=inputs)
+    assert measured.training_bytes > 0
+    assert not is_users_own(spec)
+    assert memory_format(spec) is torch.channels_last
+
+
+def test_a_model_of_images_names_those_for_other_data() -> None:
+    inputs = ColumnsSpec((Column("", ColumnType.FLOAT32, (5,)),))
+    with pytest.raises(ConfigError, match=r"these as they are: linear, mlp, text:tiny, or one"):
+        build_model("resnet8", num_classes=3, inputs=inputs, seed=0)

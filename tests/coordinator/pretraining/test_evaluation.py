@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.targets.single_label import SingleLabel
 from lipt.coordinator.pretraining.evaluation import Evaluator, batch_size_for
 
 # Pixels reach the model as value / 255.
@@ -25,7 +26,7 @@ def images(*values: tuple[int, int, int]) -> Tensor:
 
 
 def accuracy(model: nn.Module, shown: Tensor, labels_N: Tensor, batch_size: int = 128) -> float:
-    evaluator = Evaluator(model, IMAGE, "cpu", shown, labels_N, None, batch_size)
+    evaluator = Evaluator(model, IMAGE, "cpu", shown, SingleLabel(3), labels_N, None, batch_size)
     return evaluator(model.state_dict()).accuracy
 
 
@@ -85,7 +86,8 @@ def make_evaluator(*, reestimate: bool, batch_size: int = 128) -> Evaluator:
         inputs=IMAGE,
         device="cpu",
         examples_N=shown,
-        labels_N=labels,
+        target=SingleLabel(3),
+        targets_N=labels,
         batch_norm_examples_M=shown if reestimate else None,
         batch_size=batch_size,
     )
@@ -145,7 +147,8 @@ def test_a_model_without_batch_norm_has_nothing_to_mend() -> None:
         inputs=IMAGE,
         device="cpu",
         examples_N=shown,
-        labels_N=torch.tensor([0]),
+        target=SingleLabel(3),
+        targets_N=torch.tensor([0]),
         batch_norm_examples_M=shown,
     )
     scored = evaluator({})

@@ -9,6 +9,7 @@ from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import to_model_input
+from lipt.common.targets.single_label import SingleLabel
 from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.gradient_norms import (
     default_chunk_size,
@@ -49,7 +50,7 @@ def test_models_that_are_given_keywords_have_the_norms_of_autograd(*, hesitant: 
         loss = functional.cross_entropy(logits_1C, labels_B[row : row + 1])
         parts = torch.autograd.grad(loss, list(plain.parameters()))
         expected.append(torch.cat([part.flatten() for part in parts]).norm())
-    found_B = per_example_norms(model, inputs, labels_B)
+    found_B = per_example_norms(model, SingleLabel(3), inputs, labels_B)
     torch.testing.assert_close(found_B, torch.stack(expected), rtol=1e-5, atol=1e-5)
 
 

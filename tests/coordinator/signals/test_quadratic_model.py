@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.coordinator.signals.losses import LossSum, Parameters, cross_entropy_sum, trainable
+from lipt.common.targets.single_label import SingleLabel
+from lipt.coordinator.signals.losses import LossSum, Parameters, loss_sum, trainable
 from lipt.coordinator.signals.quadratic_model import fit_quadratic_model, must_reselect
 
 
@@ -63,8 +64,11 @@ def batch(num_images: int = 7) -> tuple[Tensor, Tensor]:
 def losses_of(network: nn.Module, *, part_size: int) -> list[LossSum]:
     inputs_BCHW, labels_B = batch()
     return [
-        cross_entropy_sum(
-            network, inputs_BCHW[start : start + part_size], labels_B[start : start + part_size]
+        loss_sum(
+            network,
+            SingleLabel(3),
+            inputs_BCHW[start : start + part_size],
+            labels_B[start : start + part_size],
         )
         for start in range(0, len(labels_B), part_size)
     ]

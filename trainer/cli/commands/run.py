@@ -55,7 +55,17 @@ def start(
     ] = None,
     initial_weights: Annotated[
         Path | None,
-        typer.Option("--initial-weights", help="A safetensors file to start theta* from."),
+        typer.Option(
+            "--initial-weights",
+            help="A file to start theta* from: safetensors, or a state dict by torch.save.",
+        ),
+    ] = None,
+    new_head: Annotated[
+        bool, typer.Option("--new-head", help=option_help(RunConfig, "initialization.new_head"))
+    ] = False,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option("--freeze", metavar="PATTERN", help=option_help(RunConfig, "learners.frozen")),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the run to its end.")] = False,
     json: Json = False,
@@ -65,8 +75,8 @@ def start(
 
     What is not given here or in --config is the coordinator's default.
     """
-    from lipt.common.weights.header import require_safetensors
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
+    from lipt.trainer.client.sources import checkpoint_source
 
     with refusing_as_usage():
         overrides = collect_overrides(
@@ -79,29 +89,31 @@ def start(
                 "learners.batch_size": batch_size,
                 "learners.min_learners": min_learners,
                 "learners.deadline_seconds": deadline_seconds,
+                "learners.frozen": freeze or None,
+                "initialization.new_head": new_head or None,
             },
             assignments or [],
             config,
         )
-    if initial_weights is not None:
-        require_safetensors(initial_weights)
+    weights = None if initial_weights is None else checkpoint_source(initial_weights)
     with coordinator.connect() as client:
-        if initial_weights is not None:
+        if weights is not None:
             blob = run_counting(
                 f"uploading {initial_weights}",
-                lambda on_bytes: client.upload_weights(initial_weights, on_bytes=on_bytes),
+                lambda on_bytes: client.upload_weights(weights, on_bytes=on_bytes),
             )
             overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
-        fitted = [f"fitted to the data: {run.fitted}"] if run.fitted else []
+        told = [f"fitted to the data: {run.fitted}"] if run.fitted else []
+        told += [run.note] if run.note else []
         if watch:
-            for line in fitted if not json else ():
+            for line in told if not json else ():
                 say(line)
             _follow(client, run, as_json=json)
         else:
             lines = (
                 f"run {run.label} ({run.run_id}) has started.",
-                *fitted,
+                *told,
                 f"Follow it with: lipt run watch {run.label}",
             )
             print_result(run, lines, as_json=json)

@@ -20,6 +20,7 @@ _LEGEND = (
     "--option NAME=VALUE, presets as --preset NAME."
 )
 _WITHOUT_LABELS = "works with --labels none"
+_CLASSES_ALONE = "needs classes: not for labels or numbers"
 
 
 def print_strategies(strategies: Sequence[StrategyView], console: Screen | None = None) -> None:
@@ -56,6 +57,8 @@ def _description(strategy: StrategyView) -> RenderableType:
         lines.append(styled(strategy.paper, "dim"))
     if strategy.works_without_labels:
         lines.append(styled(_WITHOUT_LABELS, "dim"))
+    if strategy.needs_classes:
+        lines.append(styled(_CLASSES_ALONE, "dim"))
     lines += [styled(text, "cyan") for text in _option_texts(strategy)]
     lines += [
         styled(f"preset {preset.name}: {preset.summary}", "cyan") for preset in strategy.presets
@@ -81,6 +84,7 @@ def _facts(strategy: StrategyView) -> list[str]:
         *([f"cost {strategy.cost}"] if strategy.cost else []),
         *([f"proxy {strategy.default_proxy}"] if _has_another_proxy(strategy) else []),
         *([_WITHOUT_LABELS] if strategy.works_without_labels else []),
+        *([_CLASSES_ALONE] if strategy.needs_classes else []),
     ]
 
 

@@ -12,6 +12,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.images.formats import ImageFormat
+from lipt.common.targets.single_label import SingleLabel
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
@@ -40,7 +41,7 @@ def records(context: Context) -> tuple[LearnerRecord, ...]:
 def cut(context: Context, record: LearnerRecord) -> Shard:
     """What the learner was sent, from its bytes."""
     content = context.blobs.read_bytes(record.shard)
-    return unpack_shard(content, IMAGE, num_examples=32, num_classes=10)
+    return unpack_shard(content, IMAGE, num_examples=32, target=SingleLabel(10))
 
 
 def named(records: tuple[LearnerRecord, ...], *indices: int) -> list[tuple[int, BlobName]]:
@@ -65,7 +66,7 @@ def test_membership_is_that_of_the_shards_that_were_cut(
             return sorted(torch.cat([labels_N[:, None], images.flatten(1)], dim=1).tolist())
 
         assert rows(dataset.images(own), dataset.labels_N[own]) == rows(
-            shard.examples, shard.labels_N
+            shard.examples, shard.targets_N
         )
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from lipt.common.weights.container import pack
 from lipt.v1 import config_pb2, run_pb2
 from tests.cluster import LoggedProcess
 
@@ -61,6 +63,42 @@ def test_starting_with_weights_uploads_them_first(fake: Any, lipt: Any, tmp_path
     digest = hashlib.sha256(content).hexdigest()
     assert fake.blobs[digest] == content
     assert json.loads(result.stdout)["config"]["initialization"]["weights_sha256"] == digest
+
+
+def test_a_state_dict_of_torch_is_sent_as_safetensors_with_a_new_head_and_frozen_layers(
+    fake: Any, lipt: Any, tmp_path: Path
+) -> None:
+    fake.info.protocol.minor = 4
+    weights = {"conv.weight": torch.ones(2, 2)}
+    torch.save({"state_dict": weights, "epoch": 3}, tmp_path / "backbone.pt")
+    result = lipt(
+        *("run", "start", "--initial-weights", str(tmp_path / "backbone.pt"), "--new-head"),
+        *("--freeze", "conv.*", "--freeze", "bn1.*"),
+    )
+    assert result.exit_code == 0, result.stderr
+    content = pack(weights)
+    digest = hashlib.sha256(content).hexdigest()
+    assert fake.blobs[digest] == content
+    (request,) = fake.requests_of(run_pb2.CreateRunRequest)
+    assert request.config == config_pb2.RunConfig(
+        initialization=config_pb2.InitializationConfig(weights_sha256=digest, new_head=True),
+        learners=config_pb2.LearnersConfig(frozen=["conv.*", "bn1.*"]),
+    )
+
+
+def test_an_older_coordinator_is_not_asked_for_what_it_would_pass_over(
+    fake: Any, lipt: Any
+) -> None:
+    for setting in ('learners.frozen=["fc.*"]', "initialization.new_head=true"):
+        result = lipt("run", "start", "--set", setting)
+        assert result.exit_code == 1
+        assert "speaks protocol 1.0: from 1.4 on it knows of learners.frozen" in result.stderr
+    assert fake.requests_of(run_pb2.CreateRunRequest) == []
+
+
+def test_what_a_run_took_of_given_weights_is_said(fake: Any, lipt: Any) -> None:
+    fake.runs = [run_at(1, run_pb2.RUN_STATE_TRAINING, note="left over: 'proj.w'.")]
+    assert "left over: 'proj.w'." in lipt("run", "show", "mine").stdout.splitlines()
 
 
 def test_a_pickle_as_weights_is_refused_before_anything_is_sent(

@@ -1,0 +1,193 @@
+"""Feature file: examples that another model has made into vectors, in one file with their labels.
+
+    X                 N x d, or N x anything: numbers of any type
+    y                 N class numbers from 0
+    paired_features   N x p, where each example is a pair, such as an image and its caption: the
+                      other half, for strategies on pairs; no model is given it
+    class_names       the classes' names: a JSON list in the metadata of a safetensors file, or
+                      an array of texts in an npz file
+
+Nothing is allocated before the header was compared with the file's size, and nothing unpickled.
+
+Shapes: N examples, P features of a pair's other half.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipt.common.data.sources.rows import ColumnRows, numbered_classes
+from lipt.common.data.sources.stamp import Stamp
+from lipt.common.data.sources.tables.cells import named_rows
+from lipt.common.data.sources.tables.query import split_query
+from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
+from lipt.common.inputs.columns import MAX_DIMENSIONS, Column, ColumnType
+from lipt.common.weights.container import read_container
+
+_EXAMPLES, _LABELS, _PAIRED, _NAMES = "X", "y", "paired_features", "class_names"
+_KNOWN = {_EXAMPLES, _LABELS, _PAIRED, _NAMES}
+
+# A file of one's own may be of any size; its header may not.
+_MAX_BYTES = 2**50
+_MAX_TENSORS = 16
+_MAX_NAMES_BYTES = 2**22
+_HOW = (
+    "Write safetensors.torch.save_file({'X': N x d, 'y': N class numbers}, PATH), or "
+    "numpy.savez(PATH, X=..., y=...)."
+)
+
+
+@dataclass(frozen=True)
+class FeatureRows(ColumnRows):
+    """Examples of one nameless column.
+
+    Attributes:
+        paired_NP: the other halves of pairs, float32; None where the file has none.
+    """
+
+    paired_NP: Tensor | None = None
+
+
+def features_rows(source: str, path: Path) -> FeatureRows:
+    """The examples of a file, float32, standardized unless `?standardize=no` follows its name.
+
+    Args:
+        source: the name under which the user opens them.
+        path: a .npz file, else a safetensors file.
+
+    Raises:
+        ConfigError: an option does not exist, or has another value.
+        DataError: the file is neither, or what it holds is not as the module's docstring has it.
+    """
+    file, query = split_query(source, path, ("standardize",))
+    standardized = query.one_of("standardize", ("yes", "no")) == "yes"
+    stamp = Stamp.of([file])
+    tensors, names = _read_npz(file) if file.suffix == ".npz" else _read_safetensors(file)
+    if not {_EXAMPLES, _LABELS} <= tensors.keys() <= _KNOWN:
+        raise DataError(
+            f"{file} holds {', '.join(map(repr, sorted(tensors))) or 'nothing'}. {_HOW}"
+        )
+    labels_N = _labels(file, tensors[_LABELS])
+    examples = _floats(file, _EXAMPLES, tensors[_EXAMPLES], len(labels_N))
+    paired_NP = None
+    if _PAIRED in tensors:
+        paired_NP = _floats(file, _PAIRED, tensors[_PAIRED], len(labels_N))
+        if paired_NP.ndim != 2:
+            raise DataError(f"{file}: {_PAIRED} has {paired_NP.ndim} dimensions. Give N x p.")
+    shape = tuple(examples.shape[1:])
+    return FeatureRows(
+        source=source,
+        names=names or numbered_classes(labels_N, source),
+        labels_N=labels_N,
+        columns=(Column("", ColumnType.FLOAT32, shape, standardized=standardized),),
+        tensors={"": examples},
+        stamp=stamp,
+        paired_NP=paired_NP,
+    )
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    try:
+        container = read_container(
+            path,
+            max_bytes=_MAX_BYTES,
+            max_tensors=_MAX_TENSORS,
+            max_metadata_bytes=_MAX_NAMES_BYTES,
+        )
+    except (WeightsError, BlobTooLargeError) as error:
+        # What else these say is about a model's weights.
+        raise DataError(f"{error.problem}. {_HOW}") from error
+    names: Any = ()
+    if _NAMES in container.metadata:
+        try:
+            names = json.loads(container.metadata[_NAMES])
+        except (ValueError, RecursionError):
+            names = None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise DataError(
+                f"{path}: {_NAMES} in its metadata is not a JSON list of texts. Write "
+                f"metadata={{'{_NAMES}': json.dumps(names)}}."
+            )
+    known = container.specs.keys() & _KNOWN
+    tensors = {name: container.tensor(name) for name in known}
+    return tensors | dict.fromkeys(container.specs.keys() - known, torch.empty(0)), tuple(names)
+
+
+def _read_npz(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    try:
+        _require_sizes(path)
+        with np.load(path, allow_pickle=False) as arrays:
+            names = tuple(map(str, arrays[_NAMES].tolist())) if _NAMES in arrays else ()
+            found = {name: arrays[name] for name in arrays.files if name != _NAMES}
+        return {name: torch.from_numpy(array) for name, array in found.items()}, names
+    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read: {error}. {_HOW}") from error
+
+
+def _require_sizes(path: Path) -> None:
+    """Compare what the arrays' headers declare with what lies behind them, before any is read.
+
+    Raises:
+        ValueError: an array is larger or smaller than its header says, or holds objects.
+    """
+    read_header = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(
+                    "it is compressed, so that its size is not known before it is read"
+                )
+            with archive.open(member) as file:
+                major, _ = np.lib.format.read_magic(file)
+                if major not in read_header:
+                    raise ValueError(f"{member.filename} has version {major} of the format")
+                shape, _, dtype = read_header[major](file)
+                declared = math.prod(shape) * dtype.itemsize
+                if dtype.hasobject or declared != member.file_size - file.tell():
+                    raise ValueError(
+                        f"{member.filename} declares {declared} bytes of {dtype}, but has "
+                        f"{member.file_size - file.tell()}"
+                    )
+
+
+def _labels(path: Path, labels_N: Tensor) -> Tensor:
+    if labels_N.ndim != 1 or labels_N.is_floating_point() or not len(labels_N):
+        raise DataError(
+            f"{path}: {_LABELS} is {labels_N.dtype} of the shape {list(labels_N.shape)}. Give a "
+            "whole number for each example, that of its class; single-label classification is "
+            "what is taken."
+        )
+    negative = torch.nonzero(labels_N < 0).flatten().tolist()
+    if negative:
+        raise DataError(
+            f"{path}: {len(negative)} of {len(labels_N)} examples have a label below 0: rows "
+            f"{named_rows(negative)}. Classes are counted from 0: correct or remove them."
+        )
+    return labels_N.to(torch.int64)
+
+
+def _floats(path: Path, name: str, values: Tensor, num_examples: int) -> Tensor:
+    shape: Sequence[int] = values.shape
+    if not 2 <= len(shape) <= MAX_DIMENSIONS + 1 or shape[0] != num_examples or 0 in shape:
+        raise DataError(
+            f"{path}: {name} has the shape {list(shape)}, but {_LABELS} has {num_examples} labels. "
+            f"Give a row of numbers for each: [{num_examples}, d]."
+        )
+    floats = values.to(torch.float32).contiguous()
+    bad = torch.nonzero(~floats.flatten(1).isfinite().all(dim=1)).flatten().tolist()
+    if bad:
+        raise DataError(
+            f"{path}: {name} has values that are not finite in float32 in {len(bad)} of "
+            f"{num_examples} rows: {named_rows(bad)}. Give finite numbers."
+        )
+    return floats

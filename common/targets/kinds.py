@@ -1,0 +1,52 @@
+"""Target kinds: what an example's target may be, and how its score is called."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class TargetKind(StrEnum):
+    """What a model is trained to give of an example."""
+
+    # One of several classes.
+    CLASS = "class"
+    # Any of several labels, none included.
+    CLASSES = "classes"
+    # One number or several.
+    NUMBER = "number"
+
+    @property
+    def words(self) -> str:
+        """As messages have it."""
+        return _WORDS[self]
+
+    @property
+    def score_name(self) -> str:
+        """What the score is called in tables."""
+        return _SCORE_NAMES[self]
+
+
+ALL_KINDS = frozenset(TargetKind)
+
+_WORDS = MappingProxyType(
+    {
+        TargetKind.CLASS: "single-label",
+        TargetKind.CLASSES: "multi-label",
+        TargetKind.NUMBER: "regression",
+    }
+)
+_SCORE_NAMES = MappingProxyType(
+    {
+        TargetKind.CLASS: "accuracy",
+        TargetKind.CLASSES: "micro F1",
+        TargetKind.NUMBER: "R²",
+    }
+)
+
+
+def kinds_in_words(kinds: Collection[TargetKind]) -> str:
+    """Kinds as messages have them: `multi-label or regression`."""
+    *first, last = (kind.words for kind in TargetKind if kind in kinds)
+    return f"{', '.join(first)} or {last}" if first else last

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lipt.common.data.sources.feature_file import FeatureRows, features_rows
+from lipt.common.errors import DataError
+from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.weights.container import pack
+
+X = torch.arange(6, dtype=torch.float16).view(3, 2)
+Y = torch.tensor([0, 2, 0], dtype=torch.uint8)
+
+
+def opened(path: Path, query: str = "") -> FeatureRows:
+    return features_rows(f"features:{path}{query}", Path(f"{path}{query}"))
+
+
+def write(path: Path, metadata: dict[str, str] | None = None, **tensors: Tensor) -> Path:
+    path.write_bytes(pack({"X": X, "y": Y} | tensors, metadata))
+    return path
+
+
+def test_examples_are_floats_to_be_standardized_with_labels_and_names(tmp_path: Path) -> None:
+    names = json.dumps(["cat", "ant", "dog"])
+    rows = opened(write(tmp_path / "f.safetensors", {"class_names": names}))
+    assert rows.columns == (Column("", ColumnType.FLOAT32, (2,), standardized=True),)
+    assert rows.tensors[""].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert rows.tensors[""].dtype == torch.float32
+    assert rows.labels_N.tolist() == [0, 2, 0]
+    assert rows.class_names == ("cat", "ant", "dog")
+    assert rows.paired_NP is None
+
+
+def test_classes_without_names_are_numbered(tmp_path: Path) -> None:
+    assert opened(write(tmp_path / "f")).class_names == ("0", "1", "2")
+
+
+def test_examples_of_any_shape_and_type_are_taken_as_they_are_where_asked(tmp_path: Path) -> None:
+    path = write(tmp_path / "f", X=torch.ones(3, 2, 4, 5, dtype=torch.int16))
+    rows = opened(path, "?standardize=no")
+    assert rows.columns == (Column("", ColumnType.FLOAT32, (2, 4, 5)),)
+
+
+def test_the_other_halves_of_pairs_are_no_model_s_input(tmp_path: Path) -> None:
+    rows = opened(write(tmp_path / "f", paired_features=torch.ones(3, 7)))
+    assert rows.paired_NP is not None
+    assert rows.paired_NP.shape == (3, 7)
+    assert len(rows.columns) == 1
+
+
+def test_npz_files_are_read_alike(tmp_path: Path) -> None:
+    path = tmp_path / "f.npz"
+    np.savez(path, X=X.numpy(), y=Y.numpy(), class_names=np.array(["a", "b", "c"]))
+    rows, expected = opened(path), opened(write(tmp_path / "f"))
+    assert rows.class_names == ("a", "b", "c")
+    assert [rows.raw(row) for row in range(3)] == [expected.raw(row) for row in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"X": torch.ones(2, 2)}, r"X has the shape \[2, 2\], but y has 3 labels"),
+        ({"X": torch.ones(3)}, r"X has the shape \[3\]"),
+        ({"X": torch.ones(3, 0)}, r"X has the shape \[3, 0\]"),
+        ({"X": torch.full((3, 2), torch.nan)}, r"not finite in float32 in 3 of 3 rows: 0, 1, 2"),
+        ({"X": torch.full((3, 2), 1e39, dtype=torch.float64)}, "not finite in float32"),
+        ({"y": torch.ones(3)}, r"y is torch.float32 of the shape \[3\].*single-label"),
+        ({"y": torch.ones(3, 2, dtype=torch.int64)}, "y is torch.int64"),
+        ({"y": torch.tensor([0, -1, 1])}, r"1 of 3 examples have a label below 0: rows 1\."),
+        ({"paired_features": torch.ones(3)}, "paired_features has the shape"),
+        ({"paired_features": torch.ones(3, 1, 1)}, "paired_features has 3 dimensions"),
+        ({"z": torch.ones(3)}, r"holds 'X', 'y', 'z'\. Write safetensors"),
+    ],
+)
+def test_what_is_no_examples_with_labels_is_refused(
+    tmp_path: Path, tensors: dict[str, Tensor], words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        opened(write(tmp_path / "f", None, **tensors))
+
+
+@pytest.mark.parametrize("names", ["cat", '"cat"', "[1]"])
+def test_names_that_are_no_list_of_texts_are_refused(tmp_path: Path, names: str) -> None:
+    with pytest.raises(DataError, match="class_names in its metadata is not a JSON list"):
+        opened(write(tmp_path / "f", {"class_names": names}))
+
+
+def test_files_that_claim_more_than_they_have_are_refused(tmp_path: Path) -> None:
+    whole = write(tmp_path / "f")
+    whole.write_bytes(whole.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"15 bytes, 14 are there\. Write"):
+        opened(whole)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"shape": (2**40,), "fortran_order": False, "descr": "<f4"}
+    )
+    with zipfile.ZipFile(tmp_path / "f.npz", "w") as archive:
+        archive.writestr("X.npy", header.getvalue() + b"1234")
+    with pytest.raises(DataError, match=r"X\.npy declares 4398046511104 bytes .*, but has 4"):
+        opened(tmp_path / "f.npz")
+
+
+def test_compressed_and_pickled_arrays_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.npz"
+    np.savez_compressed(path, X=X.numpy(), y=Y.numpy())
+    with pytest.raises(DataError, match="it is compressed"):
+        opened(path)
+    np.savez(path, X=np.array([{}], dtype=object), y=Y.numpy())
+    with pytest.raises(DataError, match="of object, but has"):
+        opened(path)
+
+
+def test_files_that_are_not_there_or_of_another_kind_are_refused(tmp_path: Path) -> None:
+    for name in ("none", "none.npz"):
+        with pytest.raises(DataError, match="cannot be read"):
+            opened(tmp_path / name)
+    (tmp_path / "f.npz").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"not a zip file\. Write safetensors"):
+        opened(tmp_path / "f.npz")
