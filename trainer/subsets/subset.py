@@ -283,8 +283,8 @@ class Subset:
         return encode(self._content(), target)
 
     @classmethod
-    def _decoded(cls, data: bytes, source: Path, manifest: bytes = b"") -> Self:
-        content = decode(data, source, manifest)
+    def _decoded(cls, data: bytes, source: Path, beside: bytes = b"") -> Self:
+        content = decode(data, source, beside)
         texts: dict[str, Any] = {name: content.metadata.get(name) for name in _TEXTS}
         found = content.metadata.get("manifest")
         if not isinstance(found, dict) or not all(isinstance(t, str) for t in texts.values()):

@@ -237,7 +237,7 @@ def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) ->
         (("--baselines", "rs2"), "there is no baseline 'rs2'. Choose from: uniform, "),
         (("--strategies", "aum", "--every", "2"), "aum looks at how a run's learners came to see"),
         (("--device", "gpu"), "device 'gpu' is not a device: "),
-        (("--test", "large_images:large"), "large_images:large has images of 3x16x16, "),
+        (("--test", "large_images:large"), "large_images:large has 3x16x16 images, "),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
