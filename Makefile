@@ -12,8 +12,9 @@ CONSTRAINTS ?= constraints.txt
 
 # What other versions of the requirements are tried with: a few minutes on two cores.
 RUNNABLE := demo,fast,huggingface,lightning,metrics,parquet,report,test,text
-TRIED := tests/common tests/deploy tests/examples tests/trainer/cli tests/trainer/client \
-    tests/trainer/integrations tests/worker tests/end_to_end/test_pipeline.py tests/test_packaging.py
+TRIED := tests/common tests/deploy tests/examples tests/trainer/client tests/trainer/integrations \
+    $(addprefix tests/trainer/cli/,arguments certificates commands display test_plugins.py) \
+    tests/worker tests/end_to_end/test_pipeline.py tests/test_packaging.py
 
 # At every strict editable installation setuptools warns of where its links are.
 INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet
