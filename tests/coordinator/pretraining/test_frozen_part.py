@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import WeightsError
 from lipt.common.weights.container import pack, read_container
-from lipt.common.weights.encodings import WeightEncoding, encode_weights
+from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.pretraining.evaluation import Scored
 from lipt.coordinator.pretraining.frozen_part import LearnerReader, frozen_in, pack_initial
