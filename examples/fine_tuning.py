@@ -39,5 +39,5 @@ train(network, subset.apply(data()), epochs=int(os.environ.get("EPOCHS", "50")))
 with torch.no_grad():
     logits = network(torch.stack([image for image, _ in data()]) / 255)
 right = logits.argmax(dim=1) == torch.tensor([label for _, label in data()])
-sent = sum(learner.result.size_bytes for learner in run.learners)
+sent = sum(learner.result.size_bytes for learner in run.learners if learner.result)
 print(f"{len(subset)} examples, {sent} bytes from learners, {100 * right.float().mean():.1f}%")

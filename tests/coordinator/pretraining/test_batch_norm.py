@@ -133,9 +133,10 @@ def test_statistics_are_copies_under_the_names_of_the_state_dict() -> None:
 
 
 def test_frozen_statistics_stay_and_are_not_told() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(1), nn.BatchNorm1d(1))
-    for layer in model:
+    layers = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+    for layer in layers:
         stale(layer)
+    model = nn.Sequential(*layers)
     frozen = {f"0.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
     reestimate_batch_norm(model, [torch.tensor([[0.0], [2.0]])], frozen)
     assert statistics(model[0]) == ([7.0], [9.0])
