@@ -9,6 +9,8 @@ Source: Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075).
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
@@ -76,7 +78,17 @@ def per_example_norms(model: nn.Module, inputs_B: Inputs, labels_B: Tensor) -> T
         squares = [gradient.double().square().sum() for gradient in gradients.values()]
         return torch.stack(squares).sum().sqrt().float()
 
+    def one_by_one() -> Tensor:
+        examples = (tree_map(itemgetter(row), inputs_B) for row in range(len(labels_B)))
+        return torch.stack(list(map(norm, examples, labels_B)))
+
     if len(labels_B) == 1:
-        return norm(tree_map(lambda tensor: tensor[0], inputs_B), labels_B[0])[None]
-    norms_B: Tensor = vmap(norm)(inputs_B, labels_B)
+        return one_by_one()
+    try:
+        norms_B: Tensor = vmap(norm)(inputs_B, labels_B)
+    except RuntimeError as error:
+        # Such a model looks at values to decide what to compute, as Hugging Face's do at masks.
+        if "vmap" not in str(error):
+            raise
+        return one_by_one()
     return norms_B

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.signals.losses import LossSum, Parameters
@@ -92,7 +93,9 @@ def fit_quadratic_model(
     gradients = [torch.zeros_like(tensor, requires_grad=False) for tensor in at.values()]
     diagonals = [torch.zeros_like(tensor, requires_grad=False) for tensor in at.values()]
     for part in parts:
-        part_loss = part(at)
+        # Attention has second derivatives in its plain form alone.
+        with sdpa_kernel(SDPBackend.MATH):
+            part_loss = part(at)
         part_gradients = torch.autograd.grad(
             part_loss, list(at.values()), create_graph=True, materialize_grads=True
         )

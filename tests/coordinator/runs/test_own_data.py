@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from lipt.common.errors import OtherDataError
-from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
+from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import RunState
 from lipt.coordinator.runs.own_data import (
@@ -97,3 +99,13 @@ async def test_what_waits_for_a_run_that_is_held_is_refused(
         require_going_on(store, store.find("r"))
     ended = await store.update("r", lambda run: run.changed(state=RunState.READY))
     require_going_on(store, ended)
+
+
+def test_columns_of_another_type_are_other_data_as_well(make_run: MakeRun) -> None:
+    column = Column("x", ColumnType.FLOAT32, (4,))
+    run = make_run().changed(inputs=ColumnsFormat((ColumnFormat(column),)))
+    assert why_held(run, replace(DATA, inputs=ColumnsSpec((column,)))) == ""
+    doubles = replace(column, type=ColumnType.FLOAT64)
+    reason = why_held(run, replace(DATA, inputs=ColumnsSpec((doubles,))))
+    assert "looks at x float32[4], and this coordinator has fake as x float64[4]" in reason
+    assert "--image-size" not in reason

@@ -147,3 +147,9 @@ def test_a_proxy_that_labels_went_into_is_refused(proxy: str, why: str) -> None:
         ask("herding", proxy=proxy, own_features=True)
     with pytest.raises(ProxyError, match="there is no proxy 'best'"):
         ask("uniform", proxy="best")
+
+
+def test_where_there_are_no_images_the_values_of_columns_are_looked_at() -> None:
+    assert ask("kcenter", images=False).proxy == Proxy.parse("ridge:columns")
+    with pytest.raises(ProxyError, match=r"such as ridge:columns; or .* or else columns\."):
+        ask("kcenter", proxy="auto", images=False)

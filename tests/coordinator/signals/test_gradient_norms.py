@@ -10,10 +10,47 @@ from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import to_model_input
 from lipt.coordinator.signals.batches import Batches
-from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
+from lipt.coordinator.signals.gradient_norms import (
+    default_chunk_size,
+    full_gradient_norms,
+    per_example_norms,
+)
 from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
+from tests.sentences import Reader
 
 NUM_EXAMPLES = 20
+
+
+class Hesitant(nn.Module):
+    """Decides by a value what to compute, which cannot be done for many examples at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = Reader(3)
+
+    def forward(self, tokens: Tensor, figures: Tensor) -> Tensor:
+        logits_BC: Tensor = self.reader(tokens, figures)
+        return 2 * logits_BC if bool((figures < 0).any()) else logits_BC
+
+
+@pytest.mark.parametrize("hesitant", [False, True])
+def test_models_that_are_given_keywords_have_the_norms_of_autograd(*, hesitant: bool) -> None:
+    torch.manual_seed(0)
+    plain = Reader(3).eval()
+    model: nn.Module = plain
+    if hesitant:
+        model = Hesitant().eval()
+        model.load_state_dict({f"reader.{name}": item for name, item in plain.state_dict().items()})
+    inputs = {"tokens": torch.tensor([[1, 2], [3, 0], [4, 5]]), "figures": torch.rand(3, 3)}
+    labels_B = torch.tensor([0, 2, 1])
+    expected = []
+    for row in range(3):
+        logits_1C = plain(inputs["tokens"][row : row + 1], inputs["figures"][row : row + 1])
+        loss = functional.cross_entropy(logits_1C, labels_B[row : row + 1])
+        parts = torch.autograd.grad(loss, list(plain.parameters()))
+        expected.append(torch.cat([part.flatten() for part in parts]).norm())
+    found_B = per_example_norms(model, inputs, labels_B)
+    torch.testing.assert_close(found_B, torch.stack(expected), rtol=1e-5, atol=1e-5)
 
 
 def norms(
@@ -52,7 +89,7 @@ def test_by_hand() -> None:
     model = nn.Sequential(nn.Flatten(), head)
     white = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
     dataset = in_memory("fake", ("a", "b"), torch.tensor([0]), "0" * 64, white)
-    found = norms(model, dataset, inputs=ImageFormat(1, 2, 2, mean=(0.0,), std=(0.5,)))
+    found = norms(model, dataset, image=ImageFormat(1, 2, 2, mean=(0.0,), std=(0.5,)))
     assert found.tolist() == pytest.approx([8.5**0.5])
 
 

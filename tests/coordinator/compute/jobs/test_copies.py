@@ -11,7 +11,10 @@ import torch
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.data.loading_columns import load_columns
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.columns import Column, ColumnType
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.copies import copies_of
 from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
@@ -149,3 +152,13 @@ def test_rows_of_numbers_are_copies_only_where_they_are_equal(make_context: Make
     # Row 9, a brighter row 4, is another row of numbers.
     expected = [3 if row == 7 else row for row in range(100)]
     assert copies.pictures_N.tolist() == copies.exact_N.tolist() == expected
+
+
+def test_columns_are_copies_only_where_they_are_equal(make_context: MakeContext) -> None:
+    context = make_context()
+    values = torch.tensor([[1.0, 2.0], [1.0, 2.5], [1.0, 2.0], [3.0, 2.0]])
+    column = Column("x", ColumnType.FLOAT32, (2,))
+    rows = ColumnRows("mine", ("a", "b"), torch.tensor([0, 1, 1, 0]), (column,), {"x": values})
+    vars(context)["dataset"] = load_columns(rows, image_size=None)
+    copies = copies_of(context, cpu_threads=1)
+    assert copies.pictures_N.tolist() == copies.exact_N.tolist() == [0, 1, 0, 3]

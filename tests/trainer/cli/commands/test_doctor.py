@@ -131,7 +131,7 @@ def test_a_check_is_a_line() -> None:
 def test_the_doctor_is_content_with_a_coordinator(fake: Any, lipt: Any) -> None:
     result = lipt("doctor")
     assert result.exit_code == 0, result.stdout
-    assert "data: digits, 1797 examples of 2 classes, images 1x8x8" in result.stdout
+    assert "data: digits, 1797 examples of 2 classes, 1x8x8 images" in result.stdout
     assert "FAILED" not in result.stdout
     report = json.loads(lipt("doctor", "--json").stdout)
     assert report["healthy"]
