@@ -12,7 +12,7 @@ import pytest
 
 from lipt.trainer import Subset
 from tests.cluster import Cluster
-from tests.examples.conftest import EXAMPLES
+from tests.examples.conftest import EXAMPLES, SMALL_RUN
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -118,3 +118,35 @@ def test_a_run_is_started_and_followed(run_example: Run, tmp_path: Path) -> None
     assert said[-2].startswith("ready: 2 of 2 learners")
     assert re.fullmatch(r"soup [\d.]+%, kept [12] learners", said[-1]) is not None
     assert (tmp_path / "theta_p.safetensors").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "model", "num_chosen", "fewest_right"),
+    [
+        ("table.py", "breast_cancer-train", "mlp", "46 of 456 rows", 80.0),
+        # The most frequent of eight classes has 17%.
+        ("text.py", "pydocs-train", "text:tiny", r"\d+ of \d+ texts", 25.0),
+        ("features.py", "features:train.safetensors", "linear", "144 of 1442 rows", 60.0),
+    ],
+)
+def test_other_data_than_images_is_chosen_from_and_trained_on(
+    run_example: Run,
+    tmp_path: Path,
+    name: str,
+    data: str,
+    model: str,
+    num_chosen: str,
+    fewest_right: float,
+) -> None:
+    if name == "features.py":
+        run_example(name, "write")
+        data = f"features:{tmp_path / 'train.safetensors'}"
+    with Cluster(tmp_path) as cluster:
+        cluster.start_coordinator("--data", data, "--model", model)
+        cluster.start_worker("one")
+        with cluster.client() as client:
+            client.wait(client.start_run(SMALL_RUN).run_id)
+        said = run_example(name, LIPT_COORDINATOR=cluster.address, EPOCHS="8").stdout
+    match = re.fullmatch(rf"{num_chosen}: ([\d.]+)% on \d+ others\n", said)
+    assert match is not None, said
+    assert float(match[1]) > fewest_right
