@@ -9,7 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from lipt.common.data import open_dataset
+from lipt.common.inputs.specs import call_model
+from lipt.common.models import build_model, forward_with_features
 from lipt.trainer import Subset
 from tests.cluster import Cluster
 from tests.examples.conftest import EXAMPLES, SMALL_RUN
@@ -150,3 +154,32 @@ def test_other_data_than_images_is_chosen_from_and_trained_on(
     match = re.fullmatch(rf"{num_chosen}: ([\d.]+)% on \d+ others\n", said)
     assert match is not None, said
     assert float(match[1]) > fewest_right
+
+
+def test_a_hugging_face_classifier_takes_texts_by_its_own_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("transformers")
+    words = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "t.json"))
+    (tmp_path / "t.csv").write_text("review,stars\nso good,5\nbad,1\n")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    assert "bert.py" in {path.name for path in EXAMPLES.iterdir()}
+    options = f"text=review&label=stars&max_length=8&tokenizer={tmp_path / 't.json'}"
+    data = open_dataset(f"csv:{tmp_path / 't.csv'}?{options}&names=huggingface")
+    model = build_model(
+        "bert:model", num_classes=2, inputs=data.inputs, seed=0, allowed_modules=["bert"]
+    ).eval()
+    examples = data.examples(torch.arange(2))
+    assert isinstance(examples, dict)
+    assert examples["input_ids"][0].tolist() == [1, 2, 0, 0, 0, 0, 0, 0]
+    logits_NC, features_ND = forward_with_features(model, examples)
+    assert (logits_NC.shape, features_ND.shape) == ((2, 2), (2, 64))
+    # What is masked does not count.
+    changed = examples | {
+        "input_ids": examples["input_ids"].masked_fill(examples["attention_mask"] == 0, 3)
+    }
+    torch.testing.assert_close(call_model(model, changed), logits_NC)
