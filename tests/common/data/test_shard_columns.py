@@ -56,7 +56,7 @@ def test_what_was_packed_comes_back() -> None:
     assert list(shard.examples) == ["tokens", "sizes"]
     assert torch.equal(shard.examples["tokens"], WHOLE["column.tokens"])
     assert torch.equal(shard.examples["sizes"], WHOLE["column.sizes"])
-    assert shard.labels_N.tolist() == [2, 0]
+    assert shard.targets_N.tolist() == [2, 0]
 
 
 @pytest.mark.parametrize(
