@@ -163,7 +163,8 @@ _REMEDIES = {
     Need.PAIRED_FEATURES: (
         "Give a safetensors file with the two tensors `features` (N x d) and `paired_features` "
         "(N x p), one row per example each: `lipt subset get --features FILE.safetensors`, or "
-        'client.subset(..., features={"features": ..., "paired_features": ...}).'
+        'client.subset(..., features={"features": ..., "paired_features": ...}); or open data that '
+        "has both, features:FILE with `paired_features`."
     ),
 }
 

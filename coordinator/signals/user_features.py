@@ -15,6 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lipt.common.data.dataset import Dataset
+from lipt.common.data.sources.feature_file import FeatureRows
 from lipt.common.errors import BlobTooLargeError, FeaturesError, WeightsError
 from lipt.common.weights.container import Container, read_container
 from lipt.common.weights.specs import TensorSpec, quoted
@@ -68,6 +70,14 @@ def read_user_features(
         _require_shape(name, spec, num_examples)
     read = {name: _read(container, name, limits) for name in container.specs}
     return UserFeatures(read[FEATURES], read.get(PAIRED_FEATURES))
+
+
+def features_of_pairs(dataset: Dataset) -> UserFeatures | None:
+    """Both halves of a data set's own pairs; None where its examples are none."""
+    rows = dataset.rows
+    if not isinstance(rows, FeatureRows) or rows.paired_NP is None:
+        return None
+    return UserFeatures(rows.tensors[""].flatten(1), rows.paired_NP)
 
 
 def _require_shape(name: str, spec: TensorSpec, num_examples: int) -> None:

@@ -58,6 +58,11 @@ class FeatureRows(ColumnRows):
 
     paired_NP: Tensor | None = None
 
+    def raw(self, row: int) -> bytes:
+        """The bytes of the row's values, and behind them those of its other half."""
+        paired = b"" if self.paired_NP is None else self.paired_NP[row].numpy().tobytes()
+        return super().raw(row) + paired
+
 
 def features_rows(source: str, path: Path) -> FeatureRows:
     """The examples of a file, float32, standardized unless `?standardize=no` follows its name.

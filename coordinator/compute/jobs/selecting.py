@@ -32,7 +32,11 @@ from lipt.coordinator.signals.device import place
 from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
 from lipt.coordinator.signals.signals import Signals, labels_only, unlabelled
-from lipt.coordinator.signals.user_features import UserFeatures, read_user_features
+from lipt.coordinator.signals.user_features import (
+    UserFeatures,
+    features_of_pairs,
+    read_user_features,
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,8 @@ class SelectSubset:
     def _signals(self, context: Context, needs: set[Need]) -> tuple[Signals, Facts | None]:
         # Before the model's pass over the data: they are refused for less.
         own = self._user_features(context)
+        if own is None and Need.PAIRED_FEATURES in needs:
+            own = features_of_pairs(context.dataset)
         signals, facts = self._labels_only(context), None
         looks = bool(needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES})
         if self.proxy is not None and looks:

@@ -54,6 +54,8 @@ def test_the_other_halves_of_pairs_are_no_model_s_input(tmp_path: Path) -> None:
     assert rows.paired_NP is not None
     assert rows.paired_NP.shape == (3, 7)
     assert len(rows.columns) == 1
+    # A subset depends on them, so the fingerprint does.
+    assert rows.raw(1) == torch.tensor([2.0, 3.0, *[1.0] * 7]).numpy().tobytes()
 
 
 def test_npz_files_are_read_alike(tmp_path: Path) -> None:
