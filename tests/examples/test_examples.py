@@ -12,7 +12,7 @@ import pytest
 
 from lipt.trainer import Subset
 from tests.cluster import Cluster
-from tests.examples.conftest import EXAMPLES
+from tests.examples.conftest import EXAMPLES, with_examples
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -118,3 +118,19 @@ def test_a_run_is_started_and_followed(run_example: Run, tmp_path: Path) -> None
     assert said[-2].startswith("ready: 2 of 2 learners")
     assert re.fullmatch(r"soup [\d.]+%, kept [12] learners", said[-1]) is not None
     assert (tmp_path / "theta_p.safetensors").stat().st_size > 0
+
+
+def test_numbers_are_told_of_others(run_example: Run, tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": with_examples()}
+    data = ("--data", "regression:train", "--model", "mlp", "--allow-module", "regression")
+    with Cluster(tmp_path) as cluster:
+        cluster.start_coordinator(*data, environment=environment)
+        cluster.start_worker("one")
+        with cluster.client() as client:
+            learners = {"num_learners": 2, "num_steps": 5, "batch_size": 32}
+            client.wait(client.start_run({"learners": learners}).run_id)
+        said = run_example("regression.py", LIPT_COORDINATOR=cluster.address, EPOCHS="20").stdout
+    match = re.fullmatch(r"106 of 353 people: R² ([\d.-]+)% on 89 others\n", said)
+    assert match is not None, said
+    # Everything gets 50%, who always says the mean 0%.
+    assert float(match[1]) > 20.0
