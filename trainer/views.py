@@ -236,7 +236,12 @@ class StrategyView:
 
 @dataclass(frozen=True)
 class DatasetView:
-    """The coordinator's data set; of images it has a shape, of other examples columns."""
+    """The coordinator's data set; of images it has a shape, of other examples columns.
+
+    other_target: what is to be told where that is no single class; classes are the groups then in
+        which examples are dealt with.
+    target_names: of the labels or the numbers.
+    """
 
     source: str
     num_examples: int
@@ -245,6 +250,15 @@ class DatasetView:
     fingerprint: str
     image_shape: tuple[int, int, int] = field(metadata={"of": ("channels", "height", "width")})
     columns: tuple[ColumnView, ...] = ()
+    other_target: TargetView | None = None
+    target_names: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> str:
+        """What is to be told of each, as messages have it."""
+        if self.other_target is None:
+            return f"{len(self.class_names)} classes"
+        return f"{self.other_target.kind.words} targets ({', '.join(self.target_names)})"
 
     @property
     def inputs(self) -> str:
@@ -252,6 +266,13 @@ class DatasetView:
         if self.columns:
             return ", ".join(map(str, self.columns))
         return f"{'x'.join(map(str, self.image_shape))} images"
+
+
+@dataclass(frozen=True)
+class TargetView:
+    """What is to be told of examples without a single class."""
+
+    kind: TargetKind
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from lipt.common.inputs.specs import call_model
 from lipt.common.models import build_model, forward_with_features
 from lipt.trainer import Subset
 from tests.cluster import Cluster
-from tests.examples.conftest import EXAMPLES
+from tests.examples.conftest import EXAMPLES, with_examples
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -247,3 +247,19 @@ def test_a_hugging_face_classifier_takes_texts_by_its_own_names(
         "input_ids": examples["input_ids"].masked_fill(examples["attention_mask"] == 0, 3)
     }
     torch.testing.assert_close(call_model(model, changed), logits_NC)
+
+
+def test_numbers_are_told_of_others(run_example: Run, tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": with_examples()}
+    data = ("--data", "regression:train", "--model", "mlp", "--allow-module", "regression")
+    with Cluster(tmp_path) as cluster:
+        cluster.start_coordinator(*data, environment=environment)
+        cluster.start_worker("one")
+        with cluster.client() as client:
+            learners = {"num_learners": 2, "num_steps": 5, "batch_size": 32}
+            client.wait(client.start_run({"learners": learners}).run_id)
+        said = run_example("regression.py", LIPT_COORDINATOR=cluster.address, EPOCHS="20").stdout
+    match = re.fullmatch(r"106 of 353 people: R² ([\d.-]+)% on 89 others\n", said)
+    assert match is not None, said
+    # Everything gets 50%, who always says the mean 0%.
+    assert float(match[1]) > 20.0

@@ -308,7 +308,10 @@ def test_weights_of_another_model_are_refused() -> None:
 @pytest.mark.parametrize(
     ("shard", "words"),
     [
-        (make_shard(15), "15 examples and 15 labels, but the learner trains on 2 minibatches of 8"),
+        (
+            make_shard(15),
+            "15 examples and 15 targets, but the learner trains on 2 minibatches of 8",
+        ),
         (Shard(make_shard().examples, torch.arange(9)), "16 examples and 9 targets"),
         (Shard(make_shard().examples, torch.arange(16)), "labels are 0..15"),
         (Shard(make_shard().examples, torch.arange(16) % 10 - 1), "labels are -1..8"),

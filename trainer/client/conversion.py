@@ -33,6 +33,7 @@ from lipt.common.config.messages import run_config_from_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.rpc.messages import enum_value
 from lipt.common.states import LearnerState, RunState
+from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.views import ColumnTypeName, RoleName
 from lipt.v1 import access_pb2, worker_pb2
 
@@ -88,6 +89,9 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
         return lambda message: run_config_from_proto(message, RunConfig())
     if kind is RoleName:
         return lambda number: RoleName(enum_value(access_pb2.Role.DESCRIPTOR, number))
+    if kind is TargetKind:
+        kinds = worker_pb2.TargetKind.DESCRIPTOR
+        return lambda number: TargetKind(enum_value(kinds, number))
     if kind is ColumnTypeName:
         types = worker_pb2.ColumnType.DESCRIPTOR
         return lambda number: ColumnTypeName(enum_value(types, number))

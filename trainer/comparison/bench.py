@@ -154,4 +154,5 @@ class Bench:
             every=cell.every,
             repeat=cell.repeat,
             looks=trained.looks,
+            score_name=trained.kind.score_name,
         )

@@ -39,6 +39,7 @@ class Outcome:
     choosing_seconds: of `total_seconds`: pre-training, selection, and waiting for a new one.
     reach: how soon it came to the target; None without one, or without looks on the way.
     course: means over the trainings at each look, their seconds with choosing included.
+    score_name: what accuracies are.
     """
 
     strategy: str
@@ -63,6 +64,7 @@ class Outcome:
     bytes_sent: float
     reach: Reach | None
     course: tuple[Look, ...]
+    score_name: str = "accuracy"
 
     @property
     def label(self) -> str:
@@ -174,6 +176,7 @@ class _Fraction:
             bytes_sent=fmean(trial.bytes_sent for trial in row),
             reach=reached,
             course=course(row),
+            score_name=first.score_name,
         )
 
     def _rival(self, trial: Trial) -> tuple[Sequence[Trial], str]:

@@ -46,6 +46,12 @@ INSTEAD_HEADER = (
 )
 
 
+def header(rows: Sequence[Outcome]) -> tuple[str, ...]:
+    """`HEADER` with the name of what was scored."""
+    score = rows[0].score_name if rows else "accuracy"
+    return tuple(score if name == "accuracy" else name for name in HEADER)
+
+
 def cells(row: Outcome) -> tuple[str, ...]:
     """One outcome under `HEADER`."""
     return (
@@ -134,7 +140,7 @@ def _laid_out(
     rows: Sequence[Outcome],
     lay_out: Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]],
 ) -> list[str]:
-    lines = lay_out(HEADER, [cells(row) for row in rows])
+    lines = lay_out(header(rows), [cells(row) for row in rows])
     more = instead(rows)
     if more:
         lines += ["", *lay_out(INSTEAD_HEADER, more)]

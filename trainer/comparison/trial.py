@@ -56,6 +56,7 @@ class Trial:
     every, repeat: as in `Cell`.
     waited_seconds: how long training stood still for subsets that were chosen again.
     looks: test accuracy over the course of training, whose seconds count from its start.
+    score_name: what accuracies are; of other targets than classes another score.
     """
 
     seed: int
@@ -76,6 +77,7 @@ class Trial:
     repeat: int = 0
     waited_seconds: float = 0.0
     looks: tuple[Look, ...] = ()
+    score_name: str = "accuracy"
 
     @property
     def cell(self) -> Cell:

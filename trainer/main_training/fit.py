@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from lipt.common.data import Dataset
 from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
 from lipt.common.determinism.seeding import derive_seed
+from lipt.common.errors import ConfigError
 from lipt.common.process.devices import resolve_device
+from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.specs import check_specs, specs_of
 from lipt.trainer.main_training.checkpoints import Progress, load_checkpoint, require_same
 from lipt.trainer.main_training.examples import (
@@ -75,13 +77,19 @@ def fit(
     Raises:
         SubsetError: the subset is empty, or belongs to other data.
         DataError: the test set has other images or classes than `train`.
-        ConfigError: the checkpoint is another training's, or the device does not exist.
+        ConfigError: labels are to be smoothed and there are numbers; the checkpoint is another
+            training's, or the device does not exist.
         TrainingDivergedError: the loss is no longer finite.
         WeightsError: `initial` is another model's.
     """
     recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)
     if test is not None:
         require_comparable(test, train)
+    if recipe.label_smoothing and train.target.kind is TargetKind.NUMBER:
+        raise ConfigError(
+            f"label_smoothing = {recipe.label_smoothing}: of numbers there is nothing to spread "
+            f"over classes, and {train.source} is regression. Leave it at 0."
+        )
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = {
         "recipe": recipe.model_dump(mode="json"),

@@ -69,7 +69,7 @@ def render(report: Report) -> str:
         costs=run.costs,
         learners=learners,
         tried=learners[: len(tried)],
-        header=table.HEADER,
+        header=table.header(rows),
         cells=table.cells,
         rows=rows,
         interval=interval_scale(rows),

@@ -32,6 +32,7 @@ from lipt.common.data.sources.tables.cells import named_rows
 from lipt.common.data.sources.tables.query import split_query
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.inputs.columns import MAX_DIMENSIONS, Column, ColumnType
+from lipt.common.targets.values import TargetValues, label_values, number_values
 from lipt.common.weights.container import read_container
 
 _EXAMPLES, _LABELS, _PAIRED, _NAMES = "X", "y", "paired_features", "class_names"
@@ -82,7 +83,8 @@ def features_rows(source: str, path: Path) -> FeatureRows:
         raise DataError(
             f"{file} holds {', '.join(map(repr, sorted(tensors))) or 'nothing'}. {_HOW}"
         )
-    labels_N = _labels(file, tensors[_LABELS])
+    targets = _targets(file, tensors[_LABELS], names)
+    labels_N = _labels(file, tensors[_LABELS]) if targets is None else targets.strata_N
     examples = _floats(file, _EXAMPLES, tensors[_EXAMPLES], len(labels_N))
     paired_NP = None
     if _PAIRED in tensors:
@@ -92,11 +94,12 @@ def features_rows(source: str, path: Path) -> FeatureRows:
     shape = tuple(examples.shape[1:])
     return FeatureRows(
         source=source,
-        names=names or numbered_classes(labels_N, source),
+        names=_class_names(targets, names, labels_N, source),
         labels_N=labels_N,
         columns=(Column("", ColumnType.FLOAT32, shape, standardized=standardized),),
         tensors={"": examples},
         stamp=stamp,
+        targets=targets,
         paired_NP=paired_NP,
     )
 
@@ -165,12 +168,32 @@ def _require_sizes(path: Path) -> None:
                     )
 
 
+def _targets(path: Path, labels: Tensor, names: tuple[str, ...]) -> TargetValues | None:
+    """Numbers or labels; None where they are classes."""
+    if labels.ndim == 2:
+        binary = bool(((labels == 0) | (labels == 1)).all())
+        if binary or not labels.is_floating_point():
+            return label_values(labels, names or None, str(path))
+        return number_values(labels, names or None, str(path))
+    if labels.ndim == 1 and labels.is_floating_point():
+        return number_values(labels[:, None], None, str(path))
+    return None
+
+
+def _class_names(
+    targets: TargetValues | None, names: tuple[str, ...], labels_N: Tensor, source: str
+) -> tuple[str, ...]:
+    if targets is not None:
+        return targets.strata_names
+    return names or numbered_classes(labels_N, source)
+
+
 def _labels(path: Path, labels_N: Tensor) -> Tensor:
     if labels_N.ndim != 1 or labels_N.is_floating_point() or not len(labels_N):
         raise DataError(
             f"{path}: {_LABELS} is {labels_N.dtype} of the shape {list(labels_N.shape)}. Give a "
-            "whole number for each example, that of its class; single-label classification is "
-            "what is taken."
+            "whole number for each example, that of its class; floats for numbers to be told "
+            "(regression), or N x C of 0 and 1 for labels (multi-label)."
         )
     negative = torch.nonzero(labels_N < 0).flatten().tolist()
     if negative:

@@ -25,6 +25,10 @@ from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
+from lipt.common.targets.multi_label import MultiLabel
+from lipt.common.targets.regression import Regression
+from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.values import OtherTarget
 from lipt.v1 import config_pb2, worker_pb2
 
 TASK = LearnerTask(
@@ -205,4 +209,28 @@ def test_a_column_of_no_known_type_is_refused() -> None:
         task_from_proto(message)
     column.shape[:] = [0]
     with pytest.raises(ConfigError, match=r"shape\.0 = 0"):
+        task_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    ("target", "num_outputs"),
+    [(MultiLabel(4), 4), (Regression(mean=(0.1, 1e9), std=(0.3, 1e-9)), 2)],
+)
+def test_a_task_on_other_targets_survives_the_wire(target: OtherTarget, num_outputs: int) -> None:
+    task = replace(TASK, num_classes=num_outputs, other_target=target)
+    again = task_from_proto(task_to_proto(task))
+    assert again == task
+    assert again.target == target
+    assert TASK.target == SingleLabel(10)
+
+
+def test_a_task_says_the_number_of_outputs_once() -> None:
+    with pytest.raises(ConfigError, match="the task says 10 outputs and targets of 4"):
+        replace(TASK, other_target=MultiLabel(4))
+
+
+def test_numbers_without_a_deviation_are_no_task() -> None:
+    message = task_to_proto(replace(TASK, num_classes=1, other_target=Regression((0.0,), (1.0,))))
+    message.other_target.std[0] = 0.0
+    with pytest.raises(ConfigError, match="one positive deviation is needed"):
         task_from_proto(message)

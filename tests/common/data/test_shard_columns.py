@@ -17,6 +17,7 @@ from lipt.common.data.loading_columns import load_columns
 from lipt.common.errors import DataError
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
+from lipt.common.targets.single_label import SingleLabel
 from lipt.common.weights.container import pack
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 
@@ -29,7 +30,7 @@ WHOLE = {
 
 
 def unpack(data: bytes, inputs: ColumnsFormat = FORMAT, num_examples: int = 2) -> Shard:
-    return unpack_shard(data, inputs, num_examples=num_examples, num_classes=3)
+    return unpack_shard(data, inputs, num_examples=num_examples, target=SingleLabel(3))
 
 
 def packed() -> bytes:
@@ -55,7 +56,7 @@ def test_what_was_packed_comes_back() -> None:
     assert list(shard.examples) == ["tokens", "sizes"]
     assert torch.equal(shard.examples["tokens"], WHOLE["column.tokens"])
     assert torch.equal(shard.examples["sizes"], WHOLE["column.sizes"])
-    assert shard.labels_N.tolist() == [2, 0]
+    assert shard.targets_N.tolist() == [2, 0]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
 from lipt.common.states import LearnerState, RunState
+from lipt.common.targets.multi_label import MultiLabel
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import (
     choose_learner,
@@ -158,3 +159,11 @@ def test_worker_of_an_older_protocol_is_given_no_examples_but_images(make_run: M
     assert why_idle(older, [columns]) == f"cannot train run name-columns, for it {why}"
     assert why_waiting(columns, alive=[older]) == f"worker older is idle, but {why}"
     assert why_waiting(columns, alive=[older, newer]) == ""
+
+
+def test_an_older_worker_is_not_given_other_targets_than_classes(make_run: MakeRun) -> None:
+    older, newer = replace(worker("older"), minor=3), replace(worker("newer"), minor=4)
+    labels = make_run("labels").changed(num_classes=3, other_target=MultiLabel(3))
+    assert choose_learner(older, [labels], alive=[]) is None
+    assert choose_learner(newer, [labels], alive=[]) == ("labels", 0)
+    assert "does not know multi-label (update lipt there)" in why_idle(older, [labels])

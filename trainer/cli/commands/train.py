@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.cli.arguments.choice import Choice
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.loggers import Loggers
@@ -129,6 +130,7 @@ def train(
                 initial = _weights(client, run, init)
         opened = partial(open_talking, image_size=image_size, modules=modules)
         train_data, test_data = opened(data), None if test is None else opened(test)
+        progress.score_name = train_data.target.kind.score_name
         on_epoch = loggers.started(stack)
         lines = stack.enter_context(closing(JsonLines(log)))
         stack.enter_context(progress)
@@ -173,6 +175,7 @@ def _report(
     measures = {
         "num_steps": trained.num_steps,
         "seconds": trained.seconds,
+        "score": trained.kind.score_name,
         "test_accuracy": trained.test_accuracy,
         "subset_accuracy": trained.subset_accuracies[-1][1],
         "weights": out,
@@ -183,7 +186,9 @@ def _report(
     accuracies = [f"{format_percent(trained.subset_accuracies[-1][1])} on {trained_on}"]
     if trained.test_accuracy is not None:
         accuracies.insert(0, f"{format_percent(trained.test_accuracy)} on the test set")
-    lines = [f"{trained.num_steps} steps in {trained.seconds:.0f} s: {', '.join(accuracies)}"]
+    score = "" if trained.kind is TargetKind.CLASS else f"{trained.kind.score_name} "
+    seconds = f"{trained.seconds:.0f} s"
+    lines = [f"{trained.num_steps} steps in {seconds}: {score}{', '.join(accuracies)}"]
     if reselecting is not None:
         lines.append(reselecting.summary())
     print_result(measures, lines, as_json=json)

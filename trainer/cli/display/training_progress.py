@@ -39,6 +39,8 @@ class TrainingProgress:
         self._clock = clock
         self._said = clock()
         self._measures = ""
+        # Of other targets than classes another score.
+        self.score_name = "accuracy"
         self._progress: Bar | None = None
         if sys.stderr.isatty() if live is None else live:
             self._progress = Bar(
@@ -69,7 +71,7 @@ class TrainingProgress:
 
     def on_epoch(self, record: EpochRecord) -> None:
         """After an epoch."""
-        self._measures = measures_text(record)
+        self._measures = measures_text(record, self.score_name)
         if self._progress is not None:
             self._progress.update(self._task, measures=self._measures)
         elif record.subset_accuracy is not None or record.step == record.num_steps:
@@ -104,10 +106,10 @@ class TrainingProgress:
             yield
 
 
-def measures_text(record: EpochRecord) -> str:
+def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
     """Loss, accuracies, speed and time left in words."""
     parts = [f"epoch {record.epoch}", f"loss {record.loss:.3f}"]
-    parts.append(f"accuracy {format_percent(record.accuracy)}")
+    parts.append(f"{score_name} {format_percent(record.accuracy)}")
     if record.test_accuracy is not None:
         parts.append(f"test {format_percent(record.test_accuracy)}")
     parts.append(f"{record.images_per_second:,.0f} examples/s")

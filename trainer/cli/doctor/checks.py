@@ -74,11 +74,11 @@ def dataset_check(dataset: DatasetView | None) -> Check:
             "data", False, "the coordinator has none", "Start lipt-coordinator with --data."
         )
     detail = (
-        f"{dataset.source}, {dataset.num_examples} examples of {len(dataset.class_names)} "
-        f"classes, {dataset.inputs}, fingerprint {dataset.fingerprint}"
+        f"{dataset.source}, {dataset.num_examples} examples of {dataset.targets}, "
+        f"{dataset.inputs}, fingerprint {dataset.fingerprint}"
     )
     empty = empty_classes(dataset.class_names, dataset.class_counts)
-    if empty:
+    if empty and dataset.other_target is None:
         return Check("data", None, f"{detail}; {empty}", "Models get an output for each of these.")
     return Check("data", True, detail)
 

@@ -20,7 +20,7 @@ from lipt.common.errors import DataError
 
 # A column of more fractions than this is measured, not chosen from a list.
 _MOST_FRACTIONS = 100
-_TAKEN = "Single-label classification is taken: one class for each row, from a list of classes"
+_TAKEN = "A label is one class for each row, from a list of classes"
 
 
 def read_labels(
@@ -94,8 +94,8 @@ def _require_classes(found: dict[str, int], num_rows: int, table: Table, column:
     if fractions > _MOST_FRACTIONS:
         raise DataError(
             f"{table.name}: the column {column} holds {len(found)} different numbers, "
-            f"{fractions} of them fractions: it is measured, which is regression. {_TAKEN}. Name "
-            "another column, or sort the values into classes."
+            f"{fractions} of them fractions: it is measured, which is regression. {_TAKEN}. For "
+            f"regression write target={column}, or name another column."
         )
     if len(found) > max(_MOST_FRACTIONS, num_rows // 2):
         raise DataError(

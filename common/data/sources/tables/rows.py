@@ -26,6 +26,11 @@ from lipt.common.data.sources.tables.jsonl_table import JsonlTable
 from lipt.common.data.sources.tables.labels import read_labels
 from lipt.common.data.sources.tables.parquet_table import ParquetTable
 from lipt.common.data.sources.tables.query import Query, split_query
+from lipt.common.data.sources.tables.targets import (
+    KINDS,
+    read_table_targets,
+    target_columns,
+)
 from lipt.common.data.sources.tables.texts import DEFAULT_LENGTH, text_columns
 from lipt.common.data.sources.tables.tokens import (
     DEFAULT_VOCABULARY,
@@ -37,7 +42,7 @@ from lipt.common.inputs.columns import Column, ColumnType
 
 logger = logging.getLogger(__name__)
 
-_OF_ANY = ("label", "classes")
+_OF_ANY = (*KINDS, "classes")
 _OF_FEATURES = ("drop", "numbers", "categories", "missing", "buckets")
 _OF_TEXT = ("text", "max_length", "tokenizer", "vocabulary", "names")
 OPTIONS = (*_OF_ANY, *_OF_FEATURES, *_OF_TEXT)
@@ -81,14 +86,18 @@ def _rows(query: Query, opened: Callable[[], Table]) -> ColumnRows:
     _require_together(query)
     table = opened()
     stamp = Stamp.of(table.files)
-    label = query.text("label", "label")
-    require_columns(table, [label], "label")
-    labels_N, names = read_labels(table, label, query.names("classes"))
+    told = target_columns(query)
+    targets = read_table_targets(query, table)
+    if targets is None:
+        require_columns(table, told, "label")
+        labels_N, names = read_labels(table, told[0], query.names("classes"))
+    else:
+        labels_N, names = targets.strata_N, targets.strata_names
     if "text" in query:
         columns, tensors = _text(query, table)
     else:
-        columns, tensors = _features(query, table, label)
-    return ColumnRows(query.source, names, labels_N, columns, tensors, stamp=stamp)
+        columns, tensors = _features(query, table, told)
+    return ColumnRows(query.source, names, labels_N, columns, tensors, stamp=stamp, targets=targets)
 
 
 def _require_together(query: Query) -> None:
@@ -103,12 +112,12 @@ def _require_together(query: Query) -> None:
 
 
 def _features(
-    query: Query, table: Table, label: str
+    query: Query, table: Table, told: tuple[str, ...]
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
     for option in ("drop", "numbers", "categories"):
         require_columns(table, query.names(option), option)
     forced, given = query.names("numbers"), query.names("categories")
-    left_out = {label, *query.names("drop")}
+    left_out = {*told, *query.names("drop")}
     # Sorted, so that files agree whose columns stand in another order.
     used = sorted(set(table.columns) - left_out)
     if not used:

@@ -167,9 +167,17 @@ def test_names_the_row_that_raises(tmp_path: Path) -> None:
         opened(Broken([(PIXELS, 0)] * 2))
 
 
-@pytest.mark.parametrize("targets", [[0], [0.5, 1.0], ["a", 1], ["a"], 3])
-def test_refuses_targets_that_are_not_one_integer_per_row(targets: object) -> None:
-    with pytest.raises(DataError, match="Let `targets` be a list of one integer per row"):
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        ([0], "its targets are 1 for 2 rows. Let `targets` be a list of one target per row"),
+        (["a", 1], "row 0 is a str. Targets are single-label, multi-label or regression"),
+        (["a"], "its targets are 1 for 2 rows"),
+        (3, "its targets are not a list"),
+    ],
+)
+def test_refuses_targets_that_are_not_one_of_a_kind_per_row(targets: object, words: str) -> None:
+    with pytest.raises(DataError, match=words):
         opened(Pairs([(PIXELS, 0), (PIXELS, 1)], targets=targets))
 
 

@@ -126,9 +126,12 @@ def test_images_take_names_as_labels_too() -> None:
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ([([1.0], 0.5)], "row 0 has the label 0.5, a float.*regression are not taken yet"),
-        ([([1.0], torch.tensor([1, 0]))], "row 0 has the label tensor.*multi-label and regression"),
-        ([([1.0], {"boxes": []})], "detection and segmentation give features of a model of yours"),
+        ([([1.0], 0.5)], "the target 0 is the same number for all 1 examples"),
+        ([([1.0], torch.tensor([1, 2]))], "row 0 has 2.0 for label 1, which is neither 0 nor 1"),
+        (
+            [([1.0], {"boxes": []})],
+            "row 0 is a dict. Targets are single-label, multi-label or reg",
+        ),
         ([("text", 0)], "the tensor of row 0 is text, 'text'.*numbers of its tokens"),
         ([({"x": None}, 0)], "the tensor 'x' of row 0 is a NoneType"),
         ([([1.0], 0), ([1, 2], 1)], "row 1 is torch.int64, and torch.float32 in row 0"),

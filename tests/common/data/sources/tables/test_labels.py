@@ -62,7 +62,7 @@ def test_measured_numbers_are_refused_as_regression(write: Write) -> None:
     with pytest.raises(DataError) as caught:
         read_labels(measured, "y")
     assert "holds 1000 different numbers, 1000 of them fractions" in str(caught.value)
-    assert "regression. Single-label classification is taken" in str(caught.value)
+    assert "For regression write target=y" in str(caught.value)
 
 
 def test_a_label_for_nearly_every_row_is_refused(write: Write) -> None:

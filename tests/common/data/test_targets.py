@@ -1,0 +1,143 @@
+"""Data sets whose examples have labels or numbers: sources, fingerprints, shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lipt.common.data import Dataset, open_dataset, pack_shard, unpack_shard
+from lipt.common.data.input_format import input_format
+from lipt.common.data.loading_columns import load_columns
+from lipt.common.data.sources.factory import rows_of_data
+from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.targets.multi_label import MultiLabel
+from lipt.common.targets.regression import Regression
+from lipt.common.targets.single_label import SingleLabel
+
+VECTORS = torch.arange(12.0).reshape(6, 2)
+NUMBERS = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
+
+
+def opened(data: object) -> Dataset:
+    rows = rows_of_data("mine:data", data)
+    assert isinstance(rows, ColumnRows)
+    return load_columns(rows, image_size=None)
+
+
+def with_targets(targets: list[object]) -> Dataset:
+    return opened(list(zip(VECTORS, targets, strict=True)))
+
+
+def test_floats_of_rows_are_numbers() -> None:
+    data = with_targets(list(NUMBERS))
+    assert isinstance(data.target, Regression)
+    assert data.target.mean == (35.0,)
+    assert data.targets_N.tolist() == [[number] for number in NUMBERS]
+    assert data.class_names[:2] == ("up to 10", "10 to 20")
+    assert data.labels_N.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_lists_of_names_are_labels_of_columns_and_of_images() -> None:
+    names: list[object] = [["a", "b"], [], ["b"], ["a"], ["b"], ["b"]]
+    data = with_targets(names)
+    images = rows_of_data(
+        "mine:data", [(np.full((4, 4), row, np.uint8), has) for row, has in enumerate(names)]
+    )
+    for rows in (data.rows, images):
+        assert rows.targets is not None
+        assert rows.targets.target == MultiLabel(2)
+        assert rows.class_names == ("a", "b", "none")
+        assert rows.labels_N.tolist() == [0, 2, 1, 0, 1, 1]
+
+
+def test_targets_of_a_data_set_are_taken_in_place_of_rows() -> None:
+    class Scored(list[tuple[torch.Tensor, int]]):
+        targets = np.array(NUMBERS)
+
+    data = opened(Scored((vector, 0) for vector in VECTORS))
+    assert data.targets_N.flatten().tolist() == NUMBERS
+
+
+def test_every_target_counts_in_the_fingerprint() -> None:
+    changed = [*NUMBERS[:5], 61.0]
+    first, again, other = map(with_targets, (list(NUMBERS), list(NUMBERS), list(changed)))
+    # The quantiles are the same.
+    assert torch.equal(first.labels_N, other.labels_N)
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert first.full_fingerprint == again.full_fingerprint != other.full_fingerprint
+
+
+@pytest.mark.parametrize(
+    ("targets", "dtype"),
+    [
+        (list(NUMBERS), torch.float32),
+        ([[0, 1], [1, 1], [0, 0], [1, 0], [0, 1], [1, 1]], torch.uint8),
+    ],
+)
+def test_a_shard_has_targets_in_place_of_labels(targets: list[object], dtype: torch.dtype) -> None:
+    data = with_targets(targets)
+    inputs, ids = input_format(data, torch.arange(6), 0), torch.tensor([4, 1])
+    shard = unpack_shard(pack_shard(data, ids), inputs, num_examples=2, target=data.target)
+    assert shard.targets_N.dtype == dtype
+    assert torch.equal(shard.targets_N, data.targets_N[ids])
+    for other in (SingleLabel(6), MultiLabel(5)):
+        with pytest.raises(DataError, match="the shard"):
+            unpack_shard(pack_shard(data, ids), inputs, num_examples=2, target=other)
+
+
+def test_a_shards_labels_have_to_be_0_or_1() -> None:
+    data = with_targets([[0, 1], [1, 1], [0, 0], [1, 0], [0, 1], [1, 1]])
+    packed = pack_shard(data, torch.tensor([0]))
+    spoilt = packed[:-2] + bytes([7, 1]) if packed[-2:] == bytes([0, 1]) else packed
+    inputs = input_format(data, torch.arange(6), 0)
+    assert spoilt != packed
+    with pytest.raises(DataError, match="labels that are neither 0 nor 1"):
+        unpack_shard(spoilt, inputs, num_examples=1, target=data.target)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    lines = [f"{row},{row % 3},{row * 1.5},{row % 2},{int(row > 4)}" for row in range(10)]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["a,b,price,odd,large", *lines]))
+    return path
+
+
+def test_a_table_has_numbers_in_the_columns_that_are_named(table: Path) -> None:
+    data = open_dataset(f"csv:{table}?target=price&drop=odd,large")
+    assert isinstance(data.target, Regression)
+    assert data.targets_N.flatten().tolist() == [row * 1.5 for row in range(10)]
+    # No part of what it is told by.
+    assert str(data.inputs) == "float32[2]"
+    assert data.class_names[0] == "price up to 0"
+
+
+def test_a_table_has_labels_in_the_columns_that_are_named(table: Path) -> None:
+    data = open_dataset(f"csv:{table}?labels=odd,large&drop=price")
+    assert data.target == MultiLabel(2)
+    assert data.targets_N[5].tolist() == [1, 1]
+    assert data.class_names == ("odd", "large", "none")
+
+
+def test_a_table_has_targets_of_one_kind(table: Path) -> None:
+    with pytest.raises(ConfigError, match="target and labels were given together"):
+        open_dataset(f"csv:{table}?labels=odd,large&target=price")
+
+
+@pytest.mark.parametrize(
+    ("labels", "target"),
+    [
+        (np.array(NUMBERS), Regression((35.0,), (np.std(NUMBERS).item(),))),
+        (np.array([[0, 1], [1, 0]] * 3), MultiLabel(2)),
+        (np.array([0, 1] * 3), SingleLabel(2)),
+    ],
+)
+def test_a_file_of_features_says_by_its_labels_what_they_are(
+    tmp_path: Path, labels: np.ndarray, target: object
+) -> None:
+    np.savez(tmp_path / "f.npz", X=VECTORS.numpy(), y=labels)
+    assert open_dataset(f"features:{tmp_path / 'f.npz'}").target == target
