@@ -56,10 +56,11 @@ def run_example(served: Cluster, tmp_path: Path) -> Callable[..., subprocess.Com
 def run_alone(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run an example that needs no coordinator, in an empty folder."""
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, str(EXAMPLES / arguments[0]), *arguments[1:]],
             cwd=tmp_path,
+            env=os.environ | environment,
             capture_output=True,
             text=True,
             check=False,

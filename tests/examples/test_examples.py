@@ -64,6 +64,13 @@ def test_a_subset_is_chosen_in_one_call(run_alone: Run) -> None:
     assert float(match[1]) > 70  # chance is 10
 
 
+def test_a_session_gives_several_subsets(run_alone: Run) -> None:
+    said = run_alone("session.py", STEPS="1").stdout.splitlines()
+    assert [line.split(",")[0] for line in said] == [
+        f"{strategy}: {NUM_CHOSEN} examples" for strategy in ("el2n", "craig", "uniform")
+    ]
+
+
 # A notebook, cell by cell, and what the last line of each would show.
 NOTEBOOK = """
 import ast, json, sys

@@ -80,7 +80,7 @@ class TablePairs:
         self._columns = images[:1] or [name for name in features if name != self._label]
         self._table = table
         labels = table.select_columns([self._label]).with_format("arrow")[:][self._label]
-        self.targets = labels.to_numpy()
+        self.targets = _writable(labels.to_numpy())
         if names := getattr(features[self._label], "names", None):
             self.classes = tuple(names)
 
@@ -143,7 +143,12 @@ def _is_columns(data: Any) -> bool:
 
 
 def _column(values: Any) -> Any:
-    return values.to_numpy() if hasattr(values, "to_numpy") else values
+    return _writable(values.to_numpy()) if hasattr(values, "to_numpy") else values
+
+
+def _writable(values: Any) -> Any:
+    # Tables give views of what nobody may change, which torch warns of.
+    return values if values.flags.writeable else values.copy()
 
 
 def _length(examples: Any) -> int:
