@@ -59,10 +59,8 @@ def test_threads_are_as_set() -> None:
 
 def test_frozen_layers_have_neither_gradient_nor_momentum_nor_snapshots() -> None:
     learners = LearnersConfig(num_steps=9, num_snapshots=7)
+    kinds = [replace(FIGURES, frozen_bytes=size) for size in (0, 40)]
     whole, parts = (
-        learner_memory(
-            learners, "mine", replace(FIGURES, frozen_bytes=size), example_bytes=12
-        ).total
-        for size in (0, 40)
+        learner_memory(learners, "mine", figures, example_bytes=12).total for figures in kinds
     )
     assert whole - parts == (3 + 7) * 40

@@ -131,7 +131,6 @@ def train(
         opened = partial(open_talking, image_size=image_size, modules=modules)
         train_data, test_data = opened(data), None if test is None else opened(test)
         progress.score_name = train_data.target.kind.score_name
-        on_epoch = loggers.started(stack)
         lines = stack.enter_context(closing(JsonLines(log)))
         stack.enter_context(progress)
         stack.enter_context(progress.saying(ReselectionWarning, LoggerWarning))
@@ -146,7 +145,7 @@ def train(
             initial=initial,
             checkpoint=checkpoint,
             reselect=reselecting if redrawing is None else redrawing(train_data, recipe.seed),
-            on_epoch=(lines, progress.on_epoch, *on_epoch),
+            on_epoch=(lines, progress.on_epoch, *loggers.started(stack)),
             on_step=progress.on_step,
             on_resume=lambda found: progress.say(f"{checkpoint}: {resumed_text(found)}"),
             allowed_modules=modules,
