@@ -22,7 +22,9 @@ from packaging.version import Version
 from tests.each_extra import TRIALS
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("common", "coordinator", "trainer", "worker", "proto/lipt/v1")
+SOURCES = ("common", "coordinator", "face", "trainer", "worker", "proto/lipt/v1")
+# Where other folders than their own name says are installed.
+INSTALLED = {"face": "lipt", "proto/lipt/v1": "lipt/v1"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 # What `make` and tests leave in a checkout, and hidden folders.
 _NOT_SOURCES = ("build", "dist", "*.egg-info", "__pycache__", "site", "lipt-demo", "generated")
@@ -87,7 +89,7 @@ def test_sdist_has_all_that_is_tracked_but_the_forge_s_own(built: Built) -> None
 
 def test_wheel_has_every_module_and_typing_marker(built: Built) -> None:
     expected = {
-        f"lipt/{folder.removeprefix('proto/lipt/')}/{name}"
+        f"{INSTALLED.get(folder, f'lipt/{folder}')}/{name}"
         for folder in SOURCES
         for pattern in ("*.py", "*.pyi", "py.typed")
         for name in _files(ROOT / folder, pattern)
