@@ -349,3 +349,13 @@ def test_an_image_folder_takes_the_files_that_torchvision_takes(
     assert [ours.rows.where(row) for row in range(len(ours))] == [  # type: ignore[attr-defined]
         file for file, _ in theirs.samples
     ]
+
+
+def test_parquet_with_options_is_a_table(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"x": [1.5, 2.5], "label": ["b", "a"]}), tmp_path / "t.parquet")
+    opened = open_dataset(f"parquet:{tmp_path / 't.parquet'}?label=label")
+    assert str(opened.inputs) == "float32[1]"
+    assert opened.labels_N.tolist() == [1, 0]
+    with pytest.raises(DataError, match="none is called img or image"):
+        open_dataset(f"parquet:{tmp_path / 't.parquet'}")
