@@ -129,7 +129,8 @@ def _kept(
         maker.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
     )
     if question.initial is not None:
-        depends_on += (question.initial, config.model, question.image, soup, config.validation)
+        began = config.initialization.weights_sha256
+        depends_on += (question.initial, began, config.model, question.image, statistics, soup)
     with pinned_kernels(config.evaluation_threads):
         kept = context.cached(
             kind,
