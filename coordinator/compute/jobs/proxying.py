@@ -134,7 +134,8 @@ def _kept(
         maker.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
     )
     if question.initial is not None:
-        depends_on += (question.initial, config.model, question.inputs, soup, config.validation)
+        began = config.initialization.weights_sha256
+        depends_on += (question.initial, began, config.model, question.inputs, statistics, soup)
     with pinned_kernels(config.evaluation_threads):
         kept = context.cached(
             kind,

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.config.run_config import RunConfig, SoupConfig
+from lipt.common.config.run_config import InitializationConfig, RunConfig, SoupConfig
 from lipt.common.data import open_dataset
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
@@ -134,7 +134,11 @@ def test_theta_star_has_the_features_that_it_would_have_as_a_soup(
     soup, _ = ask("ridge:soup", config=as_they_came)
     assert facts["features"] == "initial"
     assert torch.equal(initial.features_ND, soup.features_ND)
-    # With the statistics of the run's own data it is another model.
+    # Given weights keep their statistics; those of random ones are of the run's own data.
+    began = InitializationConfig(weights_sha256="0" * 64)
+    given = CONFIG.model_copy(update={"initialization": began})
+    kept, _ = ask("ridge:initial", config=given, initial=weights)
+    assert torch.equal(kept.features_ND, initial.features_ND)
     anew, _ = ask("ridge:initial", initial=weights)
     assert not torch.equal(anew.features_ND, initial.features_ND)
     _, facts = ask("auto", **question)
