@@ -6,6 +6,8 @@ Numbers: how ill 442 people were a year later, and their age beside it, from sci
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from sklearn.datasets import load_diabetes, load_digits
@@ -37,7 +39,7 @@ class Properties:
     classes = tuple(LABELS)
 
     def __init__(self) -> None:
-        digits = load_digits()
+        digits: Any = load_digits()
         self.images = (digits.images * 15).astype(np.uint8)
         self.digits = digits.target.tolist()
 
@@ -65,7 +67,7 @@ def regressor(*, num_classes: int) -> nn.Module:
 
 
 def _people(*, held_out: bool) -> list[tuple[torch.Tensor, float]]:
-    table = load_diabetes()
+    table: Any = load_diabetes()
     # Its columns have a sum of squares of 1.
     inputs_ND = torch.tensor(table.data * len(table.data) ** 0.5, dtype=torch.float32)
     rows = range(len(inputs_ND))

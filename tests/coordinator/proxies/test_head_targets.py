@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -62,7 +64,7 @@ def refitted(features_ND: Tensor, values_NT: Tensor) -> Tensor:
 @pytest.mark.parametrize("num_features", [4, 40], ids=["few", "more-than-examples"])
 @pytest.mark.parametrize("make", [numbers, labels])
 def test_outputs_are_those_of_heads_fitted_without_the_example(
-    make: type[HeadTargets], num_features: int
+    make: Callable[[Tensor], HeadTargets], num_features: int
 ) -> None:
     features_ND = features(num_features)
     wanted = make(features_ND)
@@ -93,7 +95,7 @@ def test_labels_errors_are_chances_less_labels() -> None:
 
 
 @pytest.mark.parametrize("make", [numbers, labels])
-def test_the_penalty_that_explains_most_is_taken(make: type[HeadTargets]) -> None:
+def test_the_penalty_that_explains_most_is_taken(make: Callable[[Tensor], HeadTargets]) -> None:
     features_ND = features(4)
     found = fit(features_ND, make(features_ND), penalties=(PENALTY, 100.0))
     assert found.penalty == PENALTY
