@@ -212,8 +212,8 @@ class RunConfig(Section):
     """Everything a run's result depends on, besides the data and the library versions."""
 
     model: str = "resnet18"
-    """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10`, `torchvision:NAME` or
-    `package.module:factory`."""
+    """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10` or `torchvision:NAME` for images,
+    `mlp`, `linear` or `text:tiny` for other data, or `package.module:factory`."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Everything random is drawn from it: one seed gives one soup and one subset, whatever the
     workers do."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from pydantic import Field
 
 from lipt.common.errors import ConfigError
+
+if TYPE_CHECKING:  # which a client that sends no task would wait for
+    import torch
 
 # More than any model takes; what travels is compared with it.
 MAX_COLUMNS = 64
@@ -38,8 +40,15 @@ class ColumnType(StrEnum):
     @property
     def dtype(self) -> torch.dtype:
         """PyTorch's."""
+        import torch  # noqa: PLC0415 - see above
+
         dtype: torch.dtype = getattr(torch, self.value)
         return dtype
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether its values are floating-point numbers."""
+        return "float" in self.value
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Column:
         Raises:
             ConfigError: it is standardized and not of floating-point numbers.
         """
-        if self.standardized and not self.type.dtype.is_floating_point:
+        if self.standardized and not self.type.is_floating:
             raise ConfigError(
                 f"column {self.name!r} of {self.type} cannot be standardized: only floating-point "
                 "numbers can. Give it as float32."

@@ -8,17 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.columns import MAX_COLUMNS, Column
 
+if TYPE_CHECKING:  # which a client that sends no task would wait for
+    import torch
+    from torch import Tensor
+
 # What a model is given: one tensor, or several by the keywords that it takes them by.
-Inputs = Tensor | Mapping[str, Tensor]
+Inputs: TypeAlias = "Tensor | Mapping[str, Tensor]"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class ImageSpec:
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Tensor:
         """A batch of inputs without content, to try a model on."""
+        import torch  # noqa: PLC0415 - see above
+
         return torch.zeros(size, *self.shape, device=device)
 
     def __str__(self) -> str:
@@ -74,6 +78,8 @@ class ColumnsSpec:
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Inputs:
         """A batch of inputs without content, to try a model on."""
+        import torch  # noqa: PLC0415 - see above
+
         batch = {
             column.name: torch.zeros(size, *column.shape, dtype=column.type.dtype, device=device)
             for column in self.columns
@@ -96,7 +102,7 @@ def call_model(model: Callable[..., Any], inputs: Inputs) -> Tensor:
 
 def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     """What a model is called with: its only argument, or keywords."""
-    return ((inputs,), {}) if isinstance(inputs, Tensor) else ((), dict(inputs))
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
 
 
 def logits_of(outputs: Any) -> Tensor:

@@ -20,6 +20,8 @@ MAX_SAMPLE = 5_000
 # Of a torchvision network on scaled images, against a small one for the data's own size.
 _BACKBONE_PASSES = 10.0
 _PATCHES_PASSES = 1.0
+# What nothing is trained for.
+_PLAIN = (Kind.PATCHES, Kind.COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,10 @@ def candidates(available: Iterable[Kind]) -> list[tuple[Kind, ...]]:
     """What is tried of what is there: each kind alone, then costly ones beside plain values."""
     kinds = [kind for kind in Kind if kind in set(available)]
     alone: list[tuple[Kind, ...]] = [(kind,) for kind in kinds]
-    for plain in (Kind.PATCHES, Kind.COLUMNS):
+    # Data has pictures or columns, never both.
+    for plain in _PLAIN:
         if plain in kinds:
-            beside = [kind for kind in kinds if kind not in (plain, Kind.SOUP)]
+            beside = [kind for kind in kinds if kind not in (*_PLAIN, Kind.SOUP)]
             alone += [tuple(sorted((kind, plain), key=kinds.index)) for kind in beside]
     return alone
 

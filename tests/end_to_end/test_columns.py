@@ -35,7 +35,7 @@ def test_dictionaries_of_tensors_go_from_workers_to_main_training(cluster: Clust
         # A third of the sentences are of each class.
         assert run.soup.soup_accuracy > 0.5
         assert client.info().dataset is not None
-        for strategy in ("el2n", "craig", "grand", "crest", "forgetting", "auto"):
+        for strategy in ("grand", "forgetting", "auto"):
             subset = client.subset(run.run_id, strategy, fraction=0.2)
             assert len(subset) == 120, strategy
             assert subset.fingerprint == data.fingerprint

@@ -35,6 +35,7 @@ def train(cluster: Cluster, data: str, test: str, model: str, *flags: str) -> fl
     done = cluster.lipt(
         *("train", "--data", data, "--test", test, "--model", model, "--json", "--steps", "40"),
         *("--set", "batch_size=32", "--set", "learning_rate=0.05", *flags),
+        *("--log", str(cluster.directory / "train.jsonl")),
     )
     assert done.returncode == 0, done.stderr
     accuracy: float = json.loads(done.stdout)["test_accuracy"]

@@ -38,9 +38,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def run_example(served: Cluster, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run one of the examples in an empty folder, as its reader would."""
 
-    def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, str(EXAMPLES / name)],
+            [sys.executable, str(EXAMPLES / name), *arguments],
             cwd=tmp_path,
             env=os.environ
             | {"PYTHONPATH": with_examples(), "LIPT_COORDINATOR": served.address}

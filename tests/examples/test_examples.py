@@ -9,7 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from lipt.common.data import open_dataset
+from lipt.common.inputs.specs import call_model
+from lipt.common.models import build_model, forward_with_features
 from lipt.trainer import Subset
 from tests.cluster import Cluster
 from tests.examples.conftest import EXAMPLES, with_examples
@@ -18,6 +22,12 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # Of 1,797 digits; a tenth.
 NUM_CHOSEN = 180
+
+# A transformer on one core takes long.
+SMALLEST_RUN = {
+    "learners": {"num_learners": 1, "num_steps": 2, "batch_size": 32},
+    "soup": {"num_alphas": 2},
+}
 
 
 def test_every_example_is_run_here_and_named_in_their_readme() -> None:
@@ -134,3 +144,64 @@ def test_numbers_are_told_of_others(run_example: Run, tmp_path: Path) -> None:
     assert match is not None, said
     # Everything gets 50%, who always says the mean 0%.
     assert float(match[1]) > 20.0
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "model", "num_chosen", "fewest_right"),
+    [
+        ("table.py", "breast_cancer-train", "mlp", "46 of 456 rows", 75.0),
+        # The most frequent of eight classes has 17%.
+        ("text.py", "pydocs-train", "text:tiny", r"\d+ of \d+ texts", 20.0),
+        ("features.py", "features:train.safetensors", "linear", "144 of 1442 rows", 50.0),
+    ],
+)
+def test_other_data_than_images_is_chosen_from_and_trained_on(
+    run_example: Run,
+    tmp_path: Path,
+    name: str,
+    data: str,
+    model: str,
+    num_chosen: str,
+    fewest_right: float,
+) -> None:
+    if name == "features.py":
+        run_example(name, "write")
+        data = f"features:{tmp_path / 'train.safetensors'}"
+    with Cluster(tmp_path) as cluster:
+        cluster.start_coordinator("--data", data, "--model", model)
+        cluster.start_worker("one")
+        with cluster.client() as client:
+            client.wait(client.start_run(SMALLEST_RUN).run_id)
+        said = run_example(name, LIPT_COORDINATOR=cluster.address, EPOCHS="4").stdout
+    match = re.fullmatch(rf"{num_chosen}: ([\d.]+)% on \d+ others\n", said)
+    assert match is not None, said
+    assert float(match[1]) > fewest_right
+
+
+def test_a_hugging_face_classifier_takes_texts_by_its_own_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("transformers")
+    words = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "t.json"))
+    (tmp_path / "t.csv").write_text("review,stars\nso good,5\nbad,1\n")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    assert "bert.py" in {path.name for path in EXAMPLES.iterdir()}
+    options = f"text=review&label=stars&max_length=8&tokenizer={tmp_path / 't.json'}"
+    data = open_dataset(f"csv:{tmp_path / 't.csv'}?{options}&names=huggingface")
+    model = build_model(
+        "bert:model", num_classes=2, inputs=data.inputs, seed=0, allowed_modules=["bert"]
+    ).eval()
+    examples = data.examples(torch.arange(2))
+    assert isinstance(examples, dict)
+    assert examples["input_ids"][0].tolist() == [1, 2, 0, 0, 0, 0, 0, 0]
+    logits_NC, features_ND = forward_with_features(model, examples)
+    assert (logits_NC.shape, features_ND.shape) == ((2, 2), (2, 64))
+    # What is masked does not count.
+    changed = examples | {
+        "input_ids": examples["input_ids"].masked_fill(examples["attention_mask"] == 0, 3)
+    }
+    torch.testing.assert_close(call_model(model, changed), logits_NC)

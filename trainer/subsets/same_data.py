@@ -16,13 +16,16 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.errors import LiptError, SubsetError
+
+if TYPE_CHECKING:
+    from lipt.common.data.sources.rows import Rows
 
 # What reading somebody else's data set may raise, which looks like one of these and is none.
 _UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)
@@ -123,6 +126,8 @@ def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
         return
     if hasattr(dataset, "features") and hasattr(dataset, "with_format"):
         yield partial(_of_table, dataset)
+        # A function of the user's own may have given it as rows of tensors.
+        yield partial(_of_pairs, dataset)
         return
     if _lists_files(dataset):
         yield partial(_of_files, dataset)
@@ -130,14 +135,29 @@ def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
     yield partial(_of_pairs, plain)
     if plain is not dataset:
         # A set of the user's own may not work without its transform.
-        yield partial(_of_pairs, dataset)
+        yield partial(_of_images, dataset)
 
 
 def _of_pairs(dataset: Any, like: str) -> str:
-    from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
+    from lipt.common.data.loading import MEMORY_BUDGET_BYTES  # noqa: PLC0415 - torch
     from lipt.common.data.sources.factory import rows_of_data  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.user_columns import bytes_of_first  # noqa: PLC0415 - torch
 
-    rows = rows_of_data("reading it", dataset)
+    # Images are read one by one, tensors all at once.
+    if len(dataset) * bytes_of_first("reading it", dataset) > MEMORY_BUDGET_BYTES:
+        raise SubsetError("its tensors are too large to be looked through")
+    return _of_rows(rows_of_data("reading it", dataset), like)
+
+
+def _of_images(dataset: Any, like: str) -> str:
+    from lipt.common.data.sources.factory import FactoryRows  # noqa: PLC0415 - torch
+
+    return _of_rows(FactoryRows("reading it", dataset), like)
+
+
+def _of_rows(rows: Rows, like: str) -> str:
+    from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
+
     rows.complete_labels()
     kind = FingerprintKind.of(like)
     return fingerprint(rows.labels_N, len(rows.class_names), rows.raw, kind)

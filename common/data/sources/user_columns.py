@@ -24,7 +24,7 @@ from lipt.common.data.sources.user_labels import (
     given_in_rows,
     given_in_targets,
 )
-from lipt.common.data.sources.user_rows import length_of, read_row
+from lipt.common.data.sources.user_rows import is_image, length_of, read_row
 from lipt.common.errors import DataError
 from lipt.common.inputs.columns import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnType
 from lipt.common.inputs.specs import ColumnsSpec
@@ -78,6 +78,22 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
         given = given_in_rows(labels, names, source)
     columns = _columns_of(stacked, data, source)
     return ColumnRows(source, given.names, given.labels_N, columns, stacked, targets=given.targets)
+
+
+def bytes_of_first(source: str, data: Any) -> int:
+    """What row 0 takes as columns; 0 where it is an image, or there is none.
+
+    Raises:
+        ConfigError: `data` is not map-style.
+        DataError: the row cannot be used.
+    """
+    if length_of(source, data) == 0:
+        return 0
+    example, _ = read_row(source, data, 0)
+    if is_image(example):
+        return 0
+    tensors = _tensors_of(example, getattr(data, "collate", None), source, 0)
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def _tensors_of(

@@ -322,3 +322,13 @@ def test_reports_progress_from_start_to_end(image_folder: Path, monkeypatch: Any
     calls.clear()
     open_dataset(f"imagefolder:{image_folder}", progress=progress_of(calls))
     assert [done for done, _ in calls] == [0, 1, 2, 3, 4, 5, 5]
+
+
+def test_parquet_with_options_is_a_table(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"x": [1.5, 2.5], "label": ["b", "a"]}), tmp_path / "t.parquet")
+    opened = open_dataset(f"parquet:{tmp_path / 't.parquet'}?label=label")
+    assert str(opened.inputs) == "float32[1]"
+    assert opened.labels_N.tolist() == [1, 0]
+    with pytest.raises(DataError, match="none is called img or image"):
+        open_dataset(f"parquet:{tmp_path / 't.parquet'}")

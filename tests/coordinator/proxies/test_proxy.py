@@ -26,7 +26,9 @@ def test_equal_questions_are_one_text() -> None:
     ["", "ridge", "ridge:", "ridge:soup+", "ridge:cats", "patches", "ridge:soup+soup", "Soup"],
 )
 def test_another_text_is_refused_with_all_that_there_are(text: str) -> None:
-    with pytest.raises(ProxyError, match=r"user, patches, soup, learners, backbone") as refusal:
+    with pytest.raises(
+        ProxyError, match=r"user, patches, columns, soup, learners, backbone"
+    ) as refusal:
         Proxy.parse(text)
     assert repr(text) in str(refusal.value)
 

@@ -142,7 +142,9 @@ def test_without_a_proxy_features_are_the_users_or_patches() -> None:
     ],
 )
 def test_a_proxy_that_labels_went_into_is_refused(proxy: str, why: str) -> None:
-    remedy = r"one or more of user, patches, backbone, joined by \+, such as ridge:patches; or"
+    remedy = (
+        r"one or more of user, patches, columns, backbone, joined by \+, such as ridge:patches; or"
+    )
     with pytest.raises(ProxyError, match=rf"with labels=none: {why}\..*{remedy}"):
         ask("herding", proxy=proxy, own_features=True)
     with pytest.raises(ProxyError, match="there is no proxy 'best'"):

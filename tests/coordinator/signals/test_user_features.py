@@ -10,9 +10,15 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from lipt.common.data import open_dataset
 from lipt.common.errors import FeaturesError
+from lipt.common.weights.container import pack
 from lipt.coordinator.signals.stored import StorageLimits
-from lipt.coordinator.signals.user_features import UserFeatures, read_user_features
+from lipt.coordinator.signals.user_features import (
+    UserFeatures,
+    features_of_pairs,
+    read_user_features,
+)
 
 
 def read(path: Path, num_examples: int = 6, limits: StorageLimits | None = None) -> UserFeatures:
@@ -124,3 +130,15 @@ def test_a_header_of_many_tensors_is_refused(path: Path) -> None:
     write(path, **{f"t{number}": torch.zeros(1) for number in range(40)})
     with pytest.raises(FeaturesError, match="40 tensors; at most 16"):
         read(path)
+
+
+def test_pairs_of_a_feature_file_are_both_of_its_halves(tmp_path: Path) -> None:
+    examples = {"X": torch.ones(3, 2, 2), "y": torch.tensor([0, 1, 0])}
+    (tmp_path / "alone").write_bytes(pack(examples))
+    (tmp_path / "pairs").write_bytes(pack(examples | {"paired_features": torch.zeros(3, 5)}))
+    assert features_of_pairs(open_dataset(f"features:{tmp_path / 'alone'}")) is None
+    pairs = features_of_pairs(open_dataset(f"features:{tmp_path / 'pairs'}"))
+    assert pairs is not None
+    assert pairs.features_ND.shape == (3, 4)
+    assert pairs.paired_features_NP is not None
+    assert pairs.paired_features_NP.shape == (3, 5)

@@ -208,7 +208,7 @@ def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubse
 @pytest.mark.parametrize(
     ("shape", "names", "words"),
     [
-        ((3, 8, 8), "0123456789", "mine has images of 3x8x8, but digits-train.* of 1x8x8"),
+        ((3, 8, 8), "0123456789", "mine has 3x8x8 images, but digits-train.* 1x8x8 images"),
         ((1, 8, 8), "0123456789x", "mine has 11 classes, but digits-train.* has 10"),
         ((1, 8, 8), "abc", "mine has 3 classes, but digits-train.* has 10"),
         ((1, 8, 8), "1023456789", "class '1' has label 0 in mine, but 1 in digits-train"),

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder, VisionDataset
 
 from lipt.common.data import open_dataset
 from lipt.common.data.fingerprinting import sampled_rows
 from lipt.common.data.loading import full_fingerprint, load
+from lipt.common.data.loading_columns import load_columns
 from lipt.common.data.sources.factory import FactoryRows
+from lipt.common.data.sources.user_columns import column_rows
 from lipt.common.errors import SubsetError
 from lipt.common.subsets.digest import subset_digest
 from lipt.trainer.subsets.subset import Subset
@@ -140,11 +142,11 @@ def test_a_transform_that_a_set_cannot_do_without_is_kept() -> None:
 
 
 def test_a_set_that_gives_no_bytes_away_says_so() -> None:
-    floats = TensorDataset(torch.zeros(NUM_ROWS, 4), torch.zeros(NUM_ROWS, dtype=torch.int64))
+    texts = [("text", row % 2) for row in range(NUM_ROWS)]
     subset = subset_for("f" * 64)
-    with pytest.raises(SubsetError, match=r"TensorDataset cannot be computed \(.*check=False if"):
-        subset.apply(floats)
-    assert len(subset.apply(floats, check=False)) == 3
+    with pytest.raises(SubsetError, match=r"list cannot be computed \(.*check=False if"):
+        subset.apply(texts)
+    assert len(subset.apply(texts, check=False)) == 3
 
 
 @pytest.fixture
@@ -244,3 +246,30 @@ def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path)
     assert len(subset.apply(table)) == 3
     with pytest.raises(SubsetError, match="but this Dataset has"):
         subset.hf_select(table.select(list(reversed(range(10)))))
+
+
+def test_rows_of_tensors_are_the_same_data_as_what_was_opened() -> None:
+    rows = [({"x": torch.tensor([float(row), 1.0])}, "ab"[row % 2]) for row in range(NUM_ROWS)]
+    opened = load_columns(column_rows("m:f", rows), image_size=None)
+    subset = subset_for(opened.fingerprint)
+    assert len(subset.apply(rows)) == 3
+    with pytest.raises(SubsetError, match="the subset belongs to data with fingerprint"):
+        subset.apply(rows[::-1])
+
+
+def test_tensors_that_would_fill_the_memory_are_not_looked_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lipt.common.data.loading.MEMORY_BUDGET_BYTES", NUM_ROWS * 8 - 1)
+    rows = [(torch.zeros(2), row % 2) for row in range(NUM_ROWS)]
+    with pytest.raises(SubsetError, match=r"cannot be computed \(its tensors are too large"):
+        subset_for("f" * 64).apply(rows)
+
+
+def test_a_table_of_numbers_is_the_same_data_as_what_was_opened() -> None:
+    datasets = pytest.importorskip("datasets")
+    columns = {"ids": [[row, 1] for row in range(NUM_ROWS)], "label": [0, 1] * (NUM_ROWS // 2)}
+    table = datasets.Dataset.from_dict(columns)
+    opened = load_columns(column_rows("m:f", table), image_size=None)
+    assert str(opened.inputs) == "ids int64[2]"
+    assert subset_for(opened.fingerprint).hf_select(table)["ids"] == [[2, 1], [5, 1], [9, 1]]

@@ -60,7 +60,7 @@ def soup_line(run: RunView) -> str:
     soup = run.soup
     return (
         f"soup {format_percent(soup.soup_accuracy)} on {soup.num_validation_examples} validation "
-        f"images (theta* {format_percent(soup.initial_accuracy)}, learners "
+        f"examples (theta* {format_percent(soup.initial_accuracy)}, learners "
         f"{format_percent(soup.mean_learner_accuracy)} in the mean and "
         f"{format_percent(soup.best_learner_accuracy)} at best), kept {soup.num_kept} of "
         f"{len(run.learners) or run.config.learners.num_learners} learners"

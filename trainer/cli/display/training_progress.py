@@ -110,7 +110,7 @@ def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
     parts.append(f"{score_name} {format_percent(record.accuracy)}")
     if record.test_accuracy is not None:
         parts.append(f"test {format_percent(record.test_accuracy)}")
-    parts.append(f"{record.images_per_second:,.0f} images/s")
+    parts.append(f"{record.images_per_second:,.0f} examples/s")
     if record.seconds_left > 0:
         parts.append(f"{record.seconds_left:.0f} s left")
     return ", ".join(parts)

@@ -95,7 +95,7 @@ def test_a_run_is_shown_with_its_learners(fake: Any, lipt: Any) -> None:
         )
     ]
     result = lipt("run", "show")
-    assert "soup 50.0% on 200 validation images" in result.stdout
+    assert "soup 50.0% on 200 validation examples" in result.stdout
     assert "training 2.0 s" in result.stdout
     assert "1.2 MB to and 0 B from workers" in result.stdout
     assert "w-1" in result.stdout

@@ -58,7 +58,7 @@ def test_people_get_lines_and_a_sentence(train: Any, subset_file: Path) -> None:
     assert result.stdout.endswith("% on the subset\n")
     lines = [line for line in result.stderr.splitlines() if ", epoch" in line]
     assert [line.split(",")[0] for line in lines] == ["step 3/6", "step 6/6"]
-    assert all(word in lines[0] for word in ("loss ", "accuracy ", "images/s", "s left"))
+    assert all(word in lines[0] for word in ("loss ", "accuracy ", "examples/s", "s left"))
 
 
 @pytest.mark.parametrize(

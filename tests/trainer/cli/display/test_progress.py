@@ -82,7 +82,7 @@ def test_the_soup_is_told_in_its_order() -> None:
         "learner 1: kept, alpha 0.3, validation 50.0%, soup 50.0%",
         "learner 0: discarded, validation 25.0%, soup 50.0%",
         (
-            "run demo: ready; soup 50.0% on 200 validation images (theta* 10.0%, learners 37.5% "
+            "run demo: ready; soup 50.0% on 200 validation examples (theta* 10.0%, learners 37.5% "
             "in the mean and 50.0% at best), kept 1 of 2 learners"
         ),
     ]

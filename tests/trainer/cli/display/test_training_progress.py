@@ -24,10 +24,10 @@ def record(epoch: int, **changes: Any) -> EpochRecord:
 
 def test_measures_in_words() -> None:
     assert measures_text(record(1)) == (
-        "epoch 1, loss 1.234, accuracy 50.0%, 1,234 images/s, 70 s left"
+        "epoch 1, loss 1.234, accuracy 50.0%, 1,234 examples/s, 70 s left"
     )
     assert measures_text(record(4, test_accuracy=0.25, seconds_left=0.0)) == (
-        "epoch 4, loss 1.234, accuracy 50.0%, test 25.0%, 1,234 images/s"
+        "epoch 4, loss 1.234, accuracy 50.0%, test 25.0%, 1,234 examples/s"
     )
 
 
@@ -69,7 +69,7 @@ def test_a_terminal_has_a_bar_with_the_measures(
     shown = capsys.readouterr().err
     assert "a line [with brackets]\n" in shown
     assert "10/40" in shown
-    assert "1,234 images/s, 70 s left" in shown
+    assert "1,234 examples/s, 70 s left" in shown
 
 
 class OwnWarning(UserWarning):
