@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lipt.calls import compare, diagnose, select
     from lipt.comparing import Comparison
+    from lipt.opening import open_dataset
     from lipt.session import Session
     from lipt.trainer.client.client import Client
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
+    from lipt.trainer.main_training import Recipe, fit
     from lipt.trainer.redrawing.row_numbers import with_ids
     from lipt.trainer.redrawing.samplers import (
         InfoBatchSampler,
@@ -42,6 +44,7 @@ __all__ = [
     "Comparison",
     "Diagnosis",
     "InfoBatchSampler",
+    "Recipe",
     "RedrawingSampler",
     "ReselectingSampler",
     "Session",
@@ -54,7 +57,9 @@ __all__ = [
     "__version__",
     "compare",
     "diagnose",
+    "fit",
     "normalized_weights",
+    "open_dataset",
     "select",
     "weighted_cross_entropy",
     "with_ids",
@@ -63,9 +68,11 @@ __all__ = [
 _MODULES = {
     "lipt.calls": ("compare", "diagnose", "select"),
     "lipt.comparing": ("Comparison",),
+    "lipt.opening": ("open_dataset",),
     "lipt.session": ("Session",),
     "lipt.trainer.client.client": ("Client",),
     "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),
+    "lipt.trainer.main_training": ("Recipe", "fit"),
     "lipt.trainer.redrawing.row_numbers": ("with_ids",),
     "lipt.trainer.redrawing.samplers": (
         "InfoBatchSampler",

@@ -12,6 +12,7 @@ from torch import nn
 from lipt.common.config.validation import validate
 from lipt.common.imports.extras import import_extra
 from lipt.comparing import Comparison
+from lipt.opening import open_dataset
 from lipt.session import Session
 from lipt.showing import showing
 from lipt.trainer.client.sources import Features
@@ -56,8 +57,8 @@ def select(
     on a cluster.
 
     Args:
-        data: a map-style data set of (image, label), `(X, y)` arrays or tensors, or a Hugging
-            Face `datasets.Dataset`.
+        data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a Hugging
+            Face `datasets.Dataset`, or a name, as `open_dataset` takes them.
         model: what examples are judged by: a built-in name, `package.module:factory`, a
             function of `num_classes`, or an `nn.Module`, whose weights learners begin with and
             which stays as it is. None takes one that suits the kind of data.
@@ -73,8 +74,8 @@ def select(
         proxy: what judges the examples: "soup", "ridge:patches", "auto", ...
         features: to select on in place of the model's: {"features": N x d}.
         labels: "none" to choose what to label.
-        run: settings of the run, nested as in `RunConfig`. Learners' number and batch size are
-            made to fit the data where they are not given.
+        run: settings of the run, nested as in `RunConfig`. Defaults that are too large for the
+            data are lowered to fit it.
         image_size: pixels a side that images are scaled to; None keeps small ones.
         device: "cpu", "cuda", "cuda:N", or "auto".
         state_dir: a folder that keeps runs and subsets; None keeps nothing.
@@ -194,10 +195,10 @@ def compare(
     # Now rather than after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     made = recipe if isinstance(recipe, Recipe) else validate(Recipe, dict(recipe or {}))
+    held_out = open_dataset(test, image_size=image_size)
     session = Session(
         data,
         model,
-        test=test,
         workers=workers,
         image_size=image_size,
         device=device,
@@ -217,8 +218,8 @@ def compare(
         trials = run_comparison(
             session.client,
             plan,
-            session.open("data"),
-            session.open("test"),
+            session.data,
+            held_out,
             out=Path(out) if out is not None else Path(folder) / "trials.jsonl",
             device=device,
             allowed_modules=session.allowed_modules,

@@ -4,7 +4,6 @@ Coordinator and workers know data and models by names, `package.module:factory`.
 hands to `lipt.select` has none, so that it lies here for as long as its session lasts:
 
     lipt.given:data    what to choose from        lipt.given:model    what to judge it with
-    lipt.given:test    what to measure on
 
 A process has one session at a time, and so one object of each name.
 """
@@ -25,7 +24,7 @@ def giving(**objects: Any) -> Iterator[None]:
     """Have objects found under their names during the block; None gives nothing.
 
     Args:
-        objects: `data` and `test` are data sets, `model` is a function of `num_classes`.
+        objects: `data` is a data set, `model` is a function of `num_classes`.
     """
     given = {name: value for name, value in objects.items() if value is not None}
     _objects.update(given)
@@ -39,11 +38,6 @@ def giving(**objects: Any) -> Iterator[None]:
 def data() -> Any:
     """The data set that was given."""
     return _objects["data"]
-
-
-def test() -> Any:
-    """The data set that accuracy is measured on."""
-    return _objects["test"]
 
 
 def model(*, num_classes: int) -> Any:

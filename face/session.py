@@ -17,26 +17,25 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import nn
 
 from lipt.common.config.settings import load_settings
 from lipt.common.config.validation import merge
-from lipt.common.data import Dataset, open_dataset
-from lipt.common.errors import ConfigError, DataError, LiptError
+from lipt.common.errors import ConfigError
 from lipt.common.imports.factory import is_factory_spec
 from lipt.common.weights.container import pack
 from lipt.common.weights.specs import copy_to_cpu
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.defaults import default_model, fitting_run
+from lipt.defaults import default_model
 from lipt.embedded.coordinator import EmbeddedCoordinator
 from lipt.embedded.workers import Check, worker_processes, worker_thread
 from lipt.given import MODULE, giving
+from lipt.opening import open_dataset
 from lipt.showing import Show, progress_of
 from lipt.trainer.client.client import Client
-from lipt.trainer.subsets.map_style import map_style
 from lipt.trainer.views import RunView
 
 _LOOK_SECONDS = 0.1
@@ -50,8 +49,7 @@ class Session(AbstractContextManager["Session"]):
     """A coordinator on the caller's data, and workers for it.
 
     Args:
-        data: a map-style data set of (image, label), `(X, y)` arrays or tensors, or a Hugging
-            Face `datasets.Dataset`.
+        data: in any form that `lipt.open_dataset` takes.
         model: a built-in name, `package.module:factory`, a function of `num_classes`, or an
             `nn.Module`, whose weights are what learners begin with; it is copied, and stays as
             it is. None takes one that suits the kind of data.
@@ -61,12 +59,16 @@ class Session(AbstractContextManager["Session"]):
         device: "cpu", "cuda", "cuda:N", or "auto".
         state_dir: a folder that keeps runs and subsets; None takes a temporary one.
         allow_modules: modules that a run of this session may name other models of.
-        test: data that accuracy is measured on, in any of the forms of `data`.
+
+    Attributes:
+        data: what is chosen from, opened.
+        model: the name of what judges it.
+        allowed_modules: what names may import.
 
     Raises:
-        ConfigError: on entering: another session is open in this process, or the model cannot
-            be had by processes.
-        DataError: on entering: there is no data, or what is there cannot be used.
+        ConfigError: the model cannot be had by processes; or, on entering, another session is
+            open in this process.
+        DataError: there is no data, or what is there cannot be used.
     """
 
     def __init__(
@@ -79,17 +81,16 @@ class Session(AbstractContextManager["Session"]):
         device: str = "auto",
         state_dir: str | Path | None = None,
         allow_modules: Sequence[str] = (),
-        test: Any = None,
     ) -> None:
-        self.data = map_style(data)
-        self._test = None if test is None else map_style(test)
+        self.data = open_dataset(data, image_size=image_size, allow_modules=allow_modules)
         self._workers = workers
-        self._image_size = image_size
         self._device = device
         self._state_dir = None if state_dir is None else Path(state_dir)
         self._initial = model if isinstance(model, nn.Module) else None
         self._given_model = None if model is None or isinstance(model, str) else _maker(model)
-        named = model if isinstance(model, str) else _suited(self.data) if model is None else ""
+        named = default_model(self.data.inputs) if model is None else ""
+        if isinstance(model, str):
+            named = model
         self.model = named or f"{MODULE}:model"
         if workers and not named:
             raise ConfigError(
@@ -122,7 +123,7 @@ class Session(AbstractContextManager["Session"]):
             folder = tempfile.TemporaryDirectory(prefix="lipt-", ignore_cleanup_errors=True)
             self._folder = Path(stack.enter_context(folder))
             model = self._given_model
-            stack.enter_context(giving(data=self.data, test=self._test, model=model))
+            stack.enter_context(giving(data=self.data, model=model))
             address = stack.enter_context(EmbeddedCoordinator(self._settings()))
             self._client = Client(address, reconnect_seconds=_RECONNECT_SECONDS)
             stack.callback(self._close)
@@ -142,8 +143,7 @@ class Session(AbstractContextManager["Session"]):
         """Train and merge learners; the run, when it is ready.
 
         Args:
-            overrides: settings of the run, nested as in `RunConfig`. Learners' number and
-                batch size are made to fit the data where they are not given.
+            overrides: settings of the run, nested as in `RunConfig`.
             seed: of everything random.
             show: told how far it is.
 
@@ -152,7 +152,7 @@ class Session(AbstractContextManager["Session"]):
             ConfigError: a setting that does not exist, or does not fit the data.
         """
         client, given = self.client, dict(overrides or {})
-        settings = merge(self._fitting(given), {"model": self.model, "seed": seed})
+        settings: dict[str, Any] = {"model": self.model, "seed": seed}
         if self._initial is not None:
             blob = client.upload_weights(pack(copy_to_cpu(self._initial.state_dict())))
             settings = merge(settings, {"initialization": {"weights_sha256": blob.sha256}})
@@ -165,20 +165,6 @@ class Session(AbstractContextManager["Session"]):
             pause.wait(_LOOK_SECONDS)
             run = client.run(run.run_id)
         return client.wait(run.run_id)
-
-    def open(self, name: Literal["data", "test"]) -> Dataset:
-        """What was given, opened as the coordinator opens it.
-
-        Raises:
-            DataError: it is not labelled examples.
-        """
-        return open_dataset(
-            f"{MODULE}:{name}", image_size=self._image_size, allowed_modules=self.allowed_modules
-        )
-
-    def _fitting(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        dataset = self.client.info().dataset
-        return fitting_run(dataset.class_counts, overrides.get("learners", {})) if dataset else {}
 
     def _require_workers(self) -> Check:
         """The workers, from the first run on: a diagnosis needs none."""
@@ -199,7 +185,7 @@ class Session(AbstractContextManager["Session"]):
             CoordinatorSettings,
             config=None,
             flags={
-                "dataset": {"source": f"{MODULE}:data", "image_size": self._image_size},
+                "dataset": {"source": f"{MODULE}:data"},
                 "run": {"model": self.model},
                 "listen": "127.0.0.1:0",
                 "state_dir": self._state_dir or self._folder / "state",
@@ -247,19 +233,6 @@ def _maker(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Modu
         return model
     mine = copy.deepcopy(model).cpu()
     return lambda num_classes: copy.deepcopy(mine)  # noqa: ARG005 - as a factory is called
-
-
-def _suited(data: Any) -> str:
-    try:
-        example = data[0]
-    except LiptError:
-        raise
-    except Exception as error:
-        raise DataError(
-            f"the first row of the {_kind(data)} cannot be read ({type(error).__name__}: {error}). "
-            "Give rows of (example, label), (X, y) of one length, or a Hugging Face data set."
-        ) from error
-    return default_model(example[0] if isinstance(example, tuple | list) and example else example)
 
 
 def _kind(value: Any) -> str:

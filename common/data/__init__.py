@@ -8,13 +8,14 @@ from lipt.common.data.channel_statistics import normalization
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.input_format import input_format
-from lipt.common.data.registry import known_sources, open_dataset
+from lipt.common.data.registry import dataset_of, known_sources, open_dataset
 from lipt.common.data.shard import Shard, pack_shard, unpack_shard
 from lipt.common.images.decode import decode_image
 
 __all__ = [
     "Dataset",
     "Shard",
+    "dataset_of",
     "decode_image",
     "fingerprint",
     "input_format",

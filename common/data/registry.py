@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES, full_fingerprint, load
@@ -14,7 +15,7 @@ from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.bundled_tables import BUNDLED_TABLES, bundled_table_rows
 from lipt.common.data.sources.cifar import cifar_rows
 from lipt.common.data.sources.digits import digits_rows
-from lipt.common.data.sources.factory import factory_rows
+from lipt.common.data.sources.factory import data_of_factory, rows_of_data
 from lipt.common.data.sources.feature_file import features_rows
 from lipt.common.data.sources.imagefolder import imagefolder_rows
 from lipt.common.data.sources.parquet import parquet_rows
@@ -87,8 +88,55 @@ def open_dataset(
         DataError: the data is missing, empty, or holds a broken image, a value that no model
             can be given, or a wrong label.
     """
-    rows = _open_rows(source, allowed_modules, progress)
-    read_all = partial(_read_all, source, tuple(allowed_modules), progress)
+    open_rows = partial(_open_rows, source, tuple(allowed_modules), progress)
+    found = open_rows()
+    if isinstance(found, Dataset):
+        if image_size is not None:
+            raise ConfigError(
+                f"{source!r} returned data that is open already, of {found.inputs}. Leave the "
+                "image size out, and give it where the data is opened."
+            )
+        return found
+    return _loaded(found, open_rows, image_size, memory_budget_bytes, progress)
+
+
+def dataset_of(
+    data: Any,
+    *,
+    name: str = "data",
+    image_size: int | None = None,
+    progress: Progress | None = None,
+    memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
+) -> Dataset:
+    """A program's own map-style data set, as `open_dataset` opens what a factory returns.
+
+    Args:
+        data: rows of (example, label).
+        name: what messages call it.
+        image_size: as in `open_dataset`.
+        progress: as in `open_dataset`.
+        memory_budget_bytes: as in `open_dataset`.
+
+    Raises:
+        ConfigError: it is not map-style, or `image_size` cannot be used.
+        DataError: it is empty, or an example cannot be used.
+    """
+    open_rows = partial(rows_of_data, name, data, progress)
+    return _loaded(open_rows(), open_rows, image_size, memory_budget_bytes, progress)
+
+
+def _loaded(
+    rows: ImageRows | ColumnRows,
+    open_rows: Callable[[], Dataset | ImageRows | ColumnRows],
+    image_size: int | None,
+    memory_budget_bytes: int,
+    progress: Progress | None,
+) -> Dataset:
+    def read_all() -> str:
+        # From the source once more: what lies in memory may be scaled.
+        found = open_rows()
+        return full_fingerprint(found.rows if isinstance(found, Dataset) else found, progress)
+
     if isinstance(rows, ColumnRows):
         return load_columns(rows, image_size=image_size, read_all=read_all)
     return load(
@@ -100,14 +148,9 @@ def open_dataset(
     )
 
 
-def _read_all(source: str, allowed_modules: Collection[str], progress: Progress | None) -> str:
-    # From the source once more: what lies in memory may be scaled.
-    return full_fingerprint(_open_rows(source, allowed_modules, progress), progress)
-
-
 def _open_rows(
     source: str, allowed_modules: Collection[str], progress: Progress | None
-) -> ImageRows | ColumnRows:
+) -> Dataset | ImageRows | ColumnRows:
     name, colon, path = source.partition(":")
     if name in _WITHOUT_PATH:
         if colon:
@@ -121,7 +164,8 @@ def _open_rows(
             )
         return _WITH_PATH[name](source, Path(path).expanduser())
     if is_factory_spec(source):
-        return factory_rows(source, allowed_modules, progress)
+        data = data_of_factory(source, allowed_modules)
+        return data if isinstance(data, Dataset) else rows_of_data(source, data, progress)
     raise UnknownNameError(
         f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
     )

@@ -9,11 +9,9 @@ from lipt.given import MODULE, giving
 
 def test_what_is_given_is_found_by_name_while_the_block_lasts() -> None:
     data = [(0, 1)]
-    with giving(data=data, test=None, model=lambda num_classes: num_classes + 1):
+    with giving(data=data, model=lambda num_classes: num_classes + 1):
         assert load_factory(f"{MODULE}:data", allowed_modules=[MODULE])() is data
         assert load_factory(f"{MODULE}:model", allowed_modules=[MODULE])(num_classes=4) == 5
-        with pytest.raises(KeyError):
-            given.test()
     with pytest.raises(KeyError):
         given.data()
 

@@ -97,25 +97,21 @@ def rows_of_data(
     return column_rows(source, data, progress)
 
 
-def factory_rows(
-    source: str, allowed_modules: Collection[str], progress: Progress | None = None
-) -> FactoryRows | ColumnRows:
+def data_of_factory(source: str, allowed_modules: Collection[str]) -> Any:
     """Call the factory that `source` names, without arguments.
 
     Raises:
         FactoryNotAllowedError: this process's flags do not allow the module.
-        ConfigError: the factory cannot be imported, fails, or returns no map-style data set.
-        DataError: as `rows_of_data`.
+        ConfigError: the factory cannot be imported, or fails.
     """
     factory = load_factory(source, allowed_modules=allowed_modules)
     try:
-        data = factory()
+        return factory()
     except Exception as error:
         raise ConfigError(
             f"{source!r} called without arguments failed with {type(error).__name__}: {error}. "
             "Define it as def factory(), returning the training set."
         ) from error
-    return rows_of_data(source, data, progress)
 
 
 def _to_pixels(image: Any, source: str, row: int) -> NDArray[np.uint8]:
