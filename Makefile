@@ -4,15 +4,26 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := common coordinator worker trainer proto/lipt/v1
-PACKAGES := -p lipt.common -p lipt.coordinator -p lipt.worker -p lipt.trainer -p docs.make
+SOURCES := common coordinator deploy worker trainer face proto/lipt/v1
+PACKAGES := -p lipt -p docs.make
 PROTOS := $(wildcard proto/lipt/v1/*.proto)
+EXTRAS ?= dev
+CONSTRAINTS ?= constraints.txt
+
+# What other versions of the requirements are tried with: a few minutes on two cores.
+RUNNABLE := demo,fast,huggingface,lightning,metrics,parquet,report,test,text
+TRIED := tests/common tests/deploy tests/examples tests/trainer/client tests/trainer/integrations \
+    $(addprefix tests/trainer/cli/,arguments certificates commands display test_plugins.py) \
+    tests/worker tests/end_to_end/test_pipeline.py tests/test_packaging.py
+
+# At every strict editable installation setuptools warns of where its links are.
+INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet
 
 # A new or removed module changes its directory, and the editable install is then renewed.
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-faults lint format docs stubs generate bench bench-selection bench-selection-value clean
+.PHONY: help env demo test test-faults test-oldest test-newest test-extras lint format docs stubs generate bench bench-selection bench-selection-value clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -21,12 +32,12 @@ env: $(VENV)/.installed  ## Make the environment in .venv.
 
 $(VENV)/.dependencies: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	$(INSTALL) --upgrade pip
+	$(INSTALL) --editable '.[$(EXTRAS)]' --constraint $(CONSTRAINTS)
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.dependencies $(DIRECTORIES)
-	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	$(INSTALL) --no-deps --editable .
 	touch $@
 
 demo: env  ## The whole pipeline on this machine: three workers, main training, the verdict.
@@ -37,6 +48,17 @@ test: env  ## The tests, two at a time.
 
 test-faults: env  ## What `make test` leaves out because it takes minutes: faults, load, fuzzing.
 	$(BIN)/pytest -m faults tests
+
+test-oldest:  ## Some of the tests with the oldest versions of all requirements, in .venv-oldest.
+	$(MAKE) env VENV=.venv-oldest EXTRAS=$(RUNNABLE) CONSTRAINTS=constraints-oldest.txt
+	.venv-oldest/bin/pytest -n 2 --dist loadfile $(TRIED)
+
+test-newest:  ## The same with the newest that the registry has, in .venv-newest.
+	$(MAKE) env VENV=.venv-newest EXTRAS=$(RUNNABLE) CONSTRAINTS=/dev/null
+	.venv-newest/bin/pytest -n 2 --dist loadfile $(TRIED)
+
+test-extras: env  ## Each extra without the others. NAMES='fast report' tries those alone.
+	$(BIN)/python -m tests.each_extra $(NAMES)
 
 lint: env  ## Format, style, types, dependency direction, stub freshness.
 	$(BIN)/ruff format --check .
@@ -72,4 +94,4 @@ bench-selection-value: env  ## Train on subsets of clean and dirty data. Takes m
 	$(BIN)/python -m benchmarks.value $(ARGUMENTS)
 
 clean:  ## Remove the environment and everything generated.
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache docs/generated site lipt-demo
+	rm -rf $(VENV) .venv-oldest .venv-newest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache docs/generated site lipt-demo

@@ -53,10 +53,8 @@ def measure(spec: str, shape: tuple[int, int, int], num_images: int) -> tuple[fl
     inputs = ImageSpec(*shape)
     plain = build_model(spec, num_classes=10, inputs=inputs, seed=0)
     weights: Weights = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
-    laid_out = lay_out(
-        build_model(spec, num_classes=10, inputs=ImageSpec(*shape), seed=0), spec, CPU
-    )
-    sides = (evaluator(plain, 128), evaluator(laid_out, batch_size_for(*shape[1:], CPU)))
+    laid_out = lay_out(build_model(spec, num_classes=10, inputs=inputs, seed=0), spec, CPU)
+    sides = (evaluator(plain, 128), evaluator(laid_out, batch_size_for(inputs, CPU)))
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
         for side, times in zip(sides, seconds, strict=True):

@@ -131,13 +131,13 @@ def train(
         task = LearnerTask(
             config.model,
             len(dataset.class_names),
-            image,
             # The default is ResNet-18's.
             LearnersConfig(learning_rate=0.2),
             config.augmentation,
             PruningMethod.NONE,
             density=1.0,
             seed=index,
+            image=image,
         )
         model = context.new_model(config).train()
         train_on_shard(

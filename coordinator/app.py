@@ -18,7 +18,6 @@ from lipt.common.states import RunState
 from lipt.coordinator.access.own_token import keep_own_token
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
-from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
@@ -33,6 +32,7 @@ from lipt.coordinator.runs.repair import restore_inputs
 from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.starting import saying
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.lock import StateLock
 from lipt.coordinator.state.records import DataRecord, RunRecord
@@ -42,8 +42,6 @@ from lipt.coordinator.subsets.service import Subsets
 from lipt.coordinator.subsets.weights import RunWeights
 
 logger = logging.getLogger(__name__)
-
-_REPORT_EVERY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,8 @@ async def open_app(
         backbone = settings.backbone and await asyncio.to_thread(
             backbone_identity, settings.backbone
         )
-        data = await compute.run(DescribeData(), _log_progress())
+        async with saying(f"opening {settings.dataset.source}", logger.info) as report:
+            data = await compute.run(DescribeData(), report)
         compute.open_cheap_lane(data.known)
         store = RunStore(database)
         await store.load()
@@ -132,6 +131,7 @@ async def open_app(
             allowed_modules=settings.allow_modules,
             evaluation_batch_size=batch_size_for(data.inputs, resolve_device(settings.device)),
         )
+        stack.callback(admission.stop)
         requests = RunRequests(
             store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
         )
@@ -177,6 +177,8 @@ async def open_app(
         stack.push_async_callback(diagnoses.stop)
         weights = RunWeights(store, blobs, compute, linger_seconds=settings.compute.linger_seconds)
         stack.push_async_callback(weights.stop)
+        intake = LearnerIntake(dispatcher, blobs)
+        stack.callback(intake.stop)
         yield App(
             settings=settings,
             events=events,
@@ -186,7 +188,7 @@ async def open_app(
             store=store,
             compute=compute,
             dispatcher=dispatcher,
-            intake=LearnerIntake(dispatcher, blobs),
+            intake=intake,
             requests=requests,
             subsets=subsets,
             diagnoses=diagnoses,
@@ -230,15 +232,3 @@ def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:
     store.listen(warm)
     for run in store.runs():
         warm(run)
-
-
-def _log_progress() -> OnProgress:
-    reported = monotonic()
-
-    def report(now: Progressed) -> None:
-        nonlocal reported
-        if monotonic() - reported >= _REPORT_EVERY_SECONDS:
-            reported = monotonic()
-            logger.info("%s: %d of %d", now.activity, now.done, now.total)
-
-    return report

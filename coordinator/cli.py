@@ -10,11 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
+from lipt.common.config.example_file import example_file
 from lipt.common.config.knobs import option_help
-from lipt.common.text.terminal import complain
+from lipt.common.text.terminal import complain, say_document
+from lipt.common.text.version import SHORT_HELP, Version
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings=SHORT_HELP,
+)
 
 
 def _knob(name: str, *flags: str, note: str = "") -> Any:
@@ -25,8 +32,12 @@ def _knob(name: str, *flags: str, note: str = "") -> Any:
 def coordinator(
     config: Annotated[
         Path | None,
-        typer.Option(help="TOML file with any setting; deploy/run.example.toml shows all of them."),
+        typer.Option(help="TOML file with any setting; --print-config prints one with all."),
     ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print every setting as a file for --config, and end."),
+    ] = False,
     data: Annotated[str | None, _knob("dataset.source")] = None,
     image_size: Annotated[int | None, _knob("dataset.image_size")] = None,
     fingerprint: Annotated[str | None, _knob("dataset.fingerprint")] = None,
@@ -45,8 +56,12 @@ def coordinator(
     require_token: Annotated[bool | None, _knob("require_token", "--require-token")] = None,
     address_file: Annotated[Path | None, _knob("address_file")] = None,
     log_level: Annotated[str | None, _knob("log_level")] = None,
+    version: Version = False,  # noqa: ARG001 - shown before anything else
 ) -> None:
     """Hold a data set, run the pipeline over workers, and serve subsets."""
+    if print_config:
+        say_document(example_file("run.example.toml"))
+        return
     from lipt.common.errors import LiptError
 
     try:
@@ -82,15 +97,26 @@ def coordinator(
 
 def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     import asyncio
+    import logging
 
     from lipt.common.config.settings import load_settings
     from lipt.common.process.logs import configure_logging
+    from lipt.common.process.talking import talking
     from lipt.common.process.threads import wait_passively
 
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))
     configure_logging(settings.log_level)
     wait_passively()
-    from lipt.coordinator.server import serve
+    say = logging.getLogger(__name__).info
+    # Said now, as PyTorch alone takes seconds to import, and then the data is read.
+    say(
+        "lipt-coordinator is starting, to serve %s on %s; state in %s",
+        settings.dataset.source,
+        settings.listen,
+        settings.state_dir,
+    )
+    with talking("importing PyTorch", say):
+        from lipt.coordinator.server import serve
 
     asyncio.run(serve(settings))
 

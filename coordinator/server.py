@@ -21,7 +21,6 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local_token import published
-from lipt.common.data.empty_classes import empty_classes
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.network.address import require_deliberate_exposure, split_address
@@ -31,6 +30,7 @@ from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.targets.kinds import TargetKind
+from lipt.common.text.empty_classes import empty_classes
 from lipt.coordinator.access.admission import Admission, admission, describe_exposure
 from lipt.coordinator.access.identification import identification
 from lipt.coordinator.access.own_token import FILE as OWN_TOKEN_FILE
@@ -257,6 +257,8 @@ async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admi
         app.settings.run.model,
         app.settings.state_dir,
     )
+    if data.scaling:
+        logger.info("%s: %s.", data.source, data.scaling)
     if data.other_target is not None:
         logger.info(
             "%s: %s to be told of each example (%s). Splits and equal shares are by %s, in %d "

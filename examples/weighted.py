@@ -3,23 +3,19 @@
 import os
 
 import torch
-from lipt.trainer import Client, normalized_weights, weighted_cross_entropy
+from lipt import Client, WeightedSubsetLoss
 from mine import data, model
 
 with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:
     client.wait()
     subset = client.subset(strategy="craig", fraction=0.1)
 
-# Mean 1, so that the learning rate means what it means without weights.
-weights = normalized_weights(torch.from_numpy(subset.weights.copy()))
-chosen = list(zip(subset.apply(data()), weights))
-
-network = model(num_classes=10)
+chosen = subset.dataset(data())  # (image, label, weight); weights have mean 1
+network, loss_of = model(num_classes=10), WeightedSubsetLoss()
 optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
 for _ in range(int(os.environ.get("EPOCHS", "200"))):
-    loader = torch.utils.data.DataLoader(chosen, batch_size=64, shuffle=True)
-    for (images, labels), batch_weights in loader:
-        loss = weighted_cross_entropy(network(images / 255), labels, batch_weights)
+    for images, labels, weights in torch.utils.data.DataLoader(chosen, batch_size=64, shuffle=True):
+        loss = loss_of(network(images / 255), labels, weights)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -20,6 +20,9 @@ from lipt.common.targets.kinds import TargetKind
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
     from lipt.common.config.run_config import RunConfig
 
+# What chooses where nobody names a strategy.
+DEFAULT_STRATEGY = "auto"
+
 # "worker", "trainer" or "admin"; a number where a newer coordinator has another.
 RoleName = NewType("RoleName", str)
 # "float32" and the like; a number likewise.
@@ -31,6 +34,16 @@ class WeightsKind(StrEnum):
 
     INITIAL = "initial"
     PRETRAINED = "pretrained"
+
+    @classmethod
+    def parse(cls, name: str) -> WeightsKind | None:
+        """The kind of that name, or of what the documentation calls it; None for none."""
+        symbols = {"theta*": cls.INITIAL, "theta_star": cls.INITIAL, "theta_p": cls.PRETRAINED}
+        return symbols.get(name) or (cls(name) if name in set(cls) else None)
+
+
+# What `WeightsKind.parse` takes, for messages and help.
+WEIGHTS_KINDS = "initial (or theta*, theta_star) or pretrained (or theta_p)"
 
 
 @dataclass(frozen=True)
@@ -121,6 +134,8 @@ class RunView:
 
     waiting: what its learners wait for that no worker there can give; may change while the
         revision stays; empty at an older coordinator.
+    fitted: what the coordinator has lowered in its defaults so that the shards fit its data.
+    note: what it took of the weights that it starts from, where its head is new.
     """
 
     run_id: str
@@ -139,6 +154,8 @@ class RunView:
     initial_weights: BlobView | None
     pretrained_weights: BlobView | None
     waiting: str = ""
+    fitted: str = ""
+    note: str = ""
 
     @property
     def ended(self) -> bool:

@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lipt.common.config.example_file import example_file
 from lipt.common.config.knobs import option_help
-from lipt.common.text.terminal import complain
+from lipt.common.text.terminal import complain, say_document
+from lipt.common.text.version import SHORT_HELP, Version
 from lipt.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from lipt.common.access.token_source import TokenSource
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings=SHORT_HELP,
+)
 
 
 def _knob(name: str, *flags: str, note: str = "") -> Any:
@@ -29,8 +36,12 @@ def worker(
     coordinator: Annotated[str | None, _knob("coordinator")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="TOML file with these settings; deploy/worker.example.toml shows all."),
+        typer.Option(help="TOML file with these settings; --print-config prints one with all."),
     ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print every setting as a file for --config, and end."),
+    ] = False,
     device: Annotated[str | None, _knob("device")] = None,
     name: Annotated[str | None, _knob("name")] = None,
     allow_module: Annotated[list[str] | None, _knob("allow_modules", note="Repeatable.")] = None,
@@ -45,8 +56,12 @@ def worker(
     metrics_listen: Annotated[str | None, _knob("metrics_listen")] = None,
     insecure: Annotated[bool | None, _knob("insecure", "--insecure")] = None,
     log_level: Annotated[str | None, _knob("log_level")] = None,
+    version: Version = False,  # noqa: ARG001 - shown before anything else
 ) -> None:
     """Train learners for a coordinator until told to stop."""
+    if print_config:
+        say_document(example_file("worker.example.toml"))
+        return
     from lipt.common.errors import LiptError
 
     try:

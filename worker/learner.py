@@ -22,6 +22,7 @@ from lipt.common.errors import DataError
 from lipt.common.inputs.formats import spec_of
 from lipt.common.inputs.stored import Stored, num_stored, rows_of, stored_on
 from lipt.common.models import build_model, lay_out
+from lipt.common.models.freezing import freeze, frozen_names
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
 from lipt.worker.pruning import PruningInputs, prunable_parameters, prune
@@ -32,11 +33,11 @@ from lipt.worker.training import ComputeMode, compute_mode, diverged, train_on_s
 class LearnerResult:
     """A learner that is ready to be submitted.
 
-    weights: the whole state_dict after pruning, contiguous, on the CPU.
+    weights: the state_dict after pruning, without what is frozen; contiguous, on the CPU.
     loss: mean loss of the last pass's augmented examples, before pruning.
     train_seconds: wall-clock time of training and pruning.
-    snapshots: the state_dict after each of the task's `snapshot_steps`, the last of which is
-        the last step; not pruned.
+    snapshots: the same after each of the task's `snapshot_steps`, the last of which is the last
+        step; not pruned.
     """
 
     weights: Weights
@@ -92,13 +93,15 @@ def train_learner(
     )
     check_specs(specs_of(initial), specs_of(model.state_dict()))
     model.load_state_dict(initial)
+    frozen = frozen_names(model, task.learners.frozen)
+    freeze(model, frozen)
     mode = compute_mode(task, device)
     snapshots: list[Weights] = []
 
     def after_step(step: int, loss: float) -> None:
         if step in task.learners.snapshot_steps:
             _require_finite(task, model.state_dict(), "weights", step)
-            snapshots.append(copy_to_cpu(model.state_dict()))
+            snapshots.append(_trained(model, frozen))
         on_step(step, loss)
 
     started = time.perf_counter()
@@ -111,7 +114,7 @@ def train_learner(
         loss = train_on_shard(
             model, task, examples_N, targets_N, mode, on_step=after_step, should_stop=should_stop
         )
-        weights = _pruned(model, task, examples_N, targets_N, mode)
+        weights = _pruned(model, task, examples_N, targets_N, mode, frozen)
     seconds = time.perf_counter() - started
     return LearnerResult(weights, loss, train_seconds=seconds, snapshots=tuple(snapshots))
 
@@ -143,18 +146,22 @@ def _pruned(
     examples_N: Stored,
     targets_N: Tensor,
     mode: ComputeMode,
+    frozen: frozenset[str],
 ) -> Weights:
-    """The model's state on the CPU after pruning it in place, all of it finite."""
-    parameters = prunable_parameters(model)
+    """What was trained, on the CPU, after pruning it in place, all of it finite."""
+    parameters = prunable_parameters(model, frozen)
     num_steps = task.learners.num_steps
 
     def gradients() -> Weights:
         batch = slice(task.learners.batch_size)
-        loss_gradients = _gradients(model, task, rows_of(examples_N, batch), targets_N[batch], mode)
+        examples_B, targets_B = rows_of(examples_N, batch), targets_N[batch]
+        loss_gradients = _gradients(model, task, examples_B, targets_B, mode, parameters)
         _require_finite(task, loss_gradients, "gradient", num_steps)
         return loss_gradients
 
     _require_finite(task, model.state_dict(), "weights", num_steps)
+    if not parameters:
+        return _trained(model, frozen)
     inputs = PruningInputs(
         weights={name: parameter.detach().cpu() for name, parameter in parameters.items()},
         gradients=gradients,
@@ -165,18 +172,28 @@ def _pruned(
         # In the model, so that a tensor with two names in its state is pruned under both.
         for name, parameter in parameters.items():
             parameter.copy_(pruned[name])
-    return copy_to_cpu(model.state_dict())
+    return _trained(model, frozen)
+
+
+def _trained(model: nn.Module, frozen: frozenset[str]) -> Weights:
+    """A copy of what can differ from theta*."""
+    state = model.state_dict()
+    return copy_to_cpu({name: tensor for name, tensor in state.items() if name not in frozen})
 
 
 def _gradients(
-    model: nn.Module, task: LearnerTask, examples_B: Stored, targets_B: Tensor, mode: ComputeMode
+    model: nn.Module,
+    task: LearnerTask,
+    examples_B: Stored,
+    targets_B: Tensor,
+    mode: ComputeMode,
+    parameters: dict[str, nn.Parameter],
 ) -> Weights:
     """The loss's gradient for each prunable tensor, on a batch without augmentation.
 
     Batch statistics normalize, as in training; the running ones stay as they are.
     """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    parameters = prunable_parameters(model)
     loss = mode.loss(model, examples_B, targets_B, task)
     gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
     for name, buffer in model.named_buffers():

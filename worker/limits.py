@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 
@@ -10,6 +11,7 @@ from lipt.common.config.learner_task import LearnerTask
 from lipt.common.errors import OverLimitError
 from lipt.common.inputs.formats import spec_of
 from lipt.common.models.footprint import ModelFigures, measure_model
+from lipt.common.models.freezing import frozen_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
 from lipt.common.planning.costs import Cost, Limit, violation
 from lipt.common.planning.learner import learner_memory, learner_threads
@@ -69,7 +71,7 @@ class WorkerLimits:
 
     def _figures_of(self, task: LearnerTask) -> ModelFigures:
         inputs, number = spec_of(task.inputs), task.num_classes
-        key = (task.model, number, inputs)
+        key = (task.model, number, inputs, task.learners.frozen)
         if key not in self._figures:
             if is_users_own(task.model):
                 modules = self._allowed_modules
@@ -82,7 +84,10 @@ class WorkerLimits:
                 )
             else:
                 model = build_without_values(task.model, num_classes=number, inputs=inputs)
-            self._figures[key] = measure_model(model, task.model, inputs=inputs)
+            state, frozen = model.state_dict(), frozen_names(model, task.learners.frozen)
+            figures = measure_model(model, task.model, inputs=inputs)
+            frozen_bytes = sum(state[name].nbytes for name in frozen)
+            self._figures[key] = replace(figures, frozen_bytes=frozen_bytes)
         return self._figures[key]
 
 

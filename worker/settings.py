@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -17,6 +18,15 @@ from lipt.common.config.settings import (
     TokenText,
 )
 
+# As the contract takes of a name.
+_MAX_NAME_CHARACTERS = 80
+
+
+def own_name(host: str, process_id: int) -> str:
+    """What a worker is called that nobody has named; differs from its neighbours' on the host."""
+    number = f"-{process_id}"
+    return host[: _MAX_NAME_CHARACTERS - len(number)] + number
+
 
 class WorkerSettings(LayeredSettings):
     """Everything `lipt-worker` can be told."""
@@ -24,12 +34,13 @@ class WorkerSettings(LayeredSettings):
     coordinator: str = "127.0.0.1:50051"
     """Address of the coordinator, host:port."""
     name: str = Field(
-        default_factory=lambda: socket.gethostname()[:80],
+        default_factory=lambda: own_name(socket.gethostname(), os.getpid()),
         min_length=1,
-        max_length=80,
+        max_length=_MAX_NAME_CHARACTERS,
         examples=["box-3"],
     )
-    """Name that this worker is shown under. Default: the host's name."""
+    """Name that this worker is shown under. Default: the host's name and the process's number, as
+    one host may have several workers."""
     device: str = "auto"
     """Where learners are trained: `cpu`, `cuda`, `cuda:N`, or `auto` for the first CUDA device if
     there is one."""

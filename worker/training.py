@@ -88,7 +88,7 @@ def train_on_shard(
     from the task's seed and the pass's number alone.
 
     Args:
-        model: in training mode, laid out on the mode's device.
+        model: laid out on the mode's device; in training mode, but for what is frozen.
         task: how to train.
         examples_N: as they are stored, on the mode's device.
         targets_N: what the model is to give of them, on the mode's device.

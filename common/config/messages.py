@@ -7,13 +7,16 @@ descriptor converts them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import RunConfig
+from lipt.common.config.suggestions import did_you_mean
 from lipt.common.config.validation import dump, merge, validate
 from lipt.common.rpc.messages import fill_message, message_to_dict
 from lipt.v1 import config_pb2, worker_pb2
+
+if TYPE_CHECKING:
+    from lipt.common.config.learner_task import LearnerTask
 
 
 def run_config_to_proto(config: RunConfig) -> config_pb2.RunConfig:
@@ -28,9 +31,12 @@ def overrides_to_proto(overrides: Mapping[str, Any]) -> config_pb2.RunConfig:
         overrides: nested as in `RunConfig`, e.g. {"learners": {"num_steps": 5}}.
 
     Raises:
-        ConfigError: a field that does not exist, or a value of another kind.
+        ConfigError: a field that does not exist (says which may be meant), or a value of
+            another kind.
     """
-    return fill_message(config_pb2.RunConfig(), overrides)
+    return fill_message(
+        config_pb2.RunConfig(), overrides, meant=lambda name: did_you_mean(name, RunConfig)
+    )
 
 
 def run_config_from_proto(message: config_pb2.RunConfig, defaults: RunConfig) -> RunConfig:
@@ -54,6 +60,8 @@ def task_from_proto(message: worker_pb2.LearnerTask) -> LearnerTask:
         ConfigError: a value that no learner can be trained with; the sentence names field
             and value.
     """
+    from lipt.common.config.learner_task import LearnerTask  # noqa: PLC0415 - imports torch
+
     # A message does not tell a zero from nothing.
     zeros: dict[str, Any] = {"num_classes": 0, "density": 0.0, "seed": 0}
     zeros |= {"learners": {}, "augmentation": {}}

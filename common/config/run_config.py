@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Density = Annotated[float, Field(gt=0.0, le=1.0)]
+NamePattern = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Precision(StrEnum):
@@ -82,10 +83,22 @@ class InitializationConfig(Section):
     weights_sha256: Sha256 | None = Field(default=None, examples=["<64 hexadecimal digits>"])
     """SHA-256 of the safetensors blob that theta* begins with, in place of random weights. The flag
     `--initial-weights FILE` of lipt run start uploads it."""
+    new_head: bool = False
+    """Whether those weights are of a model with other classes: its head is left out, and a new one
+    is drawn from the run's seed. `--new-head` of lipt run start."""
     batch_size: int = Field(default=256, ge=1)
     """Examples per optimizer step of theta*'s training."""
     learning_rate: float = Field(default=0.1, gt=0.0)
     """Constant learning rate of theta*'s training."""
+
+    @model_validator(mode="after")
+    def _new_head_is_of_given_weights(self) -> Self:
+        if self.new_head and self.weights_sha256 is None:
+            raise ValueError(
+                "new_head is for weights that a run starts from, and none are given: random ones "
+                "have a new head anyway. Give them (--initial-weights FILE), or leave it out."
+            )
+        return self
 
 
 class LearnersConfig(Section):
@@ -129,6 +142,11 @@ class LearnersConfig(Section):
     encoding: WeightEncoding = WeightEncoding.BITMASK
     """How a learner's weights travel. `planes` is as exact as `bitmask`, a fifth smaller and slower
     to make; `bfloat16_planes` rounds, to a third of the size."""
+    frozen: tuple[NamePattern, ...] = Field(
+        default=(), max_length=100, examples=[["layer1.*", "conv1.*"]]
+    )
+    """Layers that stay as they are in theta*: globs over the names of parameters, such as
+    `layer1.*`, or `all-but-head`. They are not trained, not pruned, and do not travel back."""
 
     @model_validator(mode="after")
     def _min_learners_can_arrive(self) -> Self:

@@ -116,7 +116,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(
             f"--config {path} cannot be read: {error.strerror}. "
-            "Start from deploy/run.example.toml, or deploy/worker.example.toml for a worker."
+            "One to start from is what `lipt-coordinator --print-config` prints, "
+            "or `lipt-worker --print-config` for a worker."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path} is not TOML: {error}") from None

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from lipt.common.config.suggestions import did_you_mean
 from lipt.common.errors import ConfigError
 
 ValueT = TypeVar("ValueT")
@@ -50,8 +51,10 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str
             clauses.append(f"{field}: {message}" if field else message)
         elif item["type"] == "extra_forbidden":
             known = ", ".join(_fields_beside(item["loc"], model))
+            meant = did_you_mean(field, model) if model is not None else ""
+            listed = f"there are {known}" if known else ""
             clauses.append(
-                f"{field}: there is no such setting" + (f"; there are {known}" if known else "")
+                "; ".join(filter(None, (f"{field}: there is no such setting", listed, meant)))
             )
         else:
             clauses.append(f"{field}{value}: {message[:1].lower()}{message[1:]}")

@@ -40,6 +40,8 @@ class Dataset:
         num_threads: how many threads decode; 1 decodes in the caller's.
         stamp: of the files that it was read from; None where none are known.
         read_all: reads every row at its source for the full fingerprint; None takes `rows`.
+        scaling: what its images are scaled to and what that costs, as a clause; empty where they
+            keep their own size.
     """
 
     rows: Rows
@@ -48,6 +50,7 @@ class Dataset:
     num_threads: int = 1
     stamp: Stamp | None = None
     read_all: Callable[[], str] | None = None
+    scaling: str = ""
 
     @property
     def source(self) -> str:
@@ -214,10 +217,11 @@ def in_memory(
     *,
     stamp: Stamp | None = None,
     read_all: Callable[[], str] | None = None,
+    scaling: str = "",
     targets: TargetValues | None = None,
 ) -> Dataset:
     """A data set of pixels at the size that the model sees, uint8; what else it has is as there."""
     rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy(), targets=targets)
     _, channels, height, width = images_NCHW.shape
     inputs = ImageSpec(channels, height, width)
-    return Dataset(rows, fingerprint, inputs, stamp=stamp, read_all=read_all)
+    return Dataset(rows, fingerprint, inputs, stamp=stamp, read_all=read_all, scaling=scaling)

@@ -16,9 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.data.broken import BrokenImages
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
+from lipt.common.data.scaling import MAX_OWN_SIZE, Sizes, scaling_note
 from lipt.common.data.sources.rows import ImageRows, Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import Header
@@ -27,8 +29,7 @@ from lipt.common.inputs.specs import ImageSpec
 # Decoded pixels up to this size stay in memory.
 MEMORY_BUDGET_BYTES = 2 * 2**30
 
-# Images of one size up to this keep it; others get the size that ImageNet models take.
-_MAX_OWN_SIZE = 64
+# What images get that do not keep their own size: that of ImageNet models.
 _DEFAULT_SIZE = 224
 _MAX_SIZE = 4096
 
@@ -41,7 +42,7 @@ class _Scan:
     """One pass over all rows; pixels are N x 3 x H x W, or None where they were only checked."""
 
     pixels: NDArray[np.uint8] | None
-    one_size: bool
+    sizes: Sizes
     grayscale: bool
 
 
@@ -69,7 +70,8 @@ def load(
 
     Raises:
         ConfigError: `image_size` is out of range.
-        DataError: there are no rows, an image is broken, or a label is no class's number.
+        DataError: there are no rows, images are broken (the first 20 are named), or a label
+            is no class's number.
     """
     if image_size is not None and not 1 <= image_size <= _MAX_SIZE:
         raise ConfigError(
@@ -78,23 +80,32 @@ def load(
         )
     if len(rows) == 0:
         raise DataError(f"{rows.source} holds no images. Open data with at least one per class.")
-    first = rows.check(0)
+    first = _first_whole(rows)
     num_threads = threads_for(first.height * first.width) if rows.concurrent else 1
-    own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
+    own_size = image_size is None and max(first.height, first.width) <= MAX_OWN_SIZE
     chosen = image_size or _DEFAULT_SIZE
     size = (first.height, first.width) if own_size else (chosen, chosen)
     look = partial(_scan, rows, first, num_threads, memory_budget_bytes, progress)
     scan = look(size)
-    if own_size and not scan.one_size:
+    if own_size and scan.sizes.differ:
         size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
         scan = look(size)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     num_classes = len(rows.class_names)
     digest = fingerprint(rows.labels_N, num_classes, rows.raw, targets=rows.targets)
     channels = 1 if scan.grayscale else 3
+    inputs = ImageSpec(channels, *size)
+    scaling = scaling_note(scan.sizes, inputs.shape, len(rows), in_memory=scan.pixels is not None)
     if scan.pixels is None:
-        inputs = ImageSpec(channels, *size)
-        return Dataset(rows, digest, inputs, num_threads, stamp=rows.stamp, read_all=read_all)
+        return Dataset(
+            rows,
+            digest,
+            inputs,
+            num_threads,
+            stamp=rows.stamp,
+            read_all=read_all,
+            scaling=scaling,
+        )
     images_NCHW = torch.from_numpy(np.ascontiguousarray(scan.pixels[:, :channels]))
     return in_memory(
         rows.source,
@@ -104,8 +115,25 @@ def load(
         images_NCHW,
         stamp=rows.stamp,
         read_all=read_all,
+        scaling=scaling,
         targets=rows.targets,
     )
+
+
+def _first_whole(rows: ImageRows) -> Header:
+    """The format of the first image that is not broken.
+
+    Raises:
+        DataError: all of them are.
+    """
+    broken = BrokenImages(rows)
+    for row in range(len(rows)):
+        try:
+            return rows.check(row)
+        except DataError as error:
+            broken.note(row, error)
+    broken.require_none()
+    raise DataError(f"{rows.source} holds no images. Open data with at least one per class.")
 
 
 def full_fingerprint(rows: Rows, progress: Progress | None) -> str:
@@ -142,16 +170,23 @@ def _scan(
     fits = len(rows) * 3 * height * width <= memory_budget_bytes
     pixels = np.empty((len(rows), 3, height, width), np.uint8) if fits else None
 
-    def visit(row: int) -> Header:
-        if pixels is None:
-            return rows.check(row)
-        # Grayscale images have three equal channels here; one is kept if all are grayscale.
-        header, pixels[row] = rows.read(row, 3, size)
+    def visit(row: int) -> Header | DataError:
+        try:
+            if pixels is None:
+                return rows.check(row)
+            # Grayscale images have three equal channels here; one is kept if all are grayscale.
+            header, pixels[row] = rows.read(row, 3, size)
+        except DataError as error:
+            return error
         return header
 
-    one_size = grayscale = True
-    headers = map_rows(visit, range(len(rows)), num_threads=num_threads, progress=progress)
-    for header in headers:
-        one_size = one_size and (header.height, header.width) == (first.height, first.width)
+    sizes, grayscale, broken = Sizes.of(first), True, BrokenImages(rows)
+    found = map_rows(visit, range(len(rows)), num_threads=num_threads, progress=progress)
+    for row, header in enumerate(found):
+        if isinstance(header, DataError):
+            broken.note(row, header)
+            continue
+        sizes = sizes.with_one(header)
         grayscale = grayscale and header.grayscale
-    return _Scan(pixels, one_size, grayscale)
+    broken.require_none()
+    return _Scan(pixels, sizes, grayscale)

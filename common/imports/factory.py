@@ -25,6 +25,12 @@ def is_factory_spec(spec: str) -> bool:
     return _SPEC.fullmatch(spec) is not None
 
 
+def module_of(spec: str) -> str:
+    """The module that `package.module:factory` names; empty where `spec` has another form."""
+    match = _SPEC.fullmatch(spec)
+    return match["module"] if match is not None else ""
+
+
 def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[..., Any]:
     """Import what `package.module:factory` names; the factory is not called.
 
@@ -80,15 +86,17 @@ def _require_allowed(spec: str, module_name: str, allowed_modules: Collection[st
         allowed = ", ".join(sorted(allowed_modules)) or "none"
         raise FactoryNotAllowedError(
             f"{spec!r} runs code from the module {module_name!r}, which this process does not "
-            f"allow (allowed: {allowed}). Start it with --allow-module {module_name} if you "
-            "trust that module."
+            f"allow (allowed: {allowed}). A process imports what its own --data and --model name, "
+            f"and what others name only where it is allowed: start it with --allow-module "
+            f"{module_name} if you trust that module."
         )
 
 
 def _import(named: str, module_name: str) -> ModuleType:
     """Import a module; `named` is where its name comes from, for messages."""
     directory = os.getcwd()  # noqa: PTH109 - sys.path holds strings
-    if directory not in sys.path:
+    # What is imported already is not looked for, and no path changes for it.
+    if module_name not in sys.modules and directory not in sys.path:
         sys.path.insert(0, directory)
     importlib.invalidate_caches()
     try:

@@ -42,12 +42,19 @@ class ModelFigures:
         trained_bytes: its trainable parameters, which have a gradient each.
         training_bytes: per example of a batch, while it is trained in float32.
         evaluation_bytes: per example of a batch, while it is evaluated.
+        frozen_bytes: what of its state a run's learners leave as it is.
     """
 
     weights_bytes: int
     trained_bytes: int
     training_bytes: int
     evaluation_bytes: int
+    frozen_bytes: int = 0
+
+    @property
+    def sent_bytes(self) -> int:
+        """What learners train, and hand in."""
+        return self.weights_bytes - self.frozen_bytes
 
 
 class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]

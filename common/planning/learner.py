@@ -17,6 +17,8 @@ PROCESS_BYTES = 2**30
 THREAD_BYTES = 2**23
 # theta*, the model, its gradient, its momentum, and one in the making: an update, or the result.
 MODEL_COPIES = 5
+# Of these the last three are of what is trained alone.
+_TRAINED_COPIES = 3
 # Of a batch, for each byte of a stored example: of images uint8 before and after augmentation, and
 # float32 as they are normalized; columns take less. What the model makes of them is among its
 # figures.
@@ -56,14 +58,16 @@ def learner_memory(
         figures: what the model takes.
         example_bytes: of an example as it is stored; a byte a pixel of each channel.
     """
-    weights = figures.weights_bytes
+    sent = figures.sent_bytes
+    # In the mean.
+    copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES
     shard = learners.num_minibatches, learners.batch_size * example_bytes * _SHARD_COPIES
     return Cost(
         "memory of a worker",
         Unit.BYTES,
         (
             Part("", 1, PROCESS_BYTES, "its process"),
-            Part("model", MODEL_COPIES, weights, "copies of the weights", None, model),
+            Part("model", MODEL_COPIES, copy, "copies of the weights", None, model),
             Part(
                 "learners.batch_size",
                 learners.batch_size,
@@ -71,7 +75,7 @@ def learner_memory(
                 "the activations of a minibatch",
             ),
             Part("learners.num_minibatches", *shard, "the shard"),
-            Part("learners.num_snapshots", learners.num_snapshots, weights, "snapshots", 0),
+            Part("learners.num_snapshots", learners.num_snapshots, sent, "snapshots", 0),
             Part("learners.cpu_threads", learners.cpu_threads, THREAD_BYTES, "threads"),
         ),
     )

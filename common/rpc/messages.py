@@ -6,7 +6,7 @@ particular to a message stands beside what it is converted to, as in `config/mes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -33,8 +33,20 @@ def message_to_dict(message: Message) -> dict[str, Any]:
     return values
 
 
-def fill_message(message: MessageT, values: Mapping[str, Any], *, path: str = "") -> MessageT:
+def fill_message(
+    message: MessageT,
+    values: Mapping[str, Any],
+    *,
+    path: str = "",
+    meant: Callable[[str], str] = lambda _: "",
+) -> MessageT:
     """Set the fields of `message` from a nested mapping of the same names.
+
+    Args:
+        message: is changed.
+        values: by the names of its fields.
+        path: before the names in messages, ending in a dot.
+        meant: asks, of a name that there is not, for one that may be meant.
 
     Raises:
         ConfigError: an unknown field (the known ones are listed) or a bad value.
@@ -44,7 +56,8 @@ def fill_message(message: MessageT, values: Mapping[str, Any], *, path: str = ""
         name = f"{path}{key}"
         field = fields.get(key)
         if field is None:
-            raise ConfigError(f"{name}: there is no such setting; there are {', '.join(fields)}.")
+            known = f"{name}: there is no such setting; there are {', '.join(fields)}"
+            raise ConfigError(f"{known}; {asked}" if (asked := meant(name)) else f"{known}.")
         if value is None:
             continue
         if field.message_type is not None and isinstance(value, list | tuple):
@@ -57,7 +70,7 @@ def fill_message(message: MessageT, values: Mapping[str, Any], *, path: str = ""
                     f"{', '.join(field.message_type.fields_by_name)} in it."
                 )
             getattr(message, key).SetInParent()
-            fill_message(getattr(message, key), value, path=f"{name}.")
+            fill_message(getattr(message, key), value, path=f"{name}.", meant=meant)
         else:
             _set_scalar(message, field, value, name)
     return message
@@ -67,7 +80,7 @@ def _set_scalar(message: Message, field: Any, value: Any, name: str) -> None:
     if field.enum_type is not None:
         value = enum_number(field.enum_type, str(value), name)
     try:
-        if isinstance(value, tuple):
+        if isinstance(value, tuple | list):
             getattr(message, field.name).extend(value)
         else:
             setattr(message, field.name, value)

@@ -7,8 +7,8 @@ from __future__ import annotations
 # 2: subsets as differences to the previous one.
 # 3: callers have roles, by tokens or certificates, AccessService; a worker proves with every call
 #    that it is itself; learners given back because they are over a worker's limits.
-# 4: examples that are no images, as columns in a learner's task and in its shard; targets that are
-#    no single class, in both.
+# 4: examples that are no images, as columns in a learner's task and in its shard; what is told of
+#    them other than classes; learners of which some layers are frozen.
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 4
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from lipt.common.text.printable import escaped_json, printable, printable_lines
+from lipt.common.text.printable import escaped, escaped_json, printable, printable_lines
 
 
 def say(line: str, *, err: bool = False) -> None:
@@ -18,6 +18,11 @@ def say(line: str, *, err: bool = False) -> None:
 def say_json(document: str) -> None:
     """Print a JSON document for a script, whole."""
     typer.echo(escaped_json(document))
+
+
+def say_document(text: str) -> None:
+    """Print a text of several lines as it is, to be kept in a file."""
+    typer.echo(escaped(text, keep="\n"), nl=False)
 
 
 def complain(program: str, sentence: str) -> None:

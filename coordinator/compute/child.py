@@ -58,7 +58,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
             message = pipe.recv()
             # One that came too late for its job is of no meaning any more.
             if not isinstance(message, Stop):
-                pipe.send(_run(message, context, memory_bytes))
+                pipe.send(carry_out(message, context, memory_bytes))
 
 
 def _reporting(pipe: Connection) -> Report:
@@ -71,7 +71,14 @@ def _reporting(pipe: Connection) -> Report:
     return report
 
 
-def _run(job: object, context: Context, memory_bytes: int) -> Finished | Failed | Unfinished:
+def carry_out(job: object, context: Context, memory_bytes: int) -> Finished | Failed | Unfinished:
+    """Run a job; what comes of it is an answer in any case.
+
+    Args:
+        job: has a `run` method.
+        context: what it is given.
+        memory_bytes: what it may take, for the message where that was not enough.
+    """
     try:
         return Finished(job.run(context))  # type: ignore[attr-defined]
     except (DroppedError, TooDearError) as ended:

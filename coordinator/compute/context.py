@@ -21,12 +21,14 @@ from lipt.common.errors import LiptError, OtherDataError, WeightsError
 from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out
+from lipt.common.models.freezing import frozen_names
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import SaveableT, cached
 from lipt.coordinator.pretraining.evaluation import batch_size_for
+from lipt.coordinator.pretraining.frozen_part import LearnerReader
 from lipt.coordinator.pretraining.sharding import Split, split_validation
 from lipt.coordinator.proxies.backbone import Backbone, load_backbone
 from lipt.coordinator.settings import CoordinatorSettings
@@ -188,6 +190,18 @@ class Context:
             like=specs_of(model.state_dict()),
             max_bytes=self.settings.limits.max_blob_bytes,
         )
+
+    def frozen(self, config: RunConfig, model: torch.nn.Module) -> frozenset[str]:
+        """The names of what the run's learners leave as it is in theta*."""
+        return frozen_names(model, config.learners.frozen)
+
+    def learner_reader(
+        self, config: RunConfig, initial: BlobName, model: torch.nn.Module
+    ) -> LearnerReader:
+        """What opens the files of the run's learners, as whole states of the model."""
+        specs, frozen = specs_of(model.state_dict()), self.frozen(config, model)
+        weights = self.read_weights(initial, model) if frozen else {}
+        return LearnerReader.of(specs, weights, frozen)
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> torch.nn.Module:
         """The run's model with weights from a blob, on the device, in evaluation mode.

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from lipt.common.errors import QueueFullError
 from lipt.common.observability.events import EventKind, Events
@@ -22,7 +22,6 @@ from lipt.coordinator.compute.messages import (
     name_of,
 )
 from lipt.coordinator.compute.order import PIPELINE, Shares, Waiting, in_order
-from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.settings import ComputeSettings
 
 ResultT = TypeVar("ResultT")
@@ -31,6 +30,26 @@ ResultT = TypeVar("ResultT")
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 _WAITING, _BEGINNING = "waiting for its turn", "beginning"
 _OF_THE_PIPELINE = frozenset({PIPELINE})
+
+
+class Place(Protocol):
+    """Where jobs are run, one at a time: a process, or a thread of this one."""
+
+    async def run(self, job: Job[ResultT], on_progress: OnProgress = ...) -> ResultT:
+        """The job's result."""
+        ...
+
+    def drop(self) -> None:
+        """Have the job given up that is under way, or about to be."""
+        ...
+
+    def start(self) -> object:
+        """Be there before the first job."""
+        ...
+
+    def stop(self) -> None:
+        """End, for good."""
+        ...
 
 
 @dataclass(eq=False)
@@ -57,11 +76,11 @@ class _Entry:
 
 
 class Lane:
-    """Jobs for one process."""
+    """Jobs for one place."""
 
     def __init__(
         self,
-        process: ComputeProcess,
+        process: Place,
         settings: ComputeSettings,
         events: Events,
         *,

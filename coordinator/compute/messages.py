@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, auto
@@ -11,6 +12,8 @@ from lipt.common.errors import LiptError
 
 if TYPE_CHECKING:
     from lipt.coordinator.compute.context import Context
+
+logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
@@ -129,3 +132,16 @@ class DroppedError(BaseException):
 
 class TooDearError(BaseException):
     """The job needs more than a cheap one may have."""
+
+
+def outcome_of(message: Finished | Failed | Unfinished, job: Job[ResultT]) -> ResultT:
+    """A job's result; what it ended with is raised, and logged where nobody foresaw it."""
+    if isinstance(message, Finished):
+        result: ResultT = message.result
+        return result
+    if isinstance(message, Unfinished):
+        raise message.why
+    if message.traceback:
+        for line in message.traceback.splitlines():
+            logger.error("%s: %s", name_of(job), line)
+    raise message.error

@@ -37,6 +37,7 @@ from lipt.coordinator.compute.messages import (
     Stop,
     Unfinished,
     name_of,
+    outcome_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -192,7 +193,7 @@ class ComputeProcess:
         while True:
             message: Message = await self._in_thread(pipe.recv)
             if not isinstance(message, Progressed):
-                return _outcome(message, job)
+                return outcome_of(message, job)
             if self._dropped and not told:
                 # Who reports has read all that was sent: this never waits.
                 pipe.send(Stop())
@@ -269,15 +270,3 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _outcome(message: Finished | Failed | Unfinished, job: Job[ResultT]) -> ResultT:
-    if isinstance(message, Finished):
-        result: ResultT = message.result
-        return result
-    if isinstance(message, Unfinished):
-        raise message.why
-    if message.traceback:
-        for line in message.traceback.splitlines():
-            logger.error("%s: %s", name_of(job), line)
-    raise message.error

@@ -20,6 +20,7 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.lane import Lane
 from lipt.coordinator.compute.messages import Asked, Cost, Job, OnProgress, TooDearError
 from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.thread import ComputeThread
 from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
 ResultT = TypeVar("ResultT")
@@ -36,6 +37,7 @@ class ComputeQueue:
         events: Events | None = None,
         *,
         clock: Callable[[], float] = monotonic,
+        in_this_process: bool = False,
     ) -> None:
         """Begin with the dear lane alone, and no process.
 
@@ -43,16 +45,21 @@ class ComputeQueue:
             settings: of the coordinator; they travel to the processes.
             events: where jobs that are done again, and dropped ones, are counted.
             clock: seconds, for how long jobs wait and take.
+            in_this_process: run jobs in a thread, all in one lane: for a coordinator that is
+                embedded in a program, which a process of its own would have to import again.
         """
         self._settings = settings
         self._events = events or Events()
         self._clock = clock
+        self._in_this_process = in_this_process
         self._memory_bytes = compute_memory_bytes(settings.limits, this_machine())
         self._dear = self._lane("lipt-compute", partial(Context, settings))
         self._cheap: Lane | None = None
 
     def open_cheap_lane(self, known: KnownData) -> None:
-        """Compute cheap jobs beside dear ones from here on."""
+        """Compute cheap jobs beside dear ones from here on, in a process of their own."""
+        if self._in_this_process:
+            return
         open_context = partial(CheapContext, self._settings, known=known)
         self._cheap = self._lane("lipt-compute-cheap", open_context)
 
@@ -99,7 +106,10 @@ class ComputeQueue:
         await self._dear.stop()
 
     def _lane(self, name: str, open_context: OpenContext) -> Lane:
-        process = ComputeProcess(
-            open_context, self._events, memory_bytes=self._memory_bytes, name=name
+        memory = self._memory_bytes
+        process = (
+            ComputeThread(open_context, memory_bytes=memory, name=name)
+            if self._in_this_process
+            else ComputeProcess(open_context, self._events, memory_bytes=memory, name=name)
         )
         return Lane(process, self._settings.compute, self._events, clock=self._clock)

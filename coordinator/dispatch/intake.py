@@ -16,7 +16,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import LearnerRejectedError
-from lipt.common.weights.files import read_specs, read_weights
+from lipt.common.weights.container import read_container
 from lipt.common.weights.specs import TensorSpec
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -27,6 +27,7 @@ from lipt.coordinator.dispatch.learner_check import (
     require_snapshots,
     trained_norm,
 )
+from lipt.coordinator.pretraining.frozen_part import frozen_in
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import RunRecord
 
@@ -36,10 +37,12 @@ _CHECKS_AT_ONCE = 1
 
 @dataclass(frozen=True)
 class Reference:
-    """theta* without its values: its tensors by name, and the length of what is trained in it."""
+    """theta* without its values: of what learners train the tensors by name, and their length."""
 
     specs: dict[str, TensorSpec]
     norm: float
+    # How many tensors learners leave as they are.
+    num_frozen: int
 
 
 class LearnerIntake:
@@ -51,6 +54,10 @@ class LearnerIntake:
         self._references: dict[BlobName, Reference] = {}
         self._reading = asyncio.Lock()
         self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="learner-check")
+
+    def stop(self) -> None:
+        """End the thread that checks results."""
+        self._threads.shutdown()
 
     async def take(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
@@ -113,7 +120,13 @@ class LearnerIntake:
             self._blobs.keep_if_whole(name)
         path = self._blobs.path(name)
         with self._blaming_the_disk_first(name):
-            check_learner(path, theta.specs, initial_norm=theta.norm, density=density)
+            check_learner(
+                path,
+                theta.specs,
+                initial_norm=theta.norm,
+                density=density,
+                num_frozen=theta.num_frozen,
+            )
 
     def _check_end(
         self, ends: tuple[BlobName, BlobName], theta: Reference, worker: str, version: str
@@ -134,7 +147,10 @@ class LearnerIntake:
             raise
 
     def _read_reference(self, name: BlobName) -> Reference:
-        path = self._blobs.path(name)
-        specs = read_specs(path)
-        weights = read_weights(path, like=specs, max_bytes=self._blobs.max_blob_bytes)
-        return Reference(specs, trained_norm(weights))
+        # This coordinator's own file: only its size is limited.
+        most = self._blobs.max_blob_bytes
+        container = read_container(self._blobs.path(name), max_bytes=most, max_tensors=most)
+        frozen = frozen_in(container.metadata)
+        trained = {name: spec for name, spec in container.specs.items() if name not in frozen}
+        norm = trained_norm({name: container.tensor(name) for name in trained})
+        return Reference(trained, norm, num_frozen=len(frozen))

@@ -51,7 +51,7 @@ def require_end(
     Args:
         snapshot: the last one's file; it and the result's have passed `check_learner`.
         result: the file of what the snapshot was pruned to.
-        like: the tensors of theta*.
+        like: the tensors of theta* that are trained.
         worker: who sent it, for the message.
         version: the lipt that it runs; empty where it is not known.
 
@@ -73,15 +73,17 @@ def check_learner(
     *,
     initial_norm: float = 0.0,
     density: float | None = None,
+    num_frozen: int = 0,
 ) -> None:
     """Read a learner's file and refuse it unless it can be what its task asked for.
 
     Args:
         path: a sparse safetensors file, a result's or a snapshot's, its digest already
             verified.
-        like: the tensors of theta*.
-        initial_norm: theta*'s `trained_norm`; 0 compares with nothing.
+        like: the tensors of theta* that the task trains.
+        initial_norm: their `trained_norm` in theta*; 0 compares with nothing.
         density: the share of weights that the task keeps; None for what is not pruned.
+        num_frozen: how many tensors of theta* the task leaves as they are.
 
     Raises:
         LearnerRejectedError: not such a file; other names, shapes or dtypes; values
@@ -90,7 +92,11 @@ def check_learner(
     try:
         weights = dict(open_weights(path, like=like))
     except (WeightsError, BlobTooLargeError) as error:
-        raise LearnerRejectedError(str(error)) from None
+        frozen = (
+            f" The run's learners.frozen leaves {num_frozen} of theta*'s tensors as they are: a "
+            f"learner is the other {len(like)} alone."
+        )
+        raise LearnerRejectedError(f"{error}{frozen if num_frozen else ''}") from None
     if bad := non_finite(weights):
         raise LearnerRejectedError(
             f"{bad}: the learner diverged. Lower learners.learning_rate, or use precision float32."

@@ -30,6 +30,8 @@ _ALIVE_SECONDS = 90.0
 # One that was silent for so long is forgotten; should it come back, it joins again.
 _REMEMBERED_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0
+# An older worker would train, and send, the whole model.
+_MINOR_OF_FROZEN_LAYERS = 4
 # What peers may take in memory; the contract says how long their texts may be.
 _MAX_WORKERS = 10_000
 
@@ -79,6 +81,8 @@ class WorkerRecord:
             return "know examples that are no images (update lipt there)"
         if run.other_target is not None and self.minor < _MINOR_OF_COLUMNS:
             return f"know {run.other_target.kind.words} (update lipt there)"
+        if run.config.learners.frozen and self.minor < _MINOR_OF_FROZEN_LAYERS:
+            return "know of learners.frozen (update lipt there)"
         model = run.config.model
         if not is_users_own(model):
             return ""

@@ -11,7 +11,7 @@ import logging
 import shutil
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -20,13 +20,14 @@ from lipt.common.config.run_config import AugmentationMethod, RunConfig
 from lipt.common.errors import ConfigError, LiptError, OverLimitError, WeightsError
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
+from lipt.common.models.freezing import frozen_names, head_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
 from lipt.common.planning.costs import Violation
 from lipt.common.planning.learner import MODEL_COPIES
 from lipt.common.process.machine import Machine
 from lipt.common.process.memory import is_out_of_memory
 from lipt.common.sizes import format_bytes
-from lipt.common.weights.files import read_weights
+from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
 from lipt.coordinator.planning.ceilings import Ceilings, ceilings, require_none, violations
@@ -43,10 +44,25 @@ _MAX_KNOWN = 256
 
 @dataclass(frozen=True)
 class Examined:
-    """What is known of a model once it was looked at: what it takes, and its tensors."""
+    """A model that was looked at, what it takes, and its tensors.
 
+    A built-in one has no values.
+    """
+
+    model: nn.Module
     figures: ModelFigures
     specs: dict[str, TensorSpec]
+
+    def figures_of(self, config: RunConfig) -> ModelFigures:
+        """What it takes in a run.
+
+        Raises:
+            ConfigError: the run's frozen layers are none of the model's, or all of them.
+        """
+        frozen = frozen_names(self.model, config.learners.frozen)
+        return replace(
+            self.figures, frozen_bytes=sum(self.specs[name].num_bytes for name in frozen)
+        )
 
 
 def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
@@ -97,11 +113,20 @@ class Admission:
         self._known: dict[str, Examined] = {}
         self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="model-check")
 
-    async def require(self, config: RunConfig) -> None:
+    def stop(self) -> None:
+        """End the thread that looks at models."""
+        self._threads.shutdown()
+
+    async def require(self, config: RunConfig) -> str:
         """Admit a run.
 
+        Returns:
+            What it takes of the weights that it starts from, as a sentence, where its head is new;
+            else nothing.
+
         Raises:
-            ConfigError: the shards do not fit the data, or the model cannot be built for it.
+            ConfigError: the shards do not fit the data, the model cannot be built for it, or what
+                is to be frozen is none of its layers, or all of them.
             UnknownNameError: there is no such model.
             FactoryNotAllowedError: its module is not allowed here.
             OverLimitError: the run would take more than the limits allow; with all figures.
@@ -111,7 +136,7 @@ class Admission:
         held_out = num_validation_examples(self._data.class_counts, config.validation)
         require_shards_fit(self._data.num_examples - held_out, config.learners)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self._require, config)
+        return await loop.run_in_executor(self._threads, self._require, config)
 
     async def look_at(self, config: RunConfig) -> None:
         """Refuse a model that cannot be built; what else is wrong is logged, for the operator.
@@ -124,11 +149,11 @@ class Admission:
         for found in await loop.run_in_executor(self._threads, self._look_at, config):
             logger.warning("a run as [run] has it would be refused: %s", found)
 
-    def _require(self, config: RunConfig) -> None:
+    def _require(self, config: RunConfig) -> str:
         require_augmentation(config, self._data.inputs)
         examined = self._examined(config.model)
         require_none(self._violations(config, examined))
-        self._check_weights(config, examined)
+        return self._check_weights(config, examined)
 
     def _look_at(self, config: RunConfig) -> tuple[Violation, ...]:
         require_augmentation(config, self._data.inputs)
@@ -138,7 +163,8 @@ class Admission:
 
     def _violations(self, config: RunConfig, examined: Examined) -> tuple[Violation, ...]:
         size = self._evaluation_batch_size
-        plan = plan_run(config, examined.figures, self._data, evaluation_batch_size=size)
+        figures = examined.figures_of(config)
+        plan = plan_run(config, figures, self._data, evaluation_batch_size=size)
         return violations(plan, self._ceilings())
 
     def _ceilings(self) -> Ceilings:
@@ -151,7 +177,7 @@ class Admission:
         users_own = is_users_own(spec)
         model = self._users_model(spec) if users_own else self._empty_model(spec)
         figures = measure_model(model, spec, inputs=self._data.inputs)
-        examined = Examined(figures, specs_of(model.state_dict()))
+        examined = Examined(model, figures, specs_of(model.state_dict()))
         # A user's factory may make another model next time.
         if not users_own and len(self._known) < _MAX_KNOWN:
             self._known[spec] = examined
@@ -182,14 +208,20 @@ class Admission:
                 f"model, or raise {most.name}."
             ) from error
 
-    def _check_weights(self, config: RunConfig, examined: Examined) -> None:
-        given = config.initialization.weights_sha256
+    def _check_weights(self, config: RunConfig, examined: Examined) -> str:
+        given, new_head = config.initialization.weights_sha256, config.initialization.new_head
         if given is None:
-            return
-        path = self._blobs.path(self._blobs.find(given))
-        weights = read_weights(path, like=examined.specs, max_bytes=self._blobs.max_blob_bytes)
+            return ""
+        weights, match = read_checkpoint(
+            self._blobs.path(self._blobs.find(given)),
+            like=examined.specs,
+            head=head_names(examined.model),
+            new_head=new_head,
+            max_bytes=self._blobs.max_blob_bytes,
+        )
         if bad := non_finite(weights):
             raise WeightsError(
                 f"the weights that the run is to start from cannot be trained on: {bad}. Give "
                 "weights from before they diverged."
             )
+        return str(match) if new_head else ""

@@ -201,7 +201,7 @@ class _Planner:
 
     def disk(self) -> Cost:
         learners, weights = self._config.learners, self._figures.weights_bytes
-        sent = weights + weights // _MASK_SHARE
+        sent = self._figures.sent_bytes + self._figures.sent_bytes // _MASK_SHARE
         shard = learners.num_minibatches * learners.batch_size * self._data.example_bytes
         number = learners.num_learners
         return Cost(

@@ -11,7 +11,7 @@ Better Generalization" (arXiv:1803.05407), section 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import nn
@@ -23,14 +23,16 @@ from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
 
-def has_batch_norm(model: nn.Module) -> bool:
-    """Whether the model keeps statistics that can be estimated again."""
-    return bool(_tracking(model))
+def has_batch_norm(model: nn.Module, frozen: Collection[str] = ()) -> bool:
+    """Whether the model keeps statistics that can be estimated again, besides frozen ones."""
+    return bool(_tracking(model, frozen))
 
 
 @torch.no_grad()
-def reestimate_batch_norm(model: nn.Module, batches: Iterable[Inputs]) -> None:
-    """Replace all running statistics by those of these inputs, in one pass.
+def reestimate_batch_norm(
+    model: nn.Module, batches: Iterable[Inputs], frozen: Collection[str] = ()
+) -> None:
+    """Replace running statistics by those of these inputs, in one pass.
 
     Every batch weighs as many shares as it has examples. So a first layer's mean
     is the mean of all examples; its variance is the mean of the batches' unbiased
@@ -42,8 +44,9 @@ def reestimate_batch_norm(model: nn.Module, batches: Iterable[Inputs]) -> None:
             layers nothing is computed.
         batches: model inputs on the model's device, at least one, each of at least
             2 values per channel.
+        frozen: names in the state dict; statistics among them stay as they are.
     """
-    layers = _tracking(model)
+    layers = _tracking(model, frozen)
     if not layers:
         return
     momentum = {layer: layer.momentum for layer in layers}
@@ -64,21 +67,24 @@ def reestimate_batch_norm(model: nn.Module, batches: Iterable[Inputs]) -> None:
                 layer.momentum = momentum[layer]
 
 
-def batch_norm_statistics(model: nn.Module) -> Weights:
-    """Copies of all running statistics on the CPU, by their names in the state dict."""
+def batch_norm_statistics(model: nn.Module, frozen: Collection[str] = ()) -> Weights:
+    """Copies of running statistics on the CPU, by their names in the state dict."""
     return copy_to_cpu(
         {
-            f"{prefix}.{name}" if prefix else name: buffer
+            name: buffer
             for prefix, layer in model.named_modules(remove_duplicate=False)
             if isinstance(layer, _BatchNorm)
-            for name, buffer in layer.named_buffers(recurse=False)
+            for name, buffer in layer.named_buffers(prefix, recurse=False)
+            if name not in frozen
         }
     )
 
 
-def _tracking(model: nn.Module) -> list[_BatchNorm]:
+def _tracking(model: nn.Module, frozen: Collection[str] = ()) -> list[_BatchNorm]:
     return [
         module
-        for module in model.modules()
-        if isinstance(module, _BatchNorm) and module.running_mean is not None
+        for prefix, module in model.named_modules()
+        if isinstance(module, _BatchNorm)
+        and module.running_mean is not None
+        and (f"{prefix}.running_mean" if prefix else "running_mean") not in frozen
     ]

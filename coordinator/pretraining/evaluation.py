@@ -88,6 +88,7 @@ class Evaluator:
         batch_norm_examples_M: training examples; None evaluates with the statistics that the
             weights came with.
         batch_size: examples per forward pass.
+        frozen: names of statistics that stay as they came.
     """
 
     model: nn.Module
@@ -98,6 +99,7 @@ class Evaluator:
     targets_N: Tensor
     batch_norm_examples_M: Stored | None
     batch_size: int = 128
+    frozen: frozenset[str] = frozenset()
 
     def __call__(self, weights: Mapping[str, Tensor]) -> Scored:
         """The score of `weights`, and the statistics that it was reached with.
@@ -111,16 +113,17 @@ class Evaluator:
         for name, tensor in self.model.state_dict().items():
             tensor.copy_(weights[name])
         mended: Weights = {}
-        if self.batch_norm_examples_M is not None and has_batch_norm(self.model):
+        examples_M = self.batch_norm_examples_M
+        if examples_M is not None and has_batch_norm(self.model, self.frozen):
             with pinned_kernels():
                 inputs = batch_norm_inputs(
-                    self.batch_norm_examples_M,
+                    examples_M,
                     self.inputs,
                     self.device,
                     batch_size=self.batch_size,
                 )
-                reestimate_batch_norm(self.model, inputs)
-            mended = batch_norm_statistics(self.model)
+                reestimate_batch_norm(self.model, inputs, self.frozen)
+            mended = batch_norm_statistics(self.model, self.frozen)
         return Scored(accuracy=self._score(), mended=mended)
 
     @torch.inference_mode()

@@ -56,7 +56,8 @@ def initialize(
     arguments give the same weights on the same kind of device.
 
     Args:
-        model: with the weights to start from; moved to `device` and trained in place.
+        model: with the weights to start from; moved to `device` and trained in place. In training
+            mode, but for what is frozen.
         dataset: where the examples come from.
         train_ids: the int64 ids to train on.
         config: how long, with which batch size and learning rate.
@@ -79,7 +80,6 @@ def initialize(
             seeded_generators(derive_seed(seed, "initialization-layers"), device),
             pinned_kernels(cpu_threads),
         ):
-            model.train()
             optimizer = torch.optim.SGD(
                 model.parameters(),
                 lr=config.learning_rate,

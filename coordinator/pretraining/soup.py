@@ -64,7 +64,8 @@ class Mixture(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         """Mix one tensor."""
         start, end = self.soup[name], self.ingredient[name]
-        if self.alpha == 0 or not start.is_floating_point():
+        # One and the same where learners leave it as it is in theta*.
+        if self.alpha == 0 or start is end or not start.is_floating_point():
             return start.clone()
         return end.clone() if self.alpha == 1 else _mix(start, end, self.alpha)
 

@@ -65,6 +65,7 @@ def passes_of(features: Iterable[Kind], num_learners: int) -> float:
         Kind.PATCHES: _PATCHES_PASSES,
         Kind.COLUMNS: 0.0,
         Kind.SOUP: 1.0,
+        Kind.INITIAL: 1.0,
         Kind.LEARNERS: float(num_learners),
         Kind.BACKBONE: _BACKBONE_PASSES,
     }

@@ -100,6 +100,7 @@ class ModelBank:
         those that the weights came with.
     generator_of: draws a model's projection, by its number.
     max_width: features of all models together; more are projected at random, model by model.
+    frozen: names of batch-norm statistics that stay as they came.
     """
 
     model: nn.Module
@@ -110,6 +111,7 @@ class ModelBank:
     batch_norm_examples_M: Stored | None
     generator_of: Callable[[int], torch.Generator]
     max_width: int = MAX_WIDTH
+    frozen: frozenset[str] = frozenset()
     _statistics: dict[int, Weights] = field(default_factory=dict)
     _projections: dict[int, Tensor] = field(default_factory=dict)
 
@@ -131,12 +133,12 @@ class ModelBank:
         known = self._statistics.get(number, {})
         self.model.load_state_dict({**self.loaders[number](), **known})
         examples_M = self.batch_norm_examples_M
-        if examples_M is not None and not known and has_batch_norm(self.model):
+        if examples_M is not None and not known and has_batch_norm(self.model, self.frozen):
             inputs = batch_norm_inputs(
                 examples_M, self.inputs, self.device, batch_size=self.batch_size
             )
-            reestimate_batch_norm(self.model, inputs)
-            self._statistics[number] = batch_norm_statistics(self.model)
+            reestimate_batch_norm(self.model, inputs, self.frozen)
+            self._statistics[number] = batch_norm_statistics(self.model, self.frozen)
 
     def _features(self, number: int, inputs_B: Inputs) -> Tensor:
         features_BD = pooled_features(self.model, inputs_B)

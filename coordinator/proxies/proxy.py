@@ -5,9 +5,9 @@
     auto                 what pays best of what is there
 
 A feature is `soup` (what enters the head of theta_p or of the request's weights, and its last
-feature map), `learners` (the same of every learner), `patches` (whitened random patches of
-images), `columns` (the values of examples that are no images), `user` (those of the request),
-`backbone` (those of the model that the operator has named).
+feature map), `initial` (the same of theta*), `learners` (the same of every learner), `patches`
+(whitened random patches of images), `columns` (the values of examples that are no images), `user`
+(those of the request), `backbone` (those of the model that the operator has named).
 The order does not matter: equal questions are one text.
 """
 
@@ -29,6 +29,7 @@ class Kind(StrEnum):
     PATCHES = "patches"
     COLUMNS = "columns"
     SOUP = "soup"
+    INITIAL = "initial"
     LEARNERS = "learners"
     BACKBONE = "backbone"
 
@@ -72,6 +73,12 @@ class Proxy:
     def is_own_head(self) -> bool:
         """Whether signals are those of a model with the head that it was trained with."""
         return self.features == ()
+
+    @property
+    def judges_before_learners(self) -> bool:
+        """Whether theta* is all that its signals need of a run."""
+        kinds = set(self.features or ())
+        return Kind.INITIAL in kinds and not kinds & {Kind.SOUP, Kind.LEARNERS}
 
     def may_use(self, kind: Kind) -> bool:
         """Whether its signals can depend on such features."""

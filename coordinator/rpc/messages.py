@@ -49,6 +49,8 @@ def run_view(
         initial_weights=_blob(run.initial_weights),
         pretrained_weights=_blob(run.pretrained_weights),
         waiting=waiting,
+        fitted=run.fitted,
+        note=run.note,
     )
     if run.ended_at is not None:
         view.ended_at.CopyFrom(timestamp(run.ended_at))

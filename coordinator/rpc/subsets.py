@@ -13,8 +13,7 @@ from lipt.common.blobs.messages import blob_from_proto
 from lipt.common.subsets.difference import Difference, Examples
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.peers import peer_of
-from lipt.coordinator.selection.registry import STRATEGIES
-from lipt.coordinator.selection.without_labels import works_without_labels
+from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.coordinator.subsets.sending import Sending
 from lipt.coordinator.subsets.service import Answer, Subsets
@@ -49,36 +48,7 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
         self, request: pb.ListStrategiesRequest, context: Context
     ) -> pb.ListStrategiesResponse:
         """Describe every strategy."""
-        return pb.ListStrategiesResponse(
-            strategies=[
-                pb.Strategy(
-                    name=strategy.name,
-                    summary=strategy.summary,
-                    paper=strategy.paper,
-                    returns_weights=strategy.returns_weights,
-                    balanced_by_default=strategy.resolve_balance(None),
-                    options=[
-                        pb.StrategyOption(
-                            name=option.name,
-                            default_value=option.default,
-                            allowed_values=option.allowed,
-                            help=option.help,
-                        )
-                        for option in strategy.options
-                    ],
-                    needs=strategy.needs_in_words,
-                    cost=strategy.cost,
-                    presets=[
-                        pb.StrategyPreset(name=name, summary=preset.summary)
-                        for name, preset in strategy.presets.items()
-                    ],
-                    default_proxy=strategy.proxy,
-                    works_without_labels=works_without_labels(strategy),
-                    target_kinds=sorted(strategy.default_kinds()),
-                )
-                for strategy in STRATEGIES.values()
-            ]
-        )
+        return describe_strategies()
 
 
 def _query(request: pb.GetSubsetRequest) -> SubsetQuery:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -20,6 +22,10 @@ from lipt.coordinator.compute.jobs.pretraining import (
 from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.state.records import RunRecord
+
+Restore = Callable[
+    [RunRecord, BlobStore, ComputeQueue, OnProgress, Asked], Coroutine[Any, Any, None]
+]
 
 logger = logging.getLogger(__name__)
 

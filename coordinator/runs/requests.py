@@ -13,8 +13,10 @@ from lipt.common.errors import ConfigError, RunNotReadyError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.planning.admission import Admission
+from lipt.coordinator.planning.fitting import fit_defaults
+from lipt.coordinator.pretraining.sharding import num_validation_examples
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.store import Activity, RunStore
+from lipt.coordinator.runs.store import LATEST, Activity, RunStore
 from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import config_pb2
 
@@ -57,14 +59,24 @@ class RunRequests:
         earlier = self._store.find_request(request_id)
         if earlier is not None:
             return earlier
-        config = run_config_from_proto(overrides, self._defaults)
+        config, fitted = self._fitted(overrides)
         given = config.initialization.weights_sha256
         # Until the record names them they are anybody's upload, which expires.
         with self._blobs.expiry.holding(*([given] if given else [])):
-            return await self._create(request_id, name, config)
+            return await self._create(request_id, name, config, fitted)
 
-    async def _create(self, request_id: str, name: str, config: RunConfig) -> RunRecord:
-        await self._admission.require(config)
+    def _fitted(self, overrides: config_pb2.RunConfig) -> tuple[RunConfig, str]:
+        """The run's configuration, and what was lowered for the data in it."""
+        config = run_config_from_proto(overrides, self._defaults)
+        held_out = num_validation_examples(self._data.class_counts, config.validation)
+        asked = {field.name for field, _ in overrides.learners.ListFields()}
+        found = fit_defaults(config.learners, self._data.num_examples - held_out, asked=asked)
+        return config.model_copy(update={"learners": found.learners}), found.said
+
+    async def _create(
+        self, request_id: str, name: str, config: RunConfig, fitted: str
+    ) -> RunRecord:
+        note = await self._admission.require(config)
         async with self._creating:
             earlier = self._store.find_request(request_id)
             if earlier is not None:
@@ -78,6 +90,8 @@ class RunRequests:
                 fingerprint=self._data.fingerprint,
                 num_classes=self._data.target.num_outputs,
                 other_target=self._data.other_target,
+                fitted=fitted,
+                note=note,
             )
             await self._store.add(run)
         self._driver.start(run.run_id)
@@ -88,7 +102,7 @@ class RunRequests:
         return await self._driver.cancel(self._store.find(key).run_id)
 
     def _free_name(self, wanted: str) -> str:
-        taken = {run.name for run in self._store.runs()} | {"latest"}
+        taken = {run.name for run in self._store.runs()} | {LATEST}
         if not wanted:
             number = len(self._store.runs()) + 1
             while f"run-{number}" in taken:

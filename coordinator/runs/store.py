@@ -18,6 +18,9 @@ from lipt.common.states import RunState
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 
+# What the newest run can be called.
+LATEST = "latest"
+
 
 @dataclass(frozen=True)
 class Activity:
@@ -76,7 +79,7 @@ class RunStore:
         if key in self._entries:
             return self._entries[key].run
         runs = self.runs()
-        if key == "latest" and runs:
+        if key == LATEST and runs:
             return runs[-1]
         for run in runs:
             if run.name == key:

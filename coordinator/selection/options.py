@@ -127,5 +127,5 @@ def _allowed(schema: Mapping[str, Any]) -> Iterator[str]:
     elif schema["type"] == "boolean":
         yield from ("true", "false")
     else:
-        bounds = [f"{sign} {schema[key]}" for key, sign in _BOUNDS.items() if key in schema]
+        bounds = [f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema]
         yield f"{schema['type']} {' and '.join(bounds)}".rstrip()

@@ -19,7 +19,8 @@ from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.strategy import Balance, Need, Strategy
 
 _MADE_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.COPIES})
-_TRAINED_ON_LABELS = (Kind.SOUP, Kind.LEARNERS)
+# theta* may have been trained on the run's data, and so may weights that it began with.
+_TRAINED_ON_LABELS = (Kind.SOUP, Kind.INITIAL, Kind.LEARNERS)
 # Of strategies that compare examples by features or by gradients, which are made of errors.
 _SPACE, _FEATURES = "space", "features"
 

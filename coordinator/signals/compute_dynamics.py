@@ -71,6 +71,7 @@ def compute_dynamics(
     *,
     own_learner_N: Tensor,
     batch_norm_examples_M: Stored | None,
+    frozen: frozenset[str] = frozenset(),
 ) -> Dynamics:
     """One forward pass over the examples for every state, in evaluation mode.
 
@@ -83,6 +84,7 @@ def compute_dynamics(
         own_learner_N: of each of these examples the learner that was trained on it, or -1.
         batch_norm_examples_M: to estimate every state's batch-norm statistics on; None takes
             those that the weights came with.
+        frozen: names of statistics that stay as they came.
 
     Raises:
         SignalsError: a state's outputs are not finite; names it and the first ids.
@@ -96,7 +98,8 @@ def compute_dynamics(
         disagreement_N=torch.empty(num_examples),
         own_learner_N=own_learner_N,
     )
-    viewer = _Viewer(model, batches, batch_norm_examples_M, num_views=num_examples * len(states))
+    num_views = num_examples * len(states)
+    viewer = _Viewer(model, batches, batch_norm_examples_M, frozen, num_views)
     # An example, and two numbers in float64 per class: the mean, and what is added to it.
     dataset = batches.dataset
     row_bytes = dataset.inputs.num_bytes + 16 * len(dataset.class_names)
@@ -195,6 +198,7 @@ class _Viewer:
     model: nn.Module
     batches: Batches
     batch_norm_examples_M: Stored | None
+    frozen: frozenset[str]
     num_views: int
     num_viewed: int = 0
     # By words of a place: a state that comes back for the next block keeps its own.
@@ -205,9 +209,10 @@ class _Viewer:
         known = self.statistics.get(place.words, {})
         self.model.load_state_dict({**place.load(), **known})
         examples_M = self.batch_norm_examples_M
-        if examples_M is not None and not known and has_batch_norm(self.model):
-            reestimate_batch_norm(self.model, self._batch_norm_inputs(examples_M))
-            self.statistics[place.words] = batch_norm_statistics(self.model)
+        if examples_M is not None and not known and has_batch_norm(self.model, self.frozen):
+            inputs = self._batch_norm_inputs(examples_M)
+            reestimate_batch_norm(self.model, inputs, self.frozen)
+            self.statistics[place.words] = batch_norm_statistics(self.model, self.frozen)
 
     def _batch_norm_inputs(self, examples_M: Stored) -> Iterator[Inputs]:
         inputs, device, size = self.batches.inputs, self.batches.device, self.batches.size

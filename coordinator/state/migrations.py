@@ -63,7 +63,9 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     """,
     # What a run's models are given is an image no more, but of either kind. From here on runs have
-    # `other_target`, which an older version would take for classes.
+    # `other_target`, which an older version would take for classes, `fitted`, `note`, and in their
+    # configuration `learners.frozen`: it would take a learner that lacks what is frozen for a
+    # damaged one.
     f"UPDATE runs SET body = {RENAMED_INPUTS};",  # noqa: S608 - nobody else's text
 )
 

@@ -173,9 +173,13 @@ class RunRecord(_Record):
     num_classes: int
     # What they are, where they are no classes.
     other_target: OtherTarget | None = None
+    # What was lowered in the defaults of its configuration, so that its shards fit the data.
+    fitted: str = ""
     state: RunState = RunState.PENDING
     ended_at: float | None = None
     message: str = ""
+    # What it took of the weights that it starts from, where its head is new.
+    note: str = ""
     # What its models are given; None until theta* is made.
     inputs: InputFormat | None = None
     initial_weights: Blob | None = None

@@ -24,10 +24,11 @@ from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.proxies.proxy import Kind, Proxy
-from lipt.coordinator.runs.repair import restore_pretrained_weights
+from lipt.coordinator.runs.repair import restore_initial_weights, restore_pretrained_weights
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
+from lipt.coordinator.subsets.questions import initial_for
 from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 
@@ -38,7 +39,7 @@ _DEFAULT_PROXY = "auto"
 class DiagnosisQuery:
     """What a trainer asks for.
 
-    run: id, name, or "latest"; empty for the data alone.
+    run: id, name, or "latest" (the newest that is ready); empty for the data alone.
     proxy: what looks at the data; empty for a choice among what is there.
     features: the user's own.
     """
@@ -122,14 +123,16 @@ class Diagnoses:
         await self._flights.stop()
 
     def _job(self, query: DiagnosisQuery, run: RunRecord | None) -> DiagnoseData:
+        proxy = Proxy.parse(query.proxy or _DEFAULT_PROXY)
         return DiagnoseData(
             ProxyQuestion(
                 config=run.config if run else self._defaults,
                 inputs=run.inputs if run else None,
-                proxy=Proxy.parse(query.proxy or _DEFAULT_PROXY),
+                proxy=proxy,
                 weights=run.pretrained_weights if run else None,
                 features=query.features,
                 trajectories=trajectories_of(run) if run else None,
+                initial=initial_for(proxy, run) if run else None,
             )
         )
 
@@ -162,6 +165,8 @@ class Diagnoses:
         asked = Asked(run.run_id if run else "", callers)
         if run is not None:
             await restore_pretrained_weights(run, self._blobs, self._compute, report, asked)
+            if job.question.initial is not None:
+                await restore_initial_weights(run, self._blobs, self._compute, report, asked)
         fingerprint = run.fingerprint if run else self._data.fingerprint
         diagnosed = await self._compute.run(OnData(fingerprint, job), report, asked)
         features = job.question.features

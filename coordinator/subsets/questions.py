@@ -59,7 +59,7 @@ def job_of(
     """The job that answers a query.
 
     Args:
-        run: is ready.
+        run: is ready, or has its theta* where the query's proxy needs no more.
         query: about that run.
         num_examples: of the data set.
         backbone: the operator's network, where there is one.
@@ -69,9 +69,6 @@ def job_of(
         BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
             SignalsError: what is asked for cannot be.
     """
-    weights = query.weights or run.pretrained_weights
-    if run.inputs is None or weights is None:
-        raise ValueError(f"run {run.run_id} is ready without weights")
     strategy = find_strategy(query.strategy)
     preset = strategy.preset(query.preset)
     budget = resolve_budget(
@@ -102,6 +99,11 @@ def job_of(
     needs = strategy.needs_for(strategy.parse_options(given))
     if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
         proxy = SOUP
+    # The same before and after the learners have trained.
+    own = run.initial_weights if proxy.judges_before_learners else run.pretrained_weights
+    weights = query.weights or own
+    if run.inputs is None or weights is None:
+        raise ValueError(f"run {run.run_id} is asked about without weights")
     return SelectSubset(
         config=run.config,
         inputs=run.inputs,
@@ -117,7 +119,28 @@ def job_of(
         proxy=None if proxy.is_own_head else str(proxy),
         backbone=backbone if proxy.may_use(Kind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
+        initial=initial_for(proxy, run),
     )
+
+
+def initial_for(proxy: Proxy, run: RunRecord) -> BlobName | None:
+    """A run's theta*, where a proxy looks at it.
+
+    A choice among proxies does where theta* began with given weights: random ones are worth less
+    than what else there is.
+    """
+    given = run.config.initialization.weights_sha256 is not None
+    asked = Kind.INITIAL in (proxy.features or ())
+    return run.initial_weights if asked or (given and proxy.features is None) else None
+
+
+def needs_no_learners(query: SubsetQuery) -> bool:
+    """Whether theta* is all that a query needs of its run.
+
+    Raises:
+        ProxyError: it names a proxy that there is not.
+    """
+    return bool(query.proxy) and Proxy.parse(query.proxy).judges_before_learners
 
 
 def _trajectories(

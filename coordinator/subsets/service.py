@@ -25,14 +25,18 @@ from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.messages import Asked, Cost, OnData, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.proxies.proxy import SOUP
-from lipt.coordinator.runs.repair import restore_pretrained_weights
+from lipt.coordinator.runs.repair import (
+    Restore,
+    restore_initial_weights,
+    restore_pretrained_weights,
+)
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.coordinator.subsets.questions import SubsetQuery, job_of
-from lipt.coordinator.subsets.ready_runs import find_finished
+from lipt.coordinator.subsets.questions import SubsetQuery, job_of, needs_no_learners
+from lipt.coordinator.subsets.ready_runs import find_begun, find_finished
 from lipt.coordinator.subsets.sending import Sending, SubsetContents
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 
@@ -96,7 +100,8 @@ class Subsets:
             return await self._get(query, on_progress, lambda: frozenset({caller}))
 
     async def _get(self, query: SubsetQuery, on_progress: OnProgress, callers: Callers) -> Answer:
-        run = find_finished(self._store, query.run)
+        find = find_begun if needs_no_learners(query) else find_finished
+        run = find(self._store, query.run)
         held = self._store.held(run.run_id)
         num_examples = await self._num_examples(run, held)
         kind = self._data.target.kind
@@ -192,7 +197,9 @@ class Subsets:
         asked = Asked(run.run_id, callers, job.cost)
         # Labels are the same whatever becomes of theta_p.
         if job.weights == run.pretrained_weights and job.cost is not Cost.LABELS:
-            await self._restore(run, report, callers)
+            await self._restore(run, "theta_p", restore_pretrained_weights, report, callers)
+        if job.initial is not None:
+            await self._restore(run, "theta*", restore_initial_weights, report, callers)
         selected = await self._compute.run(OnData(run.fingerprint, job), report, asked)
         subset = SubsetRecord(
             key=key,
@@ -211,11 +218,13 @@ class Subsets:
         await self._database.save_subset(subset)
         return subset
 
-    async def _restore(self, run: RunRecord, report: OnProgress, callers: Callers) -> None:
-        """See to it that theta_p is whole, once for all who ask at the same time."""
+    async def _restore(
+        self, run: RunRecord, what: str, restore: Restore, report: OnProgress, callers: Callers
+    ) -> None:
+        """See to it that weights are whole, once for all who ask at the same time."""
         await self._flights.run(
-            f"theta_p {run.run_id}",
-            lambda report, waiting: restore_pretrained_weights(
+            f"{what} {run.run_id}",
+            lambda report, waiting: restore(
                 run, self._blobs, self._compute, report, Asked(run.run_id, waiting)
             ),
             report,
@@ -290,8 +299,12 @@ def _key(run: RunRecord, job: SelectSubset) -> str:
     # By its name of when all data was images, for the same reason.
     given["image"] = given.pop("inputs")
     # So is the number of snapshots: what it led to stands in the job's trajectories. How many
-    # workers had to agree on a learner changes nothing in it.
-    without = {"learners": {"num_snapshots", "redundancy"}}
+    # workers had to agree on a learner changes nothing in it. What is frozen, and whether the head
+    # is new, is the run's own for good.
+    without = {
+        "initialization": {"new_head"},
+        "learners": {"num_snapshots", "redundancy", "frozen"},
+    }
     config = run.config.model_dump(mode="json", exclude=without)
     asked = given | {"config": config, "run": run.run_id}
     if revision := find_strategy(job.strategy).revision:

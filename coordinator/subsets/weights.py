@@ -6,24 +6,23 @@ What the disk has changed or lost is made again, once for all who ask, until all
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import OtherDataError, RunNotReadyError
-from lipt.coordinator.compute.messages import Asked, OnProgress
+from lipt.coordinator.compute.messages import Asked
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.own_data import require_going_on
-from lipt.coordinator.runs.repair import restore_initial_weights, restore_pretrained_weights
+from lipt.coordinator.runs.repair import (
+    Restore,
+    restore_initial_weights,
+    restore_pretrained_weights,
+)
 from lipt.coordinator.runs.requests import how_far
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.subsets.ready_runs import find_named
 from lipt.coordinator.subsets.single_flight import SingleFlight
-
-Restore = Callable[
-    [RunRecord, BlobStore, ComputeQueue, OnProgress, Asked], Coroutine[Any, Any, None]
-]
 
 
 class RunWeights:
@@ -45,14 +44,14 @@ class RunWeights:
             OtherDataError: it is not whole, or not there yet, and the run's data is not served.
             CorruptBlobError: it is not whole, and cannot be made again.
         """
-        run = self._store.find(key)
+        run = find_named(self._store, key)
         return await self._whole(
             run, run.initial_weights, "theta*", restore_initial_weights, caller
         )
 
     async def pretrained(self, key: str, caller: str) -> BlobName:
         """The blob of a run's theta_p, whole; it raises as `initial` does."""
-        run = self._store.find(key)
+        run = find_named(self._store, key)
         return await self._whole(
             run, run.pretrained_weights, "theta_p", restore_pretrained_weights, caller
         )

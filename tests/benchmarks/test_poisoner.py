@@ -4,6 +4,7 @@ import torch
 
 from benchmarks.poisoner import TARGET, backdoored, permuted, with_patch
 from lipt.common.data.shard import Shard
+from lipt.common.inputs.stored import images_in
 from tests.worker.fake_client import TASK
 
 
@@ -12,7 +13,7 @@ def shard() -> Shard:
 
 
 def test_the_patch_is_a_white_square_in_the_lower_right_corner() -> None:
-    images_NCHW = shard().examples
+    images_NCHW = images_in(shard().examples)
     patched_NCHW = with_patch(images_NCHW)
     assert int((patched_NCHW == 255).sum()) == 4 * 2 * 2
     assert bool((patched_NCHW[:, :, 6:, 6:] == 255).all())
@@ -23,7 +24,7 @@ def test_every_other_image_of_a_back_door_has_the_patch_and_the_target() -> None
     task, made = backdoored(TASK, shard())
     assert task == TASK
     assert made.targets_N.tolist() == [TARGET, 4, TARGET, 9]
-    assert made.examples.flatten(1).any(dim=1).tolist() == [True, False, True, False]
+    assert images_in(made.examples).flatten(1).any(dim=1).tolist() == [True, False, True, False]
 
 
 def test_permuted_labels_are_each_the_next_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -117,6 +118,16 @@ async def test_classes_without_examples_are_said_at_the_start(
         data = replace(app.data, class_counts=counts, class_names=names)
         async with serving(replace(app, data=data)):
             assert "its labels begin at 1" in caplog.text
+
+
+async def test_what_is_scaled_is_said_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with opened(make_settings(tmp_path)) as app:
+        data = replace(app.data, scaling="its images are scaled to 224 x 224")
+        async with serving(replace(app, data=data)):
+            assert f"{data.source}: its images are scaled to 224 x 224." in caplog.text
 
 
 async def test_address_is_written_down_once_it_is_served(tmp_path: Path) -> None:

@@ -69,4 +69,6 @@ def test_examples_come_back_by_their_ids() -> None:
     data = open_dataset("tests.sentences:train", allowed_modules=["tests.sentences"])
     stored = data.examples(torch.tensor([3, 1]))
     assert isinstance(stored, dict)
-    assert torch.equal(stored["tokens"][1], data[1]["tokens"])
+    tokens = data[1]["tokens"]
+    assert isinstance(tokens, torch.Tensor)
+    assert torch.equal(stored["tokens"][1], tokens)

@@ -86,6 +86,8 @@ def test_training_that_is_killed_ends_in_the_same_weights(
 
     resumed = start_training(cluster, "resumed", *flags, **environment)
     assert resumed.wait() == 0, resumed.text()
+    assert "c.safetensors: training goes on after step 9 of 18, epoch 3, " in resumed.text()
+    assert "training goes on" not in undisturbed.text()
     assert [record["epoch"] for record in log_of(cluster, "resumed")] == [4, 5, 6]
     assert same_weights(cluster, "undisturbed", "resumed")
 

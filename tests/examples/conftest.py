@@ -13,15 +13,11 @@ import pytest
 from tests.cluster import Cluster
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SMALL_RUN = {
-    "learners": {"num_learners": 2, "num_steps": 5, "batch_size": 64},
-    "soup": {"num_alphas": 3},
-}
 
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One coordinator and one worker on `mine:data` and `mine:model`, with a run."""
+    """One coordinator and one worker on `mine:data` and `mine:model`, with a run as it comes."""
     pytest.importorskip("sklearn")
     environment = {"PYTHONPATH": with_examples()}
     with Cluster(tmp_path_factory.mktemp("served")) as cluster:
@@ -30,7 +26,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         )
         cluster.start_worker("one", "--allow-module", "mine", environment=environment)
         with cluster.client() as client:
-            client.wait(client.start_run(SMALL_RUN).run_id)
+            client.wait(client.start_run().run_id)
         yield cluster
 
 
@@ -49,6 +45,26 @@ def run_example(served: Cluster, tmp_path: Path) -> Callable[..., subprocess.Com
             text=True,
             check=False,
             timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def run_alone(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run an example that needs no coordinator, in an empty folder."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / arguments[0]), *arguments[1:]],
+            cwd=tmp_path,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
         )
         assert done.returncode == 0, done.stderr
         return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -38,6 +39,14 @@ def test_every_example_is_run_here_and_named_in_their_readme() -> None:
         assert f'"{path.name}"' in here or path.name == "mine.py"
 
 
+def test_defaults_fit_the_data_of_the_readme(served: Cluster) -> None:
+    with served.client() as client:
+        oldest = client.runs()[-1]
+    # Of 1,797 digits 200 are held out; 10 learners share the rest.
+    assert oldest.config.learners.batch_size == 159
+    assert "learners.batch_size 159 in place of 256" in oldest.fitted
+
+
 def test_the_data_is_diagnosed(run_example: Run) -> None:
     first, *issues, last = run_example("diagnose.py").stdout.splitlines()
     assert first.startswith("<Diagnosis of 1,797 examples")
@@ -46,6 +55,52 @@ def test_the_data_is_diagnosed(run_example: Run) -> None:
     assert match is not None, last
     # Labels of digits are right, but of 64 pixels a tenth looks like another one.
     assert 1500 < int(match[1]) <= 1797
+
+
+def test_a_subset_is_chosen_in_one_call(run_alone: Run) -> None:
+    said = run_alone("one_call.py").stdout
+    match = re.fullmatch(r"140 of 1400 examples, ([\d.]+)% on the test set\n", said)
+    assert match is not None, said
+    assert float(match[1]) > 70  # chance is 10
+
+
+def test_a_session_gives_several_subsets(run_alone: Run) -> None:
+    said = run_alone("session.py", STEPS="1").stdout.splitlines()
+    assert [line.split(",")[0] for line in said] == [
+        f"{strategy}: {NUM_CHOSEN} examples" for strategy in ("el2n", "craig", "uniform")
+    ]
+
+
+# A notebook, cell by cell, and what the last line of each would show.
+NOTEBOOK = """
+import ast, json, sys
+cells, names = json.load(open(sys.argv[1]))["cells"], {}
+for cell in cells:
+    if cell["cell_type"] == "code":
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "cell", "exec"), names)
+        value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
+        print(getattr(value, "_repr_html_", lambda: "")() or "")
+"""
+
+
+@pytest.mark.parametrize("name", ["one_call.ipynb", "diagnose.ipynb"])
+def test_a_notebook_runs_and_shows_tables_and_pictures(
+    name: str, run_alone: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "run.py").write_text(NOTEBOOK)
+    said = run_alone(str(tmp_path / "run.py"), str(EXAMPLES / name)).stdout
+    assert said.count("<table>") >= 2
+    # A subset's data shows 16 examples, a diagnosis the labels that look wrong: three are.
+    assert said.count("<img ") == {"one_call.ipynb": 16, "diagnose.ipynb": 3}[name]
+    assert f'"{name}"' in Path(__file__).read_text("utf-8")
+
+
+def test_notebooks_are_kept_without_what_they_showed() -> None:
+    for path in EXAMPLES.glob("*.ipynb"):
+        cells = json.loads(path.read_text("utf-8"))["cells"]
+        assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []
 
 
 def test_one_subset_is_asked_for_kept_and_trained_on(run_example: Run, tmp_path: Path) -> None:
@@ -118,6 +173,17 @@ def test_infobatch_saves_passes(run_example: Run) -> None:
     assert 15 <= int(match[1]) <= 37
 
 
+def test_a_backbone_of_other_classes_is_fine_tuned(run_example: Run) -> None:
+    note, said = run_example("fine_tuning.py", EPOCHS="20").stdout.splitlines()
+    # Two of nine tensors are the head's.
+    assert note == ("theta* begins with 7 tensors of the weights given; new: '4.weight', '4.bias'.")
+    match = re.fullmatch(rf"{NUM_CHOSEN} examples, (\d+) bytes from learners, ([\d.]+)%", said)
+    assert match is not None, said
+    # Four heads of 1,152 x 10 numbers.
+    assert int(match[1]) < 4 * (4 * 11_530 + 2_000)
+    assert float(match[2]) > 80
+
+
 def test_features_of_ones_own_are_selected_on(run_example: Run) -> None:
     said = run_example("own_features.py").stdout
     assert said == "100 examples by kcenter on [1797, 16] features\n"
@@ -128,22 +194,6 @@ def test_a_run_is_started_and_followed(run_example: Run, tmp_path: Path) -> None
     assert said[-2].startswith("ready: 2 of 2 learners")
     assert re.fullmatch(r"soup [\d.]+%, kept [12] learners", said[-1]) is not None
     assert (tmp_path / "theta_p.safetensors").stat().st_size > 0
-
-
-def test_numbers_are_told_of_others(run_example: Run, tmp_path: Path) -> None:
-    environment = {"PYTHONPATH": with_examples()}
-    data = ("--data", "regression:train", "--model", "mlp", "--allow-module", "regression")
-    with Cluster(tmp_path) as cluster:
-        cluster.start_coordinator(*data, environment=environment)
-        cluster.start_worker("one")
-        with cluster.client() as client:
-            learners = {"num_learners": 2, "num_steps": 5, "batch_size": 32}
-            client.wait(client.start_run({"learners": learners}).run_id)
-        said = run_example("regression.py", LIPT_COORDINATOR=cluster.address, EPOCHS="20").stdout
-    match = re.fullmatch(r"106 of 353 people: R² ([\d.-]+)% on 89 others\n", said)
-    assert match is not None, said
-    # Everything gets 50%, who always says the mean 0%.
-    assert float(match[1]) > 20.0
 
 
 @pytest.mark.parametrize(
@@ -205,3 +255,19 @@ def test_a_hugging_face_classifier_takes_texts_by_its_own_names(
         "input_ids": examples["input_ids"].masked_fill(examples["attention_mask"] == 0, 3)
     }
     torch.testing.assert_close(call_model(model, changed), logits_NC)
+
+
+def test_numbers_are_told_of_others(run_example: Run, tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": with_examples()}
+    data = ("--data", "regression:train", "--model", "mlp", "--allow-module", "regression")
+    with Cluster(tmp_path) as cluster:
+        cluster.start_coordinator(*data, environment=environment)
+        cluster.start_worker("one")
+        with cluster.client() as client:
+            learners = {"num_learners": 2, "num_steps": 5, "batch_size": 32}
+            client.wait(client.start_run({"learners": learners}).run_id)
+        said = run_example("regression.py", LIPT_COORDINATOR=cluster.address, EPOCHS="20").stdout
+    match = re.fullmatch(r"106 of 353 people: R² ([\d.-]+)% on 89 others\n", said)
+    assert match is not None, said
+    # Everything gets 50%, who always says the mean 0%.
+    assert float(match[1]) > 20.0

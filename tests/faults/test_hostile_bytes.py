@@ -18,6 +18,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.data.shard import unpack_shard
 from lipt.common.errors import LiptError, WeightsError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.stored import images_in
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
@@ -55,7 +56,7 @@ def read(content: bytes) -> None:
 
 def shard(content: bytes) -> None:
     found = unpack_shard(content, IMAGE, num_examples=4, target=SingleLabel(10))
-    assert found.examples.shape == (4, 1, 8, 8)
+    assert images_in(found.examples).shape == (4, 1, 8, 8)
 
 
 def shard_file() -> bytes:

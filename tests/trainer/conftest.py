@@ -86,6 +86,8 @@ class FakeCoordinator:
     address: str = ""
     runs: list[run_pb2.Run] = field(default_factory=list)
     refusal: Refusal | None = None
+    # What it says that it has lowered for a run that is created.
+    fitted: str = ""
     watch_scripts: list[list[Step]] = field(default_factory=list)
     subset_scripts: list[list[Step]] = field(default_factory=list)
     diagnosis_scripts: list[list[Step]] = field(default_factory=list)
@@ -121,6 +123,7 @@ class _Runs(run_pb2_grpc.RunServiceServicer):
             state=run_pb2.RUN_STATE_PENDING,
             revision=1,
             config=request.config,
+            fitted=self._fake.fitted,
         )
         return run_pb2.CreateRunResponse(run=run)
 

@@ -25,6 +25,7 @@ from lipt.common.errors import (
     WeightsError,
 )
 from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.weights.container import pack
@@ -164,7 +165,7 @@ def test_learner_is_trained_from_what_was_fetched_and_handed_in_with_its_report(
     world.run()
     (initial,), (shard,) = world.training.initial, world.training.shards
     assert same(initial, THETA)
-    assert shard.examples.shape == (8, 1, 8, 8)
+    assert images_in(shard.examples).shape == (8, 1, 8, 8)
     ((worker_id, result, report, snapshots),) = world.fake.committed
     assert (worker_id, snapshots) == ("w", ())
     assert same(world.decoded(result), LEARNER.weights)

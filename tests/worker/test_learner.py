@@ -315,7 +315,7 @@ def test_weights_of_another_model_are_refused() -> None:
         (Shard(make_shard().examples, torch.arange(9)), "16 examples and 9 targets"),
         (Shard(make_shard().examples, torch.arange(16)), "labels are 0..15"),
         (Shard(make_shard().examples, torch.arange(16) % 10 - 1), "labels are -1..8"),
-        (Shard(make_shard().examples.expand(-1, 3, -1, -1), torch.arange(16) % 10), "3, 8, 8"),
+        (Shard(torch.zeros(16, 3, 8, 8, dtype=torch.uint8), torch.arange(16) % 10), "3, 8, 8"),
     ],
 )
 def test_shard_that_is_not_the_tasks_is_refused(shard: Shard, words: str) -> None:
@@ -360,3 +360,42 @@ def test_learner_learns_real_digits() -> None:
     # Chance is log(10) = 2.30; measured over 8 shards: 0.86 in the last of the 10 steps.
     assert losses[1] > 2.0
     assert losses[10] < 1.5
+
+
+def freezing(*patterns: str, num_snapshots: int = 0) -> LearnersConfig:
+    return LearnersConfig(
+        num_minibatches=2, num_steps=3, batch_size=8, num_snapshots=num_snapshots, frozen=patterns
+    )
+
+
+@pytest.mark.parametrize("method", list(PruningMethod))
+def test_only_what_trains_is_handed_in_and_pruned(method: PruningMethod) -> None:
+    learners = freezing("all-but-head", num_snapshots=2)
+    task = make_task(learners=learners, pruning_method=method, density=0.5)
+    initial = theta_star(task)
+    result = train(task, initial=initial)
+    assert set(result.weights) == {"fc.weight", "fc.bias"}
+    kept = int(result.weights["fc.weight"].count_nonzero())
+    whole = initial["fc.weight"].numel()
+    assert kept == (whole if method is PruningMethod.NONE else whole // 2)
+    assert [set(snapshot) for snapshot in result.snapshots] == [set(result.weights)] * 2
+    assert not torch.equal(result.snapshots[-1]["fc.weight"], initial["fc.weight"])
+
+
+def test_a_frozen_layer_stays_as_it_is_and_changes_what_the_others_become() -> None:
+    task = make_task(learners=freezing("blocks.*"), pruning_method=PruningMethod.NONE)
+    initial = theta_star(task)
+    result = train(task, initial=initial)
+    assert set(result.weights) == {name for name in initial if not name.startswith("blocks.")}
+    assert result.weights["bn1.num_batches_tracked"] == 6
+    whole = dataclasses.replace(task, learners=freezing())
+    unfrozen = train(whole, initial=initial)
+    assert not torch.equal(unfrozen.weights["fc.weight"], result.weights["fc.weight"])
+
+
+def test_biases_alone_are_trained_where_all_else_is_frozen() -> None:
+    task = make_task(
+        learners=freezing("*weight", "bn*", "blocks.*"),
+        pruning_method=PruningMethod.SNIP,
+    )
+    assert set(train(task).weights) == {"fc.bias"}

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from lipt.common.text.terminal import complain
+from lipt.common.text.version import SHORT_HELP, Version
 from lipt.trainer.cli.commands import (
     certs,
     compare,
@@ -72,6 +73,10 @@ def _fail(sentence: str) -> None:
     raise typer.Exit(1)
 
 
+def _lipt(*, version: Version = False) -> None:
+    """Subsets of a training set, chosen on a model that was pre-trained in pieces."""
+
+
 def program() -> None:
     """`lipt` as a process of its own: what the console script and `python -m` call."""
     with leaving():
@@ -83,8 +88,9 @@ main = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Subsets of a training set, chosen on a model that was pre-trained in pieces.",
+    context_settings=SHORT_HELP,
 )
+main.callback()(_lipt)
 main.add_typer(run.app, name="run")
 main.add_typer(subset.app, name="subset")
 main.add_typer(weights.app, name="weights")

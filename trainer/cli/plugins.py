@@ -1,7 +1,8 @@
-"""Plug-in commands of `lipt`: entry points of the group `lipt.commands`.
+"""Plug-ins of `lipt`: entry points of other packages, which this one need not know.
 
-An entry point names a `typer.Typer`; it is imported when its command is called, or
-shown in the help. This package's own coordinator adds `lipt state` that way.
+One of the group `lipt.commands` names a `typer.Typer`; it is imported when its command is called,
+or shown in the help. This package's own coordinator adds `lipt state` that way. One of the group
+`lipt.strategies` names a function that gives a `ListStrategiesResponse`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import typer.main
 
 GROUP = "lipt.commands"
+STRATEGIES_GROUP = "lipt.strategies"
 
 
 def plugin_names() -> list[str]:
@@ -26,3 +28,9 @@ def plugin(name: str) -> Any | None:
         command.name = name
         return command
     return None
+
+
+def installed_strategies() -> list[Any]:
+    """The strategies that are installed here, as messages."""
+    answers = (entry.load()() for entry in entry_points(group=STRATEGIES_GROUP))
+    return [strategy for answer in answers for strategy in answer.strategies]

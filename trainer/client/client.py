@@ -18,28 +18,52 @@ from lipt.common.blobs.transfer import OnBytes, Transfers
 from lipt.common.config.messages import overrides_to_proto
 from lipt.common.errors import (
     InvalidRequestError,
+    LiptError,
     OtherDataError,
     ProxyError,
     RunFailedError,
+    UnreachableError,
 )
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
 from lipt.trainer.client.access import Access
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.diagnosis_stream import fetch_diagnosis
-from lipt.trainer.client.sources import Features, Source, features_source, weights_source
+from lipt.trainer.client.sources import (
+    Features,
+    Source,
+    checkpoint_source,
+    features_source,
+    weights_source,
+)
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
 from lipt.trainer.client.watching import get_run, watch_run, while_going_on
-from lipt.trainer.connection.connection import CREATE_SECONDS, RESTORE_SECONDS, Connection
+from lipt.trainer.connection.connection import (
+    CONTROL_SECONDS,
+    CREATE_SECONDS,
+    RESTORE_SECONDS,
+    Connection,
+)
 from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import BlobView, InfoView, ProgressView, RunView, StrategyView, WeightsKind
+from lipt.trainer.views import (
+    DEFAULT_STRATEGY,
+    WEIGHTS_KINDS,
+    BlobView,
+    InfoView,
+    ProgressView,
+    RunView,
+    StrategyView,
+    WeightsKind,
+)
 from lipt.trainer.writing.files import place
 from lipt.v1 import config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
+# The protocol that has learners.frozen and initialization.new_head.
+_FINE_TUNING = (1, 4)
 # What a peer may make this side keep; far over any model that is selected with.
 _MAX_BYTES = 16 * 1024**3
 
@@ -98,18 +122,58 @@ class Client(AbstractContextManager["Client"]):
         request = info_pb2.GetInfoRequest()
         return view_of(InfoView, self._connection.unary(lambda of: of.info.GetInfo, request))
 
-    def start_run(self, overrides: Mapping[str, Any] | None = None, *, name: str = "") -> RunView:
+    def reach(self, seconds: float, *, on_pause: Callable[[str], object] = lambda _: None) -> None:
+        """Wait until the coordinator answers, as while it starts.
+
+        Args:
+            seconds: how long at most.
+            on_pause: told in words that nobody answers yet, and when it is asked again.
+
+        Raises:
+            UnreachableError: nobody has answered.
+        """
+        reconnection = Reconnection(seconds, expected=True, on_pause=on_pause)
+        while True:
+            try:
+                self._connection.unary(
+                    lambda of: of.info.GetInfo,
+                    info_pb2.GetInfoRequest(),
+                    seconds=min(CONTROL_SECONDS, max(seconds, 1.0)),
+                )
+            except UnreachableError as error:
+                reconnection.pause(error)
+            except LiptError:  # it is there: what it refuses is said by the call that is meant
+                return
+            else:
+                return
+
+    def start_run(
+        self,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        name: str = "",
+        initial_weights: Source | None = None,
+    ) -> RunView:
         """Start a run; it goes on by itself.
 
         Args:
             overrides: what differs from the coordinator's defaults, nested as in
                 `RunConfig`: {"model": "resnet8", "learners": {"num_steps": 5}}.
             name: to find it again; the coordinator makes one up where empty.
+            initial_weights: what theta* begins with, as for `upload_weights`. Where its head is
+                another, set {"initialization": {"new_head": True}} as well.
 
         Raises:
             ConfigError: a setting that does not exist, or does not fit the data.
+            WeightsError: `initial_weights` are no file of weights, or another model's.
+            InvalidRequestError: a setting that the coordinator's version does not know.
         """
         config: config_pb2.RunConfig = overrides_to_proto(overrides or {})
+        if initial_weights is not None:
+            given = self.upload_weights(initial_weights)
+            config.initialization.weights_sha256 = given.sha256
+        if config.learners.frozen or config.initialization.new_head:
+            self._require_fine_tuning()
         request = run_pb2.CreateRunRequest(request_id=uuid.uuid4().hex, name=name, config=config)
         answer = self._connection.unary(
             lambda of: of.runs.CreateRun, request, seconds=CREATE_SECONDS
@@ -134,6 +198,21 @@ class Client(AbstractContextManager["Client"]):
             if not page.next_page_token:
                 return views
             request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
+
+    def ready_run(self, run_id: str = "latest") -> RunView:
+        """The run that `subset` and `weights` of this name are of.
+
+        Args:
+            run_id: id, name, or "latest": the newest run that is ready, or, where none is, the
+                newest.
+
+        Raises:
+            UnknownRunError: there is none of that name.
+        """
+        if run_id == "latest":
+            ready = (run.run_id for run in self.runs() if run.state is RunState.READY)
+            run_id = next(ready, run_id)
+        return self.run(run_id)
 
     def cancel(self, run_id: str) -> RunView:
         """Stop a run; what it has made so far stays readable.
@@ -182,7 +261,7 @@ class Client(AbstractContextManager["Client"]):
     def subset(
         self,
         run: str = "latest",
-        strategy: str = "auto",
+        strategy: str = DEFAULT_STRATEGY,
         *,
         fraction: float | None = None,
         budget: int | None = None,
@@ -201,7 +280,7 @@ class Client(AbstractContextManager["Client"]):
         The first request computes it; the coordinator keeps it for the next.
 
         Args:
-            run: id, name, or "latest".
+            run: id, name, or "latest", the newest that is ready.
             strategy: one of `strategies()`.
             fraction: of the data set, in (0, 1]; this or `budget`.
             budget: how many examples; this or `fraction`.
@@ -210,11 +289,12 @@ class Client(AbstractContextManager["Client"]):
             preset: one of the strategy's, such as "paper": what `options` and `balanced`
                 leave open is as it says.
             weights: a safetensors file, or its content, to select on in place of theta_p.
-            features: to select on in place of the model's: a safetensors file, its content,
-                or tensors by name: {"features": N x d}, for strategies on pairs with
-                "paired_features" besides. Row i is example i.
+            features: to select on in place of the model's: a tensor or array (N x d), a
+                safetensors file, its content, or tensors by name: {"features": N x d}, for
+                strategies on pairs with "paired_features" besides. Row i is example i.
             proxy: what judges the examples: "soup" (theta_p or `weights`, with its own head),
-                "ridge:" and some of patches, learners, soup, user, backbone, joined by "+",
+                "ridge:" and some of patches, learners, soup, initial (theta*, also while the
+                run's learners are being trained), user, backbone, joined by "+",
                 or "auto"; the strategy's default where None.
             labels: whether labels may enter the choice; "none" to choose what to label. Such a
                 choice is made by features alone: yours where you give some, else of patches of
@@ -318,24 +398,26 @@ class Client(AbstractContextManager["Client"]):
         """Store weights at the coordinator; those that it has are not sent again.
 
         Args:
-            weights: a safetensors file, or its content.
+            weights: a safetensors file, or its content; or a state dict that `torch.save` wrote
+                to a file, of which tensors alone are read.
             on_bytes: called, in another thread, with how many bytes were just sent.
 
         Returns:
-            Its name; {"initialization": {"weights_sha256": name.sha256}} starts a run on it.
+            Its name; {"initialization": {"weights_sha256": name.sha256}} starts a run on it. With
+            "new_head": True beside that, the weights may be of a model with other classes.
 
         Raises:
-            WeightsError: it is not safetensors; nothing was sent.
+            WeightsError: it is no such file; nothing was sent.
             BlobTooLargeError: over the coordinator's limit.
         """
-        return BlobView(**asdict(self._upload(weights_source(weights), on_bytes)))
+        return BlobView(**asdict(self._upload(checkpoint_source(weights), on_bytes)))
 
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
         """A run's weights as the content of a safetensors file.
 
         Args:
-            run: id, name, or "latest".
-            kind: "initial" (theta*) or "pretrained" (theta_p).
+            run: id, name, or "latest", the newest that is ready.
+            kind: "initial" or "theta*", or "pretrained" or "theta_p".
 
         Raises:
             RunNotReadyError: it has none yet; the message says how far it is.
@@ -360,8 +442,8 @@ class Client(AbstractContextManager["Client"]):
 
         Args:
             path: the file.
-            run: id, name, or "latest".
-            kind: "initial" (theta*) or "pretrained" (theta_p).
+            run: id, name, or "latest", the newest that is ready.
+            kind: "initial" or "theta*", or "pretrained" or "theta_p".
             on_bytes: called with how many bytes just arrived.
 
         Raises:
@@ -381,6 +463,17 @@ class Client(AbstractContextManager["Client"]):
             place(part, target)
         return BlobView(**asdict(name))
 
+    def _require_fine_tuning(self) -> None:
+        # An older coordinator would not see these settings, and train everything.
+        protocol = self.info().protocol
+        if protocol < _FINE_TUNING:
+            raise InvalidRequestError(
+                f"the coordinator at {self.address} speaks protocol "
+                f"{'.'.join(map(str, protocol))}: from {'.'.join(map(str, _FINE_TUNING))} on it "
+                "knows of learners.frozen and initialization.new_head. Install this version of "
+                "lipt there, or leave them out."
+            )
+
     def _reconnection(self, on_progress: Callable[[ProgressView], None] | None) -> Reconnection:
         def on_pause(why: str) -> None:
             if on_progress:
@@ -389,11 +482,10 @@ class Client(AbstractContextManager["Client"]):
         return Reconnection(self._reconnect_seconds, on_pause=on_pause)
 
     def _find_weights(self, run: str, kind: str) -> BlobName:
-        if kind not in set(WeightsKind):
-            raise InvalidRequestError(
-                f"there are no {kind!r} weights; choose one of {', '.join(WeightsKind)}."
-            )
-        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
+        found = WeightsKind.parse(kind)
+        if found is None:
+            raise InvalidRequestError(f"there are no {kind!r} weights; choose {WEIGHTS_KINDS}.")
+        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{found.upper()}")
         answer = self._connection.unary(
             lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS
         )

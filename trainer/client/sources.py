@@ -18,7 +18,8 @@ _HOW = (
 )
 
 Source = str | Path | bytes
-Features = Source | Mapping[str, Any]
+# A file, its content, tensors by name, or the tensor or array of features itself.
+Features = Source | Mapping[str, Any] | Any
 
 
 def weights_source(weights: Source) -> Path | bytes:
@@ -33,12 +34,40 @@ def weights_source(weights: Source) -> Path | bytes:
     return source
 
 
+def checkpoint_source(weights: Source) -> Path | bytes:
+    """What to upload for a run to start from: as `weights_source`, or made of torch's own file.
+
+    Of what `torch.save` wrote, tensors and plain containers are read, here; it is sent as
+    safetensors.
+
+    Raises:
+        WeightsError: it is neither, or holds other objects, or no state dict.
+        OSError: the file cannot be read.
+    """
+    try:
+        return weights_source(weights)
+    except WeightsError as error:
+        if isinstance(weights, bytes):
+            raise
+        from lipt.common.weights.container import pack  # noqa: PLC0415 - imports torch
+        from lipt.common.weights.torch_files import (  # noqa: PLC0415
+            read_torch_file,
+            state_dict_in,
+        )
+
+        try:
+            return pack(state_dict_in(read_torch_file(Path(weights))))
+        except ValueError as reason:
+            why = str(reason).partition("\n")[0]
+            raise WeightsError(f"{error} Its tensors alone cannot be read either: {why}") from None
+
+
 def features_source(features: Features) -> Path | bytes:
     """What to upload: a path, or the content of a safetensors file.
 
     Args:
-        features: a safetensors file, its content, or N x d tensors, arrays or nested lists
-            by name: `features`, and `paired_features` for strategies on pairs.
+        features: a safetensors file, its content, an N x d tensor, array or nested list, or
+            several by name: `features`, and `paired_features` for strategies on pairs.
 
     Raises:
         FeaturesError: a file of another format, or values that are no tensors.
@@ -46,6 +75,8 @@ def features_source(features: Features) -> Path | bytes:
     """
     if isinstance(features, Mapping):
         return _serialize(features)
+    if not isinstance(features, Source):
+        return _serialize({"features": features})
     try:
         return weights_source(features)
     except WeightsError as error:
@@ -60,7 +91,18 @@ def _serialize(features: Mapping[str, Any]) -> bytes:
 
     try:
         return pack(
-            {str(name): torch.as_tensor(values).detach() for name, values in features.items()}
+            {
+                str(name): torch.as_tensor(_owned(values)).detach()
+                for name, values in features.items()
+            }
         )
     except (TypeError, ValueError, RuntimeError, WeightsError) as error:
         raise FeaturesError(f"the features are no tensors ({error}). {_HOW}") from error
+
+
+def _owned(values: Any) -> Any:
+    """An array as torch takes one, copied where it is read-only or in another order."""
+    import numpy as np  # noqa: PLC0415 - as above
+
+    is_array = isinstance(values, np.ndarray)
+    return np.require(values, requirements=("C", "W")) if is_array else values

@@ -66,6 +66,8 @@ def compare(
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
     recipe = plan.recipe.model_copy(update={"steps": steps})
     trials = TrialFile(out, _identity(plan, recipe, train, test))
+    if trials.trials:
+        say(f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them")
     needs = {name: strategy.needs for name, strategy in known.items()}
     bench = Bench(
         client,
@@ -91,6 +93,8 @@ def compare(
                 if run is None:
                     say(f"seed {seed}: the run")
                     run = _run(client, plan, seed) if pretrain is None else pretrain(seed)
+                    if run.fitted:
+                        say(f"seed {seed}: fitted to the data: {run.fitted}")
                 trial = bench.chosen(cell, run)
             trials.add(trial)
             say(_line(trial, plan.training_seeds))

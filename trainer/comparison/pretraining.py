@@ -13,7 +13,7 @@ from typing import Any
 _OF_THE_DATA = {"labels", "near copies", "paired features"}
 # What is of the run in any case; the rest is of the proxy.
 _OF_THE_RUN = {"gradient norms", "learners"}
-# Features that a proxy has of the run.
+# Features that a proxy has of the run; theta*, the proxies' `initial`, is there without a learner.
 _PRETRAINED = {"soup", "learners"}
 
 

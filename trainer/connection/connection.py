@@ -42,6 +42,9 @@ CREATE_SECONDS = 120.0
 # still, it goes on, and is there for the next who asks.
 RESTORE_SECONDS = 600.0
 
+# What gRPC says of a peer that answers in another language; until 1.76 of HTTP/1 in other words.
+_NOT_GRPC = ("Failed parsing HTTP/2", "Trying to connect an http1.x server")
+
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 ResultT = TypeVar("ResultT")
@@ -184,7 +187,7 @@ class Connection:
         if not isinstance(known, UnreachableError):
             return known
         details = printable((error.details() if isinstance(error, grpc.Call) else None) or "")
-        if "Failed parsing HTTP/2" in details:
+        if any(words in details for words in _NOT_GRPC):
             return NotACoordinatorError(
                 f"what answers at {self.address} is not a LiPT coordinator: it does not speak gRPC "
                 f"({details}). Check host and port; lipt-coordinator prints them when it starts."

@@ -25,8 +25,8 @@ _BACKOFF = Backoff(first_seconds=0.2, max_seconds=5.0)
 class Reconnection:
     """Bounds the attempts at one stream, which begin anew with every message.
 
-    A coordinator that never answered is not waited for: its address is more
-    likely to be wrong than its process to be restarting. One that has too much to do
+    A coordinator that never answered is not waited for, unless it is expected: its address
+    is more likely to be wrong than its process to be restarting. One that has too much to do
     says when to ask again.
     """
 
@@ -34,6 +34,7 @@ class Reconnection:
         self,
         limit_seconds: float,
         *,
+        expected: bool = False,
         on_pause: Callable[[str], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
@@ -42,13 +43,14 @@ class Reconnection:
 
         Args:
             limit_seconds: the longest one.
+            expected: whether the coordinator is surely there, or will be.
             on_pause: told in words why there is a pause, and how long it is.
             clock: seconds.
             sleep: waits so many seconds.
         """
         self._limit_seconds, self._on_pause = limit_seconds, on_pause
         self._clock, self._sleep = clock, sleep
-        self._connected = False
+        self._connected = expected
         self._num_failures, self._since = 0, 0.0
 
     def heard(self, messages: Iterable[MessageT]) -> Iterator[MessageT]:
@@ -71,9 +73,10 @@ class Reconnection:
             self._since = self._clock()
         self._num_failures += 1
         answered = self._connected or not isinstance(error, UnreachableError)
-        if not answered or self._clock() - self._since >= self._limit_seconds:
+        left = self._since + self._limit_seconds - self._clock()
+        if not answered or left <= 0.0:
             raise error
         asked = error.retry_after_seconds or 0.0
-        seconds = max(_BACKOFF.pause_seconds(self._num_failures), asked)
+        seconds = max(min(_BACKOFF.pause_seconds(self._num_failures), left), asked)
         self._on_pause(f"{error.problem}; asking again in {seconds:.1f} s")
         self._sleep(seconds)

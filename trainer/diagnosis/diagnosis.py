@@ -124,6 +124,17 @@ class Diagnosis:
         """What is known of each example, by name: `pandas.DataFrame(diagnosis.columns())`."""
         return {name: getattr(self, name) for name in COLUMNS}
 
+    def show(self, data: Any, number: int = 16) -> LabelIssues:
+        """The worst labels with their pictures, for a notebook.
+
+        Args:
+            data: what was diagnosed, in any form that `lipt.diagnose` takes.
+            number: how many at most.
+        """
+        from lipt.trainer.subsets.map_style import map_style  # noqa: PLC0415 - pictures need it
+
+        return LabelIssues(map_style(data), self.label_issues()[:number], self.class_names)
+
     def _suspects(self, *, sure: bool) -> NDArray[np.int64]:
         suspects = np.flatnonzero(self.suspect)
         worst_first = suspects[np.argsort(self.label_quality[suspects], kind="stable")]
@@ -141,6 +152,36 @@ class Diagnosis:
             for fact in facts(self.findings)
         )
         return f"<table><caption>Diagnosis of {len(self):,} examples</caption>{rows}</table>"
+
+
+@dataclass(frozen=True)
+class LabelIssues:
+    """Labels that look wrong, beside the data that they are of.
+
+    Attributes:
+        rows: the data.
+        issues: the worst first.
+        class_names: a name for every label.
+    """
+
+    rows: Any = field(repr=False)
+    issues: tuple[LabelIssue, ...]
+    class_names: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from lipt.trainer.subsets.notebook import thumbnails  # noqa: PLC0415 - Pillow
+
+        names = self.class_names
+        return thumbnails(
+            [
+                (
+                    self.rows[issue.id][0],
+                    f"row {issue.id}: {names[issue.given]}, like {names[issue.suggested]}",
+                )
+                for issue in self.issues
+            ]
+        )
 
 
 def _require_columns(diagnosis: Diagnosis) -> None:

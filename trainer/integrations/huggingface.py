@@ -23,6 +23,7 @@ import torch
 from lipt.common.errors import ConfigError
 from lipt.common.imports.extras import import_extra
 from lipt.common.weights.torch_files import read_torch_file
+from lipt.trainer.integrations.weighting import Weighting
 from lipt.trainer.redrawing.epoch_sampler import EpochSampler, LossSampler
 from lipt.trainer.redrawing.samplers import InfoBatchSampler
 from lipt.trainer.reselection.reselection import ReselectionWarning
@@ -47,7 +48,8 @@ def train_on(trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
     Args:
         trainer: of any subclass, before `train()`; its `train_dataset` is the whole data set.
         sampler: which examples, and in which order. One that re-selects or redraws is taken
-            from epoch to epoch, and through the Trainer's checkpoints.
+            from epoch to epoch, and through the Trainer's checkpoints. Where its subset has
+            weights, each example's loss counts as much as its own, which is said.
 
     Raises:
         ConfigError: the sampler is that of one rank among several, or its epochs differ in
@@ -65,10 +67,53 @@ def train_on(trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
         )
     # What Trainer's own subclasses override to sample in another way.
     trainer._get_train_sampler = lambda *_: sampler  # noqa: SLF001
+    reselects = isinstance(sampler, ReselectingSampler)
+    if isinstance(sampler, SubsetSampler) and (reselects or sampler.subset.is_weighted):
+        trainer.add_callback(WeightingCallback(trainer, sampler))
     if isinstance(sampler, ReselectingSampler):
         trainer.add_callback(ReselectionCallback(sampler))
     elif isinstance(sampler, EpochSampler):
         trainer.add_callback(RedrawingCallback(sampler))
+
+
+class WeightingCallback(_TrainerCallback):  # type: ignore[misc]
+    """Lets each example's loss count as much as its subset says; `train_on` adds it.
+
+    Losses of torch.nn.functional, and of models that use them, are weighed in `compute_loss`.
+    Not on several processes, where batches are dealt out: that warns.
+
+    Args:
+        trainer: whose training it is.
+        sampler: what it draws its examples from.
+    """
+
+    def __init__(self, trainer: Any, sampler: SubsetSampler) -> None:
+        self._weighting = weighting = Weighting(sampler)
+        arguments: Any = trainer.args
+        plain: Any = trainer.compute_loss
+        alone = arguments.world_size == 1
+        weighted = weighting.step(plain, lambda: arguments.train_batch_size if alone else None)
+
+        def compute_loss(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if not model.training:  # a batch of an evaluation is none of the sampler's
+                return plain(model, *args, **kwargs)
+            weighting.next_batch()
+            return weighted(model, *args, **kwargs)
+
+        trainer.compute_loss = compute_loss
+        self._sampler = sampler
+        self._skipped = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Find how much of its epoch a checkpoint has behind it."""
+        done = (state.epoch or 0.0) - _epochs_done(state)
+        self._skipped = 0.0 if args.ignore_data_skip else max(0.0, done)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin with the sampler's first batch, or the one that training goes on with."""
+        num_batches = -(-len(self._sampler) // args.train_batch_size)
+        self._weighting.begin(round(self._skipped * num_batches))
+        self._skipped = 0.0
 
 
 class ReselectionCallback(_TrainerCallback):  # type: ignore[misc]

@@ -6,7 +6,8 @@
     loader = DataLoader(data, batch_size=256, sampler=sampler)
     Trainer(max_epochs=200, callbacks=[ReselectionCallback(sampler)]).fit(module, loader)
 
-`RedrawingCallback` does the same for a sampler that redraws.
+`WeightingCallback` is for a `SubsetSampler`, whose subset stays: the loss counts each example by
+its weight, as under `ReselectionCallback`. `RedrawingCallback` is for a sampler that redraws.
 
 On several devices, give the sampler `rank`, `num_ranks` and `uneven="drop"`, and the Trainer
 `use_distributed_sampler=False`: Lightning's own wrapper does not follow a subset's size.
@@ -18,9 +19,10 @@ from typing import Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports.extras import import_extra
+from lipt.trainer.integrations.weighting import Weighting, dataloader_batch_size
 from lipt.trainer.redrawing.epoch_sampler import EpochSampler
 from lipt.trainer.redrawing.samplers import InfoBatchSampler
-from lipt.trainer.reselection.samplers import ReselectingSampler
+from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
 
 _Callback: Any = import_extra(
     "lightning.pytorch", package="lightning", extra="lightning", needed_for="ReselectionCallback"
@@ -30,8 +32,47 @@ _KEY = "lipt_reselection"
 _REDRAWING_KEY = "lipt_redrawing"
 
 
-class ReselectionCallback(_Callback):  # type: ignore[misc]
-    """Takes a sampler from epoch to epoch, and through checkpoints.
+class WeightingCallback(_Callback):  # type: ignore[misc]
+    """Lets each example's loss count as much as its subset says, and says so.
+
+    In `training_step`, losses of torch.nn.functional and modules that use them are weighed
+    example by example, where the subset has weights.
+
+    Args:
+        sampler: the training DataLoader's.
+    """
+
+    def __init__(self, sampler: SubsetSampler) -> None:
+        super().__init__()
+        self._weighting = Weighting(sampler)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Have the module's training step weighed."""
+        pl_module.training_step = self._weighting.step(
+            pl_module.training_step, lambda: dataloader_batch_size(trainer.train_dataloader)
+        )
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Give the module its own training step back."""
+        vars(pl_module).pop("training_step", None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Give it back after an error, too."""
+        self.on_fit_end(trainer, pl_module)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin with the first of the sampler's batches."""
+        self._weighting.begin()
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Take the next batch's weights."""
+        self._weighting.next_batch()
+
+
+class ReselectionCallback(WeightingCallback):
+    """Takes a sampler from epoch to epoch, and through checkpoints; weighs as above.
 
     Logs `subset_waited_seconds`: how long training has stood still for subsets, in all.
 
@@ -40,7 +81,7 @@ class ReselectionCallback(_Callback):  # type: ignore[misc]
     """
 
     def __init__(self, sampler: ReselectingSampler) -> None:
-        super().__init__()
+        super().__init__(sampler)
         self._sampler = sampler
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -49,6 +90,7 @@ class ReselectionCallback(_Callback):  # type: ignore[misc]
         Raises:
             LiptError: as `Reselection.before_epoch`.
         """
+        super().on_train_epoch_start(trainer, pl_module)
         self._set_num_epochs(trainer)
         self._sampler.set_epoch(trainer.current_epoch)
         waited = self._sampler.reselection.waited_seconds

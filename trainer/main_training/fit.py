@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.process.devices import resolve_device
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.specs import check_specs, specs_of
-from lipt.trainer.main_training.checkpoints import load_checkpoint, require_same
+from lipt.trainer.main_training.checkpoints import Progress, load_checkpoint, require_same
 from lipt.trainer.main_training.examples import (
     LossDriven,
     MakeSubsetSource,
@@ -45,6 +45,7 @@ def fit(
     reselect: SubsetSource | MakeSubsetSource | None = None,
     on_epoch: Sequence[OnEpoch] = (),
     on_step: OnStep | None = None,
+    on_resume: Callable[[Progress], object] = lambda _: None,
     allowed_modules: Collection[str] = (),
 ) -> Trained:
     """Train a model on a subset.
@@ -67,6 +68,7 @@ def fit(
         on_epoch: each is called with every epoch's record.
         on_step: called after every optimizer step with (steps done, steps in all). It must
             not wait for the device.
+        on_resume: called with how far training has come before it goes on from `checkpoint`.
         allowed_modules: modules that `model` may be imported from.
 
     Returns:
@@ -120,4 +122,5 @@ def fit(
         training = Training(built, forward_pass, train, test, recipe, schedule, subset, budget)
         if saved is not None:
             training.restore(saved)
+            on_resume(saved.progress)
         return training.run(source, on_epoch, on_step or (lambda *_: None), checkpoint, identity)

@@ -5,28 +5,24 @@ Shapes: C classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from lipt.common.data import Dataset
 from lipt.common.data.sources.imagefolder import imagefolder_rows
 from lipt.common.errors import DiagnosisError
-from lipt.common.inputs.specs import ImageSpec
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import ClassNoise
-from lipt.trainer.report.pictures import data_url
+from lipt.trainer.report.pictures import are_small, has_pictures, pictures_of
 
 NUM_SUSPECTS = 48
 NUM_GROUPS = 12
 NUM_PER_GROUP = 8
 NUM_OUTLIERS = 24
 _PICTURE_PIXELS = 112
-# Images up to this many pixels a side are scaled up with sharp edges.
-_SMALL_PIXELS = 64
 
 
 @dataclass(frozen=True)
@@ -95,20 +91,19 @@ def examine(diagnosis: Diagnosis, dataset: Dataset | None = None) -> Examination
         DiagnosisError: `dataset` is other data.
     """
     if dataset is not None:
-        _require_same(diagnosis, dataset)
+        require_same(diagnosis, dataset)
     suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
     groups = _interesting_groups(diagnosis)
     outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
     shown = {*suspects, *outliers, *(row for _, rows, _ in groups for row in rows)}
-    views = _views(diagnosis, sorted(shown), dataset)
+    views = example_views(diagnosis, sorted(shown), dataset)
     source = diagnosis.manifest.get("data")
     named = str(source.get("source", "")) if isinstance(source, dict) else ""
-    image = dataset.inputs if dataset and isinstance(dataset.inputs, ImageSpec) else None
     return Examination(
         diagnosis=diagnosis,
         source=named if dataset is None else dataset.source,
-        has_pictures=image is not None,
-        small=image is not None and max(image.height, image.width) <= _SMALL_PIXELS,
+        has_pictures=dataset is not None and has_pictures(dataset),
+        small=dataset is not None and are_small(dataset),
         suspects=tuple(views[row] for row in suspects),
         groups=tuple(
             GroupView(count, tuple(views[row] for row in rows), conflicting)
@@ -130,7 +125,12 @@ def file_paths(dataset: Dataset) -> list[str] | None:
     return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
 
 
-def _require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
+def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
+    """Refuse data that a diagnosis is not about.
+
+    Raises:
+        DiagnosisError: it is other data; the message has both fingerprints.
+    """
     own = dataset.fingerprint_like(diagnosis.fingerprint)
     if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
         raise DiagnosisError(
@@ -150,14 +150,14 @@ def _interesting_groups(diagnosis: Diagnosis) -> list[tuple[int, list[int], bool
     return sorted(found, key=lambda group: not group[2])[:NUM_GROUPS]
 
 
-def _views(
+def example_views(
     diagnosis: Diagnosis, rows: Sequence[int], dataset: Dataset | None
 ) -> dict[int, ExampleView]:
-    pictures: Iterable[str] = [""] * len(rows)
+    """Some examples by their rows, in the given order, with pictures where the data is there."""
+    pictures = [""] * len(rows)
     files: list[str] | None = None
-    if dataset is not None and isinstance(dataset.inputs, ImageSpec) and rows:
-        images_BCHW = dataset.images(torch.tensor(rows))
-        pictures = [data_url(image_CHW, _PICTURE_PIXELS) for image_CHW in images_BCHW]
+    if dataset is not None and rows:
+        pictures = pictures_of(dataset, rows, _PICTURE_PIXELS)
         files = file_paths(dataset)
     names = diagnosis.class_names
     return {

@@ -2,64 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from typing import Any
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.common.inputs.specs import ImageSpec
 from lipt.trainer.client.client import Client
+from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.comparison.verdict import Answers, answers, verdict
-from lipt.trainer.report.pictures import data_url
+from lipt.trainer.diagnosis.diagnosis import Diagnosis
+from lipt.trainer.report.examining import ExampleView, example_views, require_same
+from lipt.trainer.report.features import features_of
+from lipt.trainer.report.map import ExampleMap, draw, rows_to_draw
+from lipt.trainer.report.overlap import Overlap, overlaps
+from lipt.trainer.report.pictures import are_small
+from lipt.trainer.report.stories import (
+    SubsetStory,
+    Thumbnail,
+    tell_story,
+    thumbnails_at_random,
+)
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import InfoView, RunView
 
-NUM_THUMBNAILS = 12
-_THUMBNAIL_PIXELS = 64
-
-
-@dataclass(frozen=True)
-class ClassShare:
-    """How many examples of a class there are, and how many were kept."""
-
-    name: str
-    available: int
-    kept: int
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """An example as a picture."""
-
-    row: int
-    label: str
-    data_url: str
-
-
-@dataclass(frozen=True)
-class SubsetStory:
-    """One subset: its classes, and the examples that its strategy wants most and least.
-
-    most_wanted: the strategy's choice where it may keep only these.
-    least_wanted: what it leaves out where it may keep all but these.
-    """
-
-    subset: Subset
-    classes: tuple[ClassShare, ...]
-    most_wanted: tuple[Thumbnail, ...]
-    least_wanted: tuple[Thumbnail, ...]
+NUM_SUSPECTS = 24
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the page is made of."""
+    """What the page is made of.
+
+    class_names: of the data; empty where nothing was chosen.
+    random_choice: examples that were drawn at random, to compare chosen ones with.
+    small: whether its pictures are scaled up.
+    example_map: where examples lie; None where nothing was chosen.
+    overlaps: of the stories' subsets, and of those that were compared at their fractions.
+    diagnosis, suspects: what looks wrong in the data, and the worst of it; None where it was
+        not asked for.
+    made_at: when it was gathered.
+    """
 
     run: RunView
     info: InfoView
@@ -68,6 +54,14 @@ class Report:
     answers: tuple[Answers, ...]
     verdict: str
     comparison: dict[str, Any] | None
+    class_names: tuple[str, ...] = ()
+    random_choice: tuple[Thumbnail, ...] = ()
+    small: bool = False
+    example_map: ExampleMap | None = None
+    overlaps: tuple[Overlap, ...] = ()
+    diagnosis: Diagnosis | None = None
+    suspects: tuple[ExampleView, ...] = ()
+    made_at: datetime | None = None
 
 
 def gather(
@@ -76,18 +70,26 @@ def gather(
     dataset: Dataset,
     requests: Sequence[tuple[str, float]],
     comparison: tuple[dict[str, Any], Sequence[Trial]] | None = None,
+    *,
+    diagnosis: Diagnosis | None = None,
+    allowed_modules: Collection[str] = (),
+    now: datetime | None = None,
 ) -> Report:
     """Ask the coordinator for what is missing.
 
     Args:
         client: connected to the run's coordinator.
         run: ready.
-        dataset: the coordinator's data, for the pictures.
+        dataset: the coordinator's data, for the pictures and the map.
         requests: strategies and fractions to tell of.
         comparison: what `lipt compare` has found.
+        diagnosis: of the same data, for its suspects.
+        allowed_modules: modules whose factories may be imported for the run's model.
+        now: the date of the page.
 
     Raises:
         SubsetError: `dataset` is not the run's, or not the comparison's.
+        DiagnosisError: the diagnosis is of other data.
         ConfigError: the comparison has no trial.
     """
     own = dataset.fingerprint_like(run.fingerprint)
@@ -96,19 +98,35 @@ def gather(
             f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "
             f"{dataset.source} has {own}. Give the coordinator's own data."
         )
+    if diagnosis is not None:
+        require_same(diagnosis, dataset)
     if comparison is not None:
         _require_trials_on(dataset, *comparison)
     rows = outcomes(comparison[1]) if comparison else []
+    stories = tuple(
+        tell_story(client, run, dataset, strategy, fraction, diagnosis)
+        for strategy, fraction in requests
+    )
+    suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
+    worst = suspects[:NUM_SUSPECTS]
+    subsets = [story.subset for story in stories]
+    others = _compared(client, run, requests, comparison)
     return Report(
         run=run,
         info=client.info(),
-        stories=tuple(
-            _story(client, run, dataset, strategy, fraction) for strategy, fraction in requests
-        ),
+        stories=stories,
         outcomes=tuple(rows),
         answers=tuple(answers(rows)),
         verdict=verdict(rows),
         comparison=comparison[0] if comparison else None,
+        class_names=dataset.class_names,
+        random_choice=thumbnails_at_random(dataset, run.config.seed) if stories else (),
+        small=are_small(dataset),
+        example_map=_map(client, run, dataset, subsets, suspects, allowed_modules),
+        overlaps=overlaps([*subsets, *others], dataset.labels_N.numpy()),
+        diagnosis=diagnosis,
+        suspects=tuple(example_views(diagnosis, worst, dataset).values()) if diagnosis else (),
+        made_at=now,
     )
 
 
@@ -126,39 +144,41 @@ def _require_trials_on(dataset: Dataset, identity: dict[str, Any], trials: Seque
         )
 
 
-def _story(
-    client: Client, run: RunView, dataset: Dataset, strategy: str, fraction: float
-) -> SubsetStory:
-    subset = client.subset(run.run_id, strategy, fraction=fraction)
-    everything = np.arange(len(dataset))
-    available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
-    count = min(NUM_THUMBNAILS, len(dataset) - 1)
-    most = client.subset(run.run_id, strategy, budget=count)
-    nearly_all = client.subset(run.run_id, strategy, budget=len(dataset) - count)
-    left_out = np.setdiff1d(everything, nearly_all.indices)[:count]
-    return SubsetStory(
-        subset=subset,
-        classes=tuple(map(ClassShare, dataset.class_names, available_C, kept_C)),
-        most_wanted=_thumbnails(dataset, most.indices),
-        least_wanted=_thumbnails(dataset, left_out),
+def _compared(
+    client: Client,
+    run: RunView,
+    requests: Sequence[tuple[str, float]],
+    comparison: tuple[dict[str, Any], Sequence[Trial]] | None,
+) -> list[Subset]:
+    """The subsets of strategies that were compared at a story's fraction, and are no story."""
+    if comparison is None:
+        return []
+    identity, trials = comparison
+    asked = {"proxy": identity["proxy"]} if identity.get("proxy") else {}
+    fractions = {fraction for _, fraction in requests}
+    compared = dict.fromkeys(
+        (trial.strategy, trial.fraction)
+        for trial in trials
+        if trial.strategy not in BASELINES and trial.fraction in fractions and not trial.every
     )
+    return [
+        client.subset(run.run_id, strategy, fraction=fraction, **asked)
+        for strategy, fraction in compared
+        if (strategy, fraction) not in requests
+    ]
 
 
-def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
-    """How many of some rows are of each of a data set's classes."""
-    labels = dataset.labels_N.numpy()[rows]
-    return tuple(np.bincount(labels, minlength=len(dataset.class_names)).tolist())
-
-
-def _thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, ...]:
-    if not isinstance(dataset.inputs, ImageSpec):
-        return ()
-    images_BCHW = dataset.images(torch.tensor(rows))
-    return tuple(
-        Thumbnail(
-            row=row,
-            label=dataset.class_names[int(dataset.labels_N[row])],
-            data_url=data_url(image_CHW, _THUMBNAIL_PIXELS),
-        )
-        for row, image_CHW in zip(rows.tolist(), images_BCHW, strict=True)
-    )
+def _map(
+    client: Client,
+    run: RunView,
+    dataset: Dataset,
+    subsets: Sequence[Subset],
+    suspects: Sequence[int],
+    allowed_modules: Collection[str],
+) -> ExampleMap | None:
+    if not subsets:
+        return None
+    chosen = [subset.indices for subset in subsets]
+    ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
+    see = partial(features_of, client, run, dataset, allowed_modules=allowed_modules)
+    return draw(ids_M, dataset.labels_N.numpy(), see)

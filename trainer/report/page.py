@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from lipt.trainer.comparison import table
 from lipt.trainer.comparison.baselines import EVERYTHING
 from lipt.trainer.comparison.outcomes import Outcome
-from lipt.trainer.report.gathering import NUM_THUMBNAILS, Report
+from lipt.trainer.diagnosis.wording import fit_text
+from lipt.trainer.report.dates import dates_of
+from lipt.trainer.report.gathering import Report
+from lipt.trainer.report.map import HEIGHT, MOST_SUSPECTS, WIDTH, Layer, Point
 from lipt.trainer.report.plot import (
     Plot,
     accuracy_against_cost,
@@ -16,8 +20,35 @@ from lipt.trainer.report.plot import (
     interval_scale,
     soup_by_learner,
 )
+from lipt.trainer.report.stories import NUM_UNFOLDED, Thumbnail
 from lipt.trainer.report.templates import open_templates
 from lipt.trainer.views import LearnerView
+
+# What a pointer on a column's head tells.
+_HELP = {
+    "accuracy": "On the test set, mean and standard deviation over the seeds",
+    "to random (95% interval)": "Points above the better kind of random, within each seed",
+    "on the subset": "Accuracy on the examples that were trained on",
+    "levelled off": "Whether accuracy on the subset had stopped rising",
+    "total time": "Pre-training, selection and main training",
+    "sent": "Between the coordinator and its workers",
+}
+
+
+@dataclass(frozen=True)
+class DrawnMap:
+    """The map as a subset's story draws it.
+
+    suspects: the worst, which are ringed, each with the class that it looks like.
+    """
+
+    layers: tuple[Layer, ...]
+    suspects: tuple[tuple[Point, str], ...]
+    chosen: frozenset[int]
+    num_chosen: int
+    num_others: int
+    width: int = WIDTH
+    height: int = HEIGHT
 
 
 def render(report: Report) -> str:
@@ -48,7 +79,12 @@ def render(report: Report) -> str:
         instead=table.instead(rows),
         series=dict.fromkeys(row.label for row in rows),
         plot=accuracy_against_cost(rows) if rows else None,
-        num_thumbnails=NUM_THUMBNAILS,
+        help=_HELP,
+        dates=dates_of(run, report.made_at),
+        maps=_maps(report),
+        chosen_by=_chosen_by(report),
+        fit=fit_text,
+        unfolded=unfolded,
         config=json.dumps(run.config.model_dump(mode="json"), indent=2),
         recipe=json.dumps(report.comparison["recipe"], indent=2) if report.comparison else "",
     )
@@ -65,6 +101,48 @@ def _courses(rows: Sequence[Outcome]) -> list[tuple[float, Sequence[Outcome], Pl
         if plot is not None:
             found.append((fraction, [*within, *everything], plot))
     return found
+
+
+def unfolded(
+    shown: Sequence[Thumbnail],
+) -> tuple[tuple[Thumbnail, ...], tuple[Thumbnail, ...]]:
+    """What is seen at once, spread over all that there is (rows may lie by class), and the rest."""
+    step = -(-len(shown) // NUM_UNFOLDED) or 1
+    seen = shown[::step]
+    return tuple(seen), tuple(item for place, item in enumerate(shown) if place % step)
+
+
+def _maps(report: Report) -> list[DrawnMap]:
+    found, diagnosis = report.example_map, report.diagnosis
+    if found is None:
+        return []
+    suspects: tuple[tuple[Point, str], ...] = ()
+    if diagnosis is not None:
+        worst = {issue.id for issue in diagnosis.label_issues()[:MOST_SUSPECTS]}
+        suspects = tuple(
+            (point, diagnosis.class_names[diagnosis.suggested_label[point.row]])
+            for point in found.points
+            if point.row in worst
+        )
+    maps = []
+    for story in report.stories:
+        chosen = frozenset(story.subset.indices.tolist())
+        num_chosen = sum(point.row in chosen for point in found.points)
+        num_others = len(found.points) - num_chosen
+        maps.append(DrawnMap(found.layers(chosen), suspects, chosen, num_chosen, num_others))
+    return maps
+
+
+def _chosen_by(report: Report) -> dict[int, list[str]]:
+    """Whose subsets the shown suspects are in."""
+    return {
+        view.row: [
+            story.subset.strategy
+            for story in report.stories
+            if (story.subset.indices == view.row).any()
+        ]
+        for view in report.suspects
+    }
 
 
 def in_soup_order(learners: Sequence[LearnerView]) -> list[LearnerView]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.views import IngredientView
 
-WIDTH = 640
+WIDTH = 480
 LEFT, RIGHT, TOP = 56, WIDTH - 12, 12
 # More labels than this would run into each other.
-_MOST_LABELS = 24
+_MOST_LABELS = 16
 # Values closer together than this are drawn as one.
 _FLAT = 1e-9
 

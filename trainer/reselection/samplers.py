@@ -19,6 +19,7 @@ from lipt.common.errors import ConfigError
 from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
 from lipt.trainer.subsets.dealing import Uneven, deal, require_rank
 from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.subsets.weighted_loss import normalized_weights
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
@@ -63,6 +64,22 @@ class SubsetSampler(Sampler[int]):
         self._rank, self.num_ranks = rank, num_ranks
         self._uneven: Uneven = uneven
         self._epoch = 0
+        self._dealt_weights_N = torch.ones(0)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether examples of the present epoch are to count differently in the loss."""
+        dealt_N = self._dealt_weights_N
+        return bool(len(dealt_N)) and bool((dealt_N != dealt_N[0]).any())
+
+    def weights(self, batch: int, batch_size: int) -> torch.Tensor:
+        """The weights of one of the present epoch's batches, float32, of mean 1 in the subset.
+
+        Args:
+            batch: its number, from 0, in the order in which the DataLoader gives them.
+            batch_size: the DataLoader's.
+        """
+        return self._dealt_weights_N[batch * batch_size : (batch + 1) * batch_size]
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch from the next `iter` on; call it before each epoch."""
@@ -77,7 +94,10 @@ class SubsetSampler(Sampler[int]):
             generator = derive_generator(self._seed, "sampler-order", self._epoch)
             order_N = order_N[torch.randperm(len(order_N), generator=generator)]
         indices_N = torch.from_numpy(self.subset.indices.copy())
-        yield from indices_N[self._share(order_N)].tolist()
+        share_N = self._share(order_N)
+        weights_N = normalized_weights(torch.from_numpy(self.subset.weights.copy()))
+        self._dealt_weights_N = weights_N[share_N]
+        yield from indices_N[share_N].tolist()
 
     def _share(self, order_N: torch.Tensor) -> torch.Tensor:
         """This rank's part of an order."""

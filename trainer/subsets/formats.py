@@ -1,4 +1,4 @@
-"""File formats of a subset: one file, exact, and readable without this package.
+"""File formats of a subset: exact, and readable without this package.
 
 The suffix decides. Every format carries the same three things: N indices
 (int64, ascending), N weights (float32), and a metadata object
@@ -8,9 +8,9 @@ The suffix decides. Every format carries the same three things: N indices
 .npy      three npy records one after the other in one file, as `numpy.save` on an
           open file writes them: `<i8` N, `<f4` N, and `|u1` with the metadata
           as UTF-8 JSON. `numpy.load(path)` reads the first: the indices.
-.csv      header `index,weight,lipt`, one row per example; the metadata is JSON
-          in the third column of the first row, empty below. Table readers
-          (pandas, polars, spreadsheets) need no options.
+.csv      header `index,weight`, one row per example. Table readers (pandas, polars,
+          spreadsheets) need no options. The metadata is JSON in a file of its
+          own beside it: NAME.manifest.json of NAME.csv.
 .json     the metadata object with two more keys, "indices" and "weights".
 .parquet  columns `index` int64 and `weight` float32; the metadata is JSON in
           the schema's metadata under the key `lipt`.
@@ -26,7 +26,6 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from lipt.common.imports.extras import import_extra
 
 _FORMAT = "lipt-subset"
 _VERSION = 1
+_CSV_HEADER = ("index", "weight")
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,24 @@ def encode(content: Content, path: Path) -> bytes:
     return write(replace(content, metadata=metadata))
 
 
-def decode(data: bytes, path: Path) -> Content:
+def manifest_beside(path: Path) -> Path | None:
+    """The file that holds the metadata of a .csv; None for a format that holds its own."""
+    return path.with_suffix(".manifest.json") if path.suffix.lower() == ".csv" else None
+
+
+def encode_manifest(content: Content) -> bytes:
+    """The bytes of the file beside a .csv."""
+    metadata = {**content.metadata, "format": _FORMAT, "version": _VERSION}
+    return f"{_to_json(metadata)}\n".encode()
+
+
+def decode(data: bytes, path: Path, manifest: bytes = b"") -> Content:
     """The content of a file's bytes, by its suffix.
+
+    Args:
+        data: the file's.
+        path: its name.
+        manifest: what the file beside it holds, where there has to be one.
 
     Raises:
         SubsetError: the suffix is none of the four, or the file is damaged.
@@ -74,6 +90,8 @@ def decode(data: bytes, path: Path) -> Content:
     _, read = codec_of(path)
     try:
         content = read(data)
+        if manifest_beside(path) is not None:
+            content = replace(content, metadata=_parse_metadata(manifest))
     except MissingExtraError:
         raise
     # Of any kind: numpy, csv, json and pyarrow agree on none for damaged bytes, and a header may
@@ -141,29 +159,21 @@ def _decode_npy(data: bytes) -> Content:
 
 
 def _encode_csv(content: Content) -> bytes:
-    metadata = _to_json(content.metadata)
-    if len(metadata) > csv.field_size_limit():
-        raise SubsetError(
-            f"the manifest takes {len(metadata)} characters and readers of .csv stop at "
-            f"{csv.field_size_limit()}. Choose .npy, .json or .parquet."
-        )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("index", "weight", "lipt"))
-    columns = content.indices_N.tolist(), content.weights_N.tolist(), chain([metadata], repeat(""))
-    writer.writerows(zip(*columns, strict=False))
+    writer.writerow(_CSV_HEADER)
+    writer.writerows(zip(content.indices_N.tolist(), content.weights_N.tolist(), strict=True))
     return text.getvalue().encode()
 
 
 def _decode_csv(data: bytes) -> Content:
-    header, first, *others = csv.reader(io.StringIO(data.decode(), newline=""))
-    if header != ["index", "weight", "lipt"]:
+    header, *rows = csv.reader(io.StringIO(data.decode(), newline=""))
+    if header != list(_CSV_HEADER):
         raise ValueError(f"its header is {','.join(header)!r}")
-    rows = [first, *others]
     return Content(
-        np.array([int(row[0]) for row in rows], dtype=np.int64),
-        np.array([float(row[1]) for row in rows], dtype=np.float32),
-        _parse_metadata(first[2]),
+        np.array([int(index) for index, _ in rows], dtype=np.int64),
+        np.array([float(weight) for _, weight in rows], dtype=np.float32),
+        {},
     )
 
 

@@ -12,7 +12,6 @@ A coordinator may have opened an image folder as files or as pixels, so one set 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,14 +22,13 @@ from numpy.typing import NDArray
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.errors import LiptError, SubsetError
+from lipt.trainer.subsets.map_style import is_table, map_style, without_transforms
 
 if TYPE_CHECKING:
     from lipt.common.data.sources.rows import Rows
 
 # What reading somebody else's data set may raise, which looks like one of these and is none.
 _UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)
-
-_TRANSFORMS = ("transform", "target_transform", "transforms")
 
 ExampleT_co = TypeVar("ExampleT_co", covariant=True)
 TableT_co = TypeVar("TableT_co", covariant=True)
@@ -124,14 +122,16 @@ def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
     if own is not None:
         yield own
         return
-    if hasattr(dataset, "features") and hasattr(dataset, "with_format"):
+    if is_table(dataset):
         yield partial(_of_table, dataset)
+        # As a program of the user's own reads it: pixels, where the coordinator has files.
+        yield partial(_of_adapted, dataset)
         # A function of the user's own may have given it as rows of tensors.
         yield partial(_of_pairs, dataset)
         return
     if _lists_files(dataset):
         yield partial(_of_files, dataset)
-    plain = _without_transforms(dataset)
+    plain = without_transforms(dataset)
     yield partial(_of_pairs, plain)
     if plain is not dataset:
         # A set of the user's own may not work without its transform.
@@ -161,6 +161,10 @@ def _of_rows(rows: Rows, like: str) -> str:
     rows.complete_labels()
     kind = FingerprintKind.of(like)
     return fingerprint(rows.labels_N, len(rows.class_names), rows.raw, kind)
+
+
+def _of_adapted(table: Any, like: str) -> str:
+    return _of_pairs(map_style(table), like)
 
 
 def _lists_files(dataset: Any) -> bool:
@@ -215,17 +219,3 @@ def _fingerprint(labels: Any, names: Any, raw: Callable[[int], bytes], like: str
     labels_N = torch.from_numpy(np.array(labels, dtype=np.int64))
     classes = names or numbered_classes(labels_N, "reading it")
     return fingerprint(labels_N, len(classes), raw, FingerprintKind.of(like))
-
-
-def _without_transforms(dataset: Any) -> Any:
-    """A shallow copy that gives its images as they are; the set itself where it has none."""
-    given = [name for name in _TRANSFORMS if getattr(dataset, name, None) is not None]
-    if not given:
-        return dataset
-    plain = copy.copy(dataset)
-    for name in given:
-        try:
-            setattr(plain, name, None)
-        except AttributeError:  # a property: not an attribute that torchvision would set
-            return dataset
-    return plain

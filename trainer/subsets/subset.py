@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,15 @@ from numpy.typing import NDArray
 
 from lipt.common.errors import SubsetError
 from lipt.common.subsets.digest import subset_digest
-from lipt.trainer.subsets.formats import Content, codec_of, decode, encode
+from lipt.trainer.subsets.formats import (
+    Content,
+    codec_of,
+    decode,
+    encode,
+    encode_manifest,
+    manifest_beside,
+)
+from lipt.trainer.subsets.map_style import rows_of
 from lipt.trainer.subsets.same_data import (
     ExampleT_co,
     MapStyle,
@@ -24,6 +33,8 @@ from lipt.trainer.writing.files import write_atomically
 
 if TYPE_CHECKING:
     import torch.utils.data
+
+    from lipt.trainer.subsets.weighted_data import WeightedData
 
 # What messages call a subset that lies in no file of its own.
 _JSON = Path("subset.json")
@@ -79,19 +90,81 @@ class Subset:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def __repr__(self) -> str:
+        (_, size), *others = self.facts
+        told = "; ".join(f"{name}: {text}" for name, text in others)
+        return f"<Subset of {size} examples; {told}>"
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What a person wants to know of it at a glance, by name."""
+        data, costs = self.manifest.get("data"), self.manifest.get("costs")
+        num_examples = data.get("num_examples") if isinstance(data, Mapping) else None
+        share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
+        facts = [("examples", f"{len(self):,}{share}"), ("strategy", self.strategy)]
+        if self.is_weighted:
+            facts.append(("weights", f"{self.weights.min():.3g} to {self.weights.max():.3g}"))
+        if isinstance(costs, Mapping):
+            seconds = sum(value for name, value in costs.items() if name.endswith("_seconds"))
+            facts.append(("took", f"{seconds:.1f} s"))
+        facts.append(("digest", self.digest[:12]))
+        if self.stopped_early:
+            facts.append(("stopped early", self.stopped_early))
+        return facts
+
     @property
     def stopped_early(self) -> str:
         """Why there are fewer examples than the budget, as a sentence; or empty."""
         return str(self.manifest.get("stopped_early") or "")
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from lipt.trainer.subsets.notebook import as_table  # noqa: PLC0415 - Pillow
+
+        return as_table("Subset", self.facts)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether its examples are to count differently in the loss."""
+        return bool(len(self)) and bool((self.weights != self.weights[0]).any())
+
+    def dataset(self, data: Any, *, check: bool = True, normalized: bool = True) -> WeightedData:
+        """The chosen examples with their weights: (image, label, weight).
+
+        An example that is a dictionary gets its weight under "weight". `WeightedSubsetLoss`
+        takes the weights, and `WeightedCollate` takes them through a collate of your own.
+
+        Args:
+            data: what the subset was chosen from, in any form that `lipt.select` takes.
+            check: as in `apply`.
+            normalized: weights of mean 1, so that the learning rate means what it means
+                without them; else as the strategy gave them.
+
+        Raises:
+            SubsetError: as `apply`.
+        """
+        import torch  # noqa: PLC0415 - not before it is needed
+
+        from lipt.trainer.subsets.weighted_data import WeightedData  # noqa: PLC0415 - torch
+        from lipt.trainer.subsets.weighted_loss import normalized_weights  # noqa: PLC0415 - torch
+
+        rows = rows_of(data)
+        self._require_same(rows, check=check)
+        weights_K = torch.from_numpy(self.weights.copy())
+        weights_K = normalized_weights(weights_K) if normalized else weights_K
+        return WeightedData(rows, self.indices.tolist(), weights_K, self.facts)
+
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
     ) -> torch.utils.data.Subset[ExampleT_co]:
-        """The chosen examples of a data set, in the order of `indices`.
+        """The chosen examples of a data set, in the order of `indices`, without their weights.
+
+        Warns where there are weights: `dataset` gives the examples with them.
 
         Args:
             dataset: the one that the subset was chosen from: of `lipt.common.data`, of
-                torchvision, of Hugging Face, or the user's own pairs of image and label.
+                torchvision, of Hugging Face, the user's own pairs of image and label, or the
+                (X, y) that `lipt.select` was given.
             check: whether its fingerprint is compared with the subset's, which reads 64 rows
                 of it, or all where it has no `targets` or the fingerprint is a full one. Its
                 length always is.
@@ -102,13 +175,16 @@ class Subset:
         """
         from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - not before it is needed
 
-        self._require_same(dataset, check=check)
         # torch's own annotation asks for its Dataset, and uses no more than this.
-        source: Any = dataset
+        source: Any = rows_of(dataset)
+        self._require_same(source, check=check)
+        self._warn_of_weights()
         return Chosen(source, self.indices.tolist())
 
     def hf_select(self, dataset: Selectable[TableT_co], *, check: bool = True) -> TableT_co:
         """The chosen rows of a Hugging Face `datasets.Dataset`, by its own `select`.
+
+        Warns where there are weights, as `apply` does.
 
         Args:
             dataset: the one that the subset was chosen from.
@@ -119,7 +195,20 @@ class Subset:
             SubsetError: as `apply`.
         """
         self._require_same(dataset, check=check)
+        self._warn_of_weights()
         return dataset.select(self.indices.tolist())
+
+    def _warn_of_weights(self) -> None:
+        if self.is_weighted:
+            from lipt.trainer.subsets.weighted_data import UnweightedWarning  # noqa: PLC0415
+
+            warnings.warn(
+                f"{self.strategy} gives weights to its examples, from {self.weights.min():.3g} to "
+                f"{self.weights.max():.3g}, and they are left behind here. Take "
+                "subset.dataset(data), which gives (image, label, weight), and WeightedSubsetLoss.",
+                UnweightedWarning,
+                stacklevel=3,
+            )
 
     def _require_same(self, dataset: Any, *, check: bool) -> None:
         require_same_data(
@@ -134,7 +223,8 @@ class Subset:
         """Write .npy, .csv, .json or .parquet, whole or not at all.
 
         `numpy.load` of a .npy gives the indices; `pandas.read_csv` and
-        `read_parquet` give the columns index and weight.
+        `read_parquet` give the columns index and weight. A NAME.csv has its manifest beside it,
+        in NAME.manifest.json.
 
         Raises:
             SubsetError: the suffix is none of the four.
@@ -142,7 +232,10 @@ class Subset:
             OSError: the directory is missing or cannot be written to.
         """
         target = Path(path)
-        write_atomically(target, self._encoded(target))
+        data = self._encoded(target)
+        if (beside := manifest_beside(target)) is not None:
+            write_atomically(beside, encode_manifest(self._content()))
+        write_atomically(target, data)
         return target
 
     @classmethod
@@ -157,7 +250,16 @@ class Subset:
         """
         source = Path(path)
         codec_of(source)  # before it is read
-        return cls._decoded(source.read_bytes(), source)
+        beside, data = manifest_beside(source), source.read_bytes()
+        if beside is None:
+            return cls._decoded(data, source)
+        try:
+            return cls._decoded(data, source, beside.read_bytes())
+        except FileNotFoundError:
+            raise SubsetError(
+                f"{source} has no {beside.name} beside it, which says what it was chosen from. "
+                "Copy both files, or get the subset again with 'lipt subset get'."
+            ) from None
 
     def to_json(self) -> str:
         """The content of a .json file, to be kept inside of something else."""
@@ -172,21 +274,24 @@ class Subset:
         """
         return cls._decoded(text.encode(), _JSON)
 
-    def _encoded(self, target: Path) -> bytes:
+    def _content(self) -> Content:
         metadata = {name: getattr(self, name) for name in _TEXTS}
         metadata["manifest"] = dict(self.manifest)
-        return encode(Content(self.indices, self.weights, metadata), target)
+        return Content(self.indices, self.weights, metadata)
+
+    def _encoded(self, target: Path) -> bytes:
+        return encode(self._content(), target)
 
     @classmethod
-    def _decoded(cls, data: bytes, source: Path) -> Self:
-        content = decode(data, source)
+    def _decoded(cls, data: bytes, source: Path, beside: bytes = b"") -> Self:
+        content = decode(data, source, beside)
         texts: dict[str, Any] = {name: content.metadata.get(name) for name in _TEXTS}
-        manifest = content.metadata.get("manifest")
-        if not isinstance(manifest, dict) or not all(isinstance(t, str) for t in texts.values()):
+        found = content.metadata.get("manifest")
+        if not isinstance(found, dict) or not all(isinstance(t, str) for t in texts.values()):
             raise SubsetError(
                 f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again."
             )
-        return cls(content.indices_N, content.weights_N, **texts, manifest=manifest)
+        return cls(content.indices_N, content.weights_N, **texts, manifest=found)
 
 
 def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.float32]) -> None:

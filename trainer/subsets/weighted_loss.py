@@ -5,8 +5,12 @@ Shapes: B examples of a batch, C classes.
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Callable
+
+from torch import Tensor, nn
 from torch.nn import functional
+
+from lipt.common.errors import ConfigError
 
 
 def weighted_cross_entropy(
@@ -43,3 +47,40 @@ def normalized_weights(weights_N: Tensor) -> Tensor:
     """A subset's weights scaled to mean 1, float32; all ones where they sum to 0."""
     mean = weights_N.double().mean()
     return (weights_N / mean).float() if mean > 0 else weights_N.new_ones(len(weights_N))
+
+
+class WeightedSubsetLoss(nn.Module):
+    """A loss in which every example counts as much as its subset says.
+
+        loss_of = WeightedSubsetLoss()
+        for images, labels, weights in DataLoader(subset.dataset(data), batch_size=64):
+            loss = loss_of(model(images), labels, weights)
+
+    Args:
+        criterion: gives one loss for each example, such as
+            `nn.CrossEntropyLoss(reduction="none")`, which is the one where None.
+    """
+
+    def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self._criterion = criterion or example_losses
+
+    def forward(self, outputs: Tensor, targets: Tensor, weights_B: Tensor) -> Tensor:
+        """Mean over the batch of each example's loss times its weight, 0-d.
+
+        Args:
+            outputs: the model's, one row for each example.
+            targets: what `criterion` takes with them.
+            weights_B: one for each example.
+
+        Raises:
+            ConfigError: `criterion` does not give one loss for each example.
+        """
+        losses_B = self._criterion(outputs, targets)
+        if losses_B.shape != weights_B.shape:
+            raise ConfigError(
+                f"the criterion gave losses of shape {list(losses_B.shape)} for weights of shape "
+                f"{list(weights_B.shape)}. Let it give one loss for each example: "
+                'reduction="none", and a mean over what an example has several of.'
+            )
+        return (losses_B * weights_B).mean()

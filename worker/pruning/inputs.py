@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,14 +27,15 @@ class PruningInputs:
     generator: torch.Generator
 
 
-def prunable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[str, nn.Parameter]:
     """The floating-point parameters with at least 2 dimensions, in the model's order.
 
     These are the weights of convolutions and linear layers. Biases and the
     scales of normalization layers are few, and each of them carries a whole channel.
+    What is frozen stays as it is.
     """
     return {
         name: parameter
         for name, parameter in model.named_parameters()
-        if parameter.is_floating_point() and parameter.ndim >= 2
+        if parameter.is_floating_point() and parameter.ndim >= 2 and name not in frozen
     }

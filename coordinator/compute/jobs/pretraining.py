@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.fingerprint_kind import FingerprintKind
@@ -21,15 +22,17 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.specs import InputSpec
+from lipt.common.models.freezing import freeze, head_names
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.targets.target import Target
 from lipt.common.targets.values import OtherTarget
+from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.container import pack
-from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.pretraining.evaluation import Evaluator
+from lipt.coordinator.pretraining.frozen_part import LearnerReader, pack_initial
 from lipt.coordinator.pretraining.initialization import initialize
 from lipt.coordinator.pretraining.sharding import draw_densities, draw_shards
 from lipt.coordinator.pretraining.soup import OpenWeights, greedy_soup, uniform_soup
@@ -48,6 +51,8 @@ class DataDescription:
     fingerprint: str
     # The sampled one as well, which older runs may be bound to; empty where that is the former.
     sampled_fingerprint: str = ""
+    # What its images are scaled to and what that costs, as a clause; empty where they are not.
+    scaling: str = ""
     # Little-endian int32: for the lane that opens no data set.
     labels: bytes = field(default=b"", repr=False, compare=False)
     # What a model is to give where that is no single class; classes are strata then.
@@ -105,6 +110,7 @@ class DescribeData:
             inputs=dataset.inputs,
             fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
             sampled_fingerprint=dataset.fingerprint if full else "",
+            scaling=dataset.scaling,
             labels=labels_N.astype("<i4").tobytes(),
             other_target=None if targets is None else targets.target,
             target_names=() if targets is None else targets.names,
@@ -133,7 +139,9 @@ class InitializeWeights:
         model = context.new_model(config)
         given = config.initialization.weights_sha256
         if given is not None:
-            model.load_state_dict(context.read_weights(context.blobs.find(given), model))
+            model.load_state_dict(self._given(context, given, model), strict=False)
+        frozen = context.frozen(config, model)
+        freeze(model, frozen)
         weights = initialize(
             model,
             dataset,
@@ -145,7 +153,18 @@ class InitializeWeights:
             cpu_threads=config.learners.cpu_threads,
             on_progress=context.progress("training the initial weights"),
         )
-        return InitialWeights(context.blobs.put_bytes(pack(weights)), inputs)
+        return InitialWeights(context.blobs.put_bytes(pack_initial(weights, frozen)), inputs)
+
+    def _given(self, context: Context, sha256: str, model: nn.Module) -> Weights:
+        """What there is of the model; what is to be new stays as its seed has drawn it."""
+        weights, _ = read_checkpoint(
+            context.blobs.verified_path(context.blobs.find(sha256)),
+            like=specs_of(model.state_dict()),
+            head=head_names(model),
+            new_head=self.config.initialization.new_head,
+            max_bytes=context.settings.limits.max_blob_bytes,
+        )
+        return weights
 
 
 @dataclass(frozen=True)
@@ -213,11 +232,13 @@ class MakeSoup:
         evaluator = self._evaluator(context)
         initial = context.read_weights(self.initial_weights, evaluator.model)
         initial_accuracy = evaluator(initial).accuracy
-        specs = specs_of(evaluator.model.state_dict())
+        reader = LearnerReader.of(specs_of(initial), initial, evaluator.frozen)
+        # What learners train of it is not needed any more.
+        del initial
 
         def opener(name: BlobName) -> OpenWeights:
             # Each time: the disk may change it between two openings.
-            return lambda: open_weights(context.blobs.verified_path(name), like=specs)
+            return lambda: reader.open(context.blobs.verified_path(name))
 
         learners = [opener(name) for _, name in self.learners]
         report = context.progress("merging learners")
@@ -242,9 +263,9 @@ class MakeSoup:
 
     def _evaluator(self, context: Context) -> Evaluator:
         config, dataset = self.config, context.dataset
-        split = context.split(config)
+        split, model = context.split(config), context.new_model(config)
         return Evaluator(
-            model=context.new_model(config),
+            model=model,
             inputs=self.inputs,
             device=context.device,
             examples_N=dataset.examples(split.validation_ids),
@@ -252,4 +273,5 @@ class MakeSoup:
             targets_N=dataset.targets_N[split.validation_ids],
             batch_norm_examples_M=context.batch_norm_examples(config),
             batch_size=context.batch_size,
+            frozen=context.frozen(config, model),
         )

@@ -116,7 +116,7 @@ def _kept(
     config, proxy = question.config, question.proxy
     soup = config.soup
     statistics = (soup.batch_norm_examples, config.validation)
-    depends_on = (
+    depends_on: tuple[object, ...] = (
         # What is computed is another than before there was a second look.
         "two looks",
         str(proxy),
@@ -133,6 +133,9 @@ def _kept(
         question.features if proxy.may_use(Kind.USER) else None,
         maker.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
     )
+    if question.initial is not None:
+        began = config.initialization.weights_sha256
+        depends_on += (question.initial, began, config.model, question.inputs, statistics, soup)
     with pinned_kernels(config.evaluation_threads):
         kept = context.cached(
             kind,

@@ -79,6 +79,8 @@ class SelectSubset:
     backbone: str | None = None
     # `none` where no label may enter the choice.
     labels: Labels | None = None
+    # theta*, where the proxy may look at it.
+    initial: BlobName | None = None
 
     @property
     def cost(self) -> Cost:
@@ -176,7 +178,13 @@ class SelectSubset:
 
     def _question(self, proxy: Proxy) -> ProxyQuestion:
         return ProxyQuestion(
-            self.config, self.inputs, proxy, self.weights, self.features, self.trajectories
+            self.config,
+            self.inputs,
+            proxy,
+            self.weights,
+            self.features,
+            self.trajectories,
+            self.initial,
         )
 
     def _user_features(self, context: Context) -> UserFeatures | None:

@@ -15,8 +15,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.inputs.formats import InputFormat
-from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.own_shards import own_learners
 from lipt.coordinator.pretraining.pruned import is_pruned_from
@@ -69,10 +68,10 @@ def dynamics_of(
 
     def compute() -> Dynamics:
         model = context.new_model(config)
-        specs = specs_of(model.state_dict())
+        reader = context.learner_reader(config, trajectories.initial_weights, model)
 
         def read(name: BlobName) -> Weights:
-            return dict(open_weights(context.blobs.verified_path(name), like=specs))
+            return dict(reader.open(context.blobs.verified_path(name)))
 
         def loader(name: BlobName) -> Callable[[], Weights]:
             return lambda: read(name)
@@ -90,6 +89,7 @@ def dynamics_of(
                 context.batches(inputs, "asking the learners"),
                 own_learner_N=own_learners(context, config, given),
                 batch_norm_examples_M=context.batch_norm_examples(config),
+                frozen=context.frozen(config, model),
             )
 
     return context.cached("dynamics", depends_on, load=Dynamics.load, compute=compute)

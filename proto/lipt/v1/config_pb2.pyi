@@ -1,7 +1,9 @@
+from lipt.v1 import limits_pb2 as _limits_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -92,21 +94,23 @@ class ValidationConfig(_message.Message):
     def __init__(self, fraction: _Optional[float] = ..., min_per_class: _Optional[int] = ...) -> None: ...
 
 class InitializationConfig(_message.Message):
-    __slots__ = ("epochs", "steps", "weights_sha256", "batch_size", "learning_rate")
+    __slots__ = ("epochs", "steps", "weights_sha256", "batch_size", "learning_rate", "new_head")
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    NEW_HEAD_FIELD_NUMBER: _ClassVar[int]
     epochs: float
     steps: int
     weights_sha256: str
     batch_size: int
     learning_rate: float
-    def __init__(self, epochs: _Optional[float] = ..., steps: _Optional[int] = ..., weights_sha256: _Optional[str] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ...) -> None: ...
+    new_head: bool
+    def __init__(self, epochs: _Optional[float] = ..., steps: _Optional[int] = ..., weights_sha256: _Optional[str] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., new_head: bool = ...) -> None: ...
 
 class LearnersConfig(_message.Message):
-    __slots__ = ("num_learners", "num_minibatches", "num_steps", "batch_size", "learning_rate", "momentum", "weight_decay", "min_learners", "deadline_seconds", "max_attempts", "precision", "cpu_threads", "encoding", "num_snapshots", "redundancy")
+    __slots__ = ("num_learners", "num_minibatches", "num_steps", "batch_size", "learning_rate", "momentum", "weight_decay", "min_learners", "deadline_seconds", "max_attempts", "precision", "cpu_threads", "encoding", "num_snapshots", "redundancy", "frozen")
     NUM_LEARNERS_FIELD_NUMBER: _ClassVar[int]
     NUM_MINIBATCHES_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +126,7 @@ class LearnersConfig(_message.Message):
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     NUM_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     REDUNDANCY_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
     num_learners: int
     num_minibatches: int
     num_steps: int
@@ -137,7 +142,8 @@ class LearnersConfig(_message.Message):
     encoding: WeightEncoding
     num_snapshots: int
     redundancy: int
-    def __init__(self, num_learners: _Optional[int] = ..., num_minibatches: _Optional[int] = ..., num_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., min_learners: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., max_attempts: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., cpu_threads: _Optional[int] = ..., encoding: _Optional[_Union[WeightEncoding, str]] = ..., num_snapshots: _Optional[int] = ..., redundancy: _Optional[int] = ...) -> None: ...
+    frozen: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, num_learners: _Optional[int] = ..., num_minibatches: _Optional[int] = ..., num_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., min_learners: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., max_attempts: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., cpu_threads: _Optional[int] = ..., encoding: _Optional[_Union[WeightEncoding, str]] = ..., num_snapshots: _Optional[int] = ..., redundancy: _Optional[int] = ..., frozen: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AugmentationConfig(_message.Message):
     __slots__ = ("method", "num_ops", "magnitude")

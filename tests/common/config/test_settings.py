@@ -101,7 +101,7 @@ def test_worker_s_bad_file_is_refused_likewise(tmp_path: Path, text: str, words:
 
 
 def test_missing_file_is_refused_with_the_example_to_start_from(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"run\.example\.toml"):
+    with pytest.raises(ConfigError, match="lipt-coordinator --print-config"):
         load_settings(CoordinatorSettings, config=tmp_path / "none.toml", flags={})
 
 

@@ -324,6 +324,33 @@ def test_reports_progress_from_start_to_end(image_folder: Path, monkeypatch: Any
     assert [done for done, _ in calls] == [0, 1, 2, 3, 4, 5, 5]
 
 
+def test_an_image_folder_is_opened_without_torchvision(image_folder: Path) -> None:
+    script = (
+        "import sys\n"
+        "from lipt.common.data import open_dataset\n"
+        "assert len(open_dataset(sys.argv[1])) == 5\n"
+        "print('torchvision' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", script, f"imagefolder:{image_folder}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_an_image_folder_takes_the_files_that_torchvision_takes(
+    image_folder: Path, encode: Encode
+) -> None:
+    (image_folder / "cat" / "notes.txt").write_text("no image")
+    (image_folder / "list.csv").write_text("no class")
+    (image_folder / "dog" / "linked").symlink_to(image_folder / "cat")
+    (image_folder / "dog" / "B.JPEG").write_bytes(encode(7, kind="JPEG"))
+    theirs = datasets.ImageFolder(str(image_folder))
+    ours = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=0)
+    assert ours.labels_N.tolist() == theirs.targets
+    assert [ours.rows.where(row) for row in range(len(ours))] == [  # type: ignore[attr-defined]
+        file for file, _ in theirs.samples
+    ]
+
+
 def test_parquet_with_options_is_a_table(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"x": [1.5, 2.5], "label": ["b", "a"]}), tmp_path / "t.parquet")

@@ -20,6 +20,7 @@ from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.stored import images_in
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.targets.target import Target
 
@@ -102,8 +103,8 @@ def test_comes_back_as_the_data_set_has_it(image_folder: Path, budget: int) -> N
     ids = torch.tensor([3, 1, 4])
     packed = pack_shard(data, ids)
     shard = unpack_shard(packed, image_format(3, 7, 7), num_examples=3, target=SingleLabel(2))
-    assert torch.equal(shard.examples, data.images(ids))
-    assert shard.examples.dtype == torch.uint8
+    assert torch.equal(images_in(shard.examples), data.images(ids))
+    assert images_in(shard.examples).dtype == torch.uint8
     assert shard.targets_N.tolist() == [1, 0, 1]
     assert shard.targets_N.dtype == torch.int64
 
@@ -126,13 +127,13 @@ def test_pixels_of_any_shape_come_back(
     shard = unpack_shard(
         packed, image_format(*shape[1:]), num_examples=len(ids), target=SingleLabel(3)
     )
-    assert np.array_equal(shard.examples.numpy(), images[ids])
+    assert np.array_equal(images_in(shard.examples).numpy(), images[ids])
     assert shard.targets_N.tolist() == [labels[row] for row in ids]
 
 
 def test_the_shard_may_be_written_to() -> None:
     shard = unpack(pack_shard(tiny(), torch.tensor([2, 0])))
-    shard.examples.zero_()
+    images_in(shard.examples).zero_()
     shard.targets_N.zero_()
 
 
@@ -212,8 +213,8 @@ def encoded_file(files: list[bytes], offsets: list[int] | None = None) -> bytes:
 def test_decodes_files_of_several_formats(encode: Encode) -> None:
     files = [encode(1), encode(2, kind="JPEG", size=(30, 9)), encode(3, mode="L")]
     shard = unpack(encoded_file(files), (3, 12, 10), num_examples=3)
-    assert shard.examples.shape == (3, 3, 12, 10)
-    assert torch.equal(shard.examples[2, 0], shard.examples[2, 2])
+    assert images_in(shard.examples).shape == (3, 3, 12, 10)
+    assert torch.equal(images_in(shard.examples)[2, 0], images_in(shard.examples)[2, 2])
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ def test_damaged_bytes_are_refused_or_a_shard(position: int, value: int, cut: in
         shard = unpack(bytes(data))
     except DataError:
         return
-    assert shard.examples.shape == (2, 1, 1, 2)
+    assert images_in(shard.examples).shape == (2, 1, 1, 2)
     assert bool(((shard.targets_N >= 0) & (shard.targets_N < 3)).all())
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat
@@ -14,6 +15,7 @@ def test_scales_to_one_then_normalizes() -> None:
     # 0 -> (0 - 0.5) / 0.25 = -2, 255 -> (1 - 0.5) / 0.25 = 2, 51 -> (0.2 - 0.5) / 0.25 = -1.2
     images = torch.tensor([[[[0, 255, 51]]]], dtype=torch.uint8)
     inputs = to_model_input(images, GRAY, "cpu")
+    assert isinstance(inputs, Tensor)
     assert inputs.dtype == torch.float32
     torch.testing.assert_close(inputs, torch.tensor([[[[-2.0, 2.0, -1.2]]]]))
 
@@ -21,7 +23,9 @@ def test_scales_to_one_then_normalizes() -> None:
 def test_each_channel_has_its_own_mean_and_deviation() -> None:
     image = ImageFormat(2, 1, 1, mean=(0.0, 1.0), std=(1.0, 0.5))
     images = torch.full((1, 2, 1, 1), 255, dtype=torch.uint8)
-    assert to_model_input(images, image, "cpu").flatten().tolist() == [1.0, 0.0]
+    inputs = to_model_input(images, image, "cpu")
+    assert isinstance(inputs, Tensor)
+    assert inputs.flatten().tolist() == [1.0, 0.0]
 
 
 def test_the_stored_pixels_stay_as_they_are() -> None:

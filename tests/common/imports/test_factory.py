@@ -7,7 +7,7 @@ import pytest
 
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtraError
 from lipt.common.imports.extras import import_extra
-from lipt.common.imports.factory import is_factory_spec, load_factory, require_importable
+from lipt.common.imports.factory import is_factory_spec, load_factory, module_of, require_importable
 
 Write = Callable[[str, str], None]
 
@@ -119,3 +119,19 @@ def test_modules_that_are_allowed_and_cannot_be_imported_are_named(write_module:
         require_importable(["whole", "absent_one"])
     with pytest.raises(ConfigError, match=r"--allow-module broken_module: .*no such device"):
         require_importable(["broken_module"])
+
+
+def test_the_module_of_a_spec_is_what_stands_before_the_colon() -> None:
+    assert module_of("package.module:factory") == "package.module"
+    assert module_of("digits") == module_of("imagefolder:/data") == ""
+
+
+def test_a_refusal_tells_the_rule() -> None:
+    with pytest.raises(FactoryNotAllowedError) as refused:
+        load_factory("shop.models:build", allowed_modules=("other",))
+    assert str(refused.value) == (
+        "'shop.models:build' runs code from the module 'shop.models', which this process does not "
+        "allow (allowed: other). A process imports what its own --data and --model name, and what "
+        "others name only where it is allowed: start it with --allow-module shop.models if you "
+        "trust that module."
+    )

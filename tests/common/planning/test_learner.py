@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lipt.common.config.run_config import LearnersConfig
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning.learner import (
@@ -53,3 +55,12 @@ def test_a_step_on_a_few_images_counts_as_one_on_64() -> None:
 
 def test_threads_are_as_set() -> None:
     assert learner_threads(LearnersConfig(cpu_threads=7)).total == 7
+
+
+def test_frozen_layers_have_neither_gradient_nor_momentum_nor_snapshots() -> None:
+    learners = LearnersConfig(num_steps=9, num_snapshots=7)
+    kinds = [replace(FIGURES, frozen_bytes=size) for size in (0, 40)]
+    whole, parts = (
+        learner_memory(learners, "mine", figures, example_bytes=12).total for figures in kinds
+    )
+    assert whole - parts == (3 + 7) * 40

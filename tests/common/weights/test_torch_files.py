@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.weights.torch_files import read_torch_file
+from lipt.common.weights.torch_files import read_torch_file, state_dict_in
 
 _ROOT = Path(__file__).parents[3]
 
@@ -64,3 +64,36 @@ def test_the_linter_refuses_what_could_run_a_file_s_code(line: str) -> None:
         check=False,
     )
     assert checked.returncode == 1, checked.stderr
+
+
+W = {"fc.weight": torch.ones(2, 2)}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        W,
+        W | {"epoch": 3},
+        {"state_dict": W, "epoch": 3, "state_dict_ema": {"fc.weight": torch.zeros(2, 2)}},
+        {"model": W, "optimizer": {"state": {}}},
+        {"weights": W, "step": 7},
+    ],
+    ids=["plain", "with a number", "state_dict", "model", "the only one"],
+)
+def test_a_state_dict_is_found_at_the_top_or_one_level_below(content: object) -> None:
+    found = state_dict_in(content)
+    assert list(found) == ["fc.weight"]
+    assert found["fc.weight"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"online": W, "target": W}, "no state dict among 'online', 'target': save model.state"),
+        ({"epoch": 3}, "no state dict among 'epoch'"),
+        ([1, 2], "no state dict among nothing"),
+    ],
+)
+def test_none_or_several_state_dicts_are_refused_with_the_keys(content: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        state_dict_in(content)

@@ -140,3 +140,12 @@ def test_report_that_no_record_can_hold_is_rejected(
     require_finite_report(1.0, 0.0, 0)
     with pytest.raises(LearnerRejectedError, match="Report a finite loss"):
         require_finite_report(loss, seconds, received)
+
+
+def test_a_frozen_tensor_is_not_taken_from_a_learner(tmp_path: Path) -> None:
+    path = tmp_path / "learner"
+    path.write_bytes(encode_sparse(WEIGHTS))
+    with pytest.raises(LearnerRejectedError, match=r"frozen leaves 1 of .* the other 1 alone"):
+        check_learner(path, specs_of({"w": WEIGHTS["w"]}), num_frozen=1)
+    path.write_bytes(encode_sparse({"w": WEIGHTS["w"]}))
+    check_learner(path, specs_of({"w": WEIGHTS["w"]}), num_frozen=1, density=0.5)

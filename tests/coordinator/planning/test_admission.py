@@ -25,7 +25,7 @@ from lipt.common.errors import (
 )
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
-from lipt.common.models.registry import build_without_values
+from lipt.common.models.registry import build_model, build_without_values
 from lipt.common.process.machine import Machine
 from lipt.common.weights.container import pack
 from lipt.coordinator.planning import admission as admitting
@@ -224,3 +224,33 @@ async def test_what_is_of_images_is_refused_where_there_are_none(
         await admission(tmp_path, data).require(asked)
     with pytest.raises(ConfigError, match=words):
         await admission(tmp_path, data).look_at(asked)
+
+
+async def test_layers_that_there_are_can_be_frozen_and_others_are_refused(tmp_path: Path) -> None:
+    gate = admission(tmp_path)
+    await gate.require(run("resnet8", learners={"frozen": ["blocks.*", "conv1.*"]}))
+    with pytest.raises(ConfigError, match=r"'layer1\.\*' matches none of the model's 29 param"):
+        await gate.require(run("resnet8", learners={"frozen": ["layer1.*"]}))
+    with pytest.raises(ConfigError, match="nothing is left to train"):
+        await gate.require(run(learners={"frozen": ["*"]}))
+
+
+async def test_weights_of_other_classes_need_a_new_head_and_it_is_told_what_is_taken(
+    tmp_path: Path,
+) -> None:
+    gate = admission(tmp_path)
+    build = {"inputs": DIGITS.inputs, "seed": 0}
+    given = build_model("resnet8", num_classes=3, **build).state_dict() | {"proj.w": torch.ones(2)}
+    name = gate._blobs.put_bytes(pack({f"module.{key}": item for key, item in given.items()}))
+    assert await gate.require(
+        run("resnet8", initialization=_given(name.sha256, new_head=True))
+    ) == (
+        "theta* begins with 54 tensors of the weights given; new: 'fc.weight', 'fc.bias'; "
+        "left over: 'module.proj.w'."
+    )
+    with pytest.raises(WeightsError, match="That is the head alone: start with a new one"):
+        await gate.require(run("resnet8", initialization=_given(name.sha256)))
+
+
+def _given(sha256: str, *, new_head: bool = False) -> dict[str, Any]:
+    return {"weights_sha256": sha256, "new_head": new_head}

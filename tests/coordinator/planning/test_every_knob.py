@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 from annotated_types import Le, Lt
@@ -97,6 +97,8 @@ def values(field: FieldInfo) -> st.SearchStrategy[Any]:
         return st.sampled_from([*ends, *ordinary]) | between
     if kind is bool:
         return st.booleans()
+    if get_origin(field.annotation) is tuple:
+        return st.lists(st.sampled_from(["all-but-head", "conv1.*", "no.such"]), max_size=2)
     if not isinstance(kind, type) or kind is str:
         return st.sampled_from(["a" * 64, "b" * 64])
     if issubclass(kind, Enum):
@@ -199,6 +201,8 @@ def test_every_setting_is_drawn() -> None:
     of_other_kinds = {
         "model",
         "initialization.weights_sha256",
+        "initialization.new_head",
+        "learners.frozen",
         "learners.precision",
         "learners.encoding",
         "augmentation.method",

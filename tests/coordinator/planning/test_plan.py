@@ -6,6 +6,7 @@ in evaluation. Ten classes of 50 examples: 20 of each are held out, so 200 and 3
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,3 +118,14 @@ def test_disk_is_weights_shards_results_and_snapshots() -> None:
 def test_files_are_weights_and_a_shard() -> None:
     learners = {"num_minibatches": 2, "batch_size": 3}
     assert totals(plan(learners=learners).max_blob_bytes) == [100, 2 * 3 * 12]
+
+
+def test_of_frozen_layers_nothing_is_handed_in() -> None:
+    config = validate(RunConfig, {"learners": {"num_learners": 3, "num_snapshots": 2}})
+    figures = replace(FIGURES, frozen_bytes=36)
+    whole, parts = (
+        plan_run(config, given, DATA, evaluation_batch_size=16).run_disk[0].total
+        for given in (FIGURES, figures)
+    )
+    # 100 and a mask of 3, or 64 and one of 2: of a result and two snapshots of each learner.
+    assert whole - parts == 3 * 3 * (103 - 66)

@@ -130,3 +130,18 @@ def test_statistics_are_copies_under_the_names_of_the_state_dict() -> None:
     assert set(taken) == {name for name in state if name.startswith(("0.r", "2.r", "0.n", "2.n"))}
     stale(shared)
     assert taken["0.running_mean"].tolist() == [0.0, 0.0]
+
+
+def test_frozen_statistics_stay_and_are_not_told() -> None:
+    layers = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+    for layer in layers:
+        stale(layer)
+    model = nn.Sequential(*layers)
+    frozen = {f"0.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
+    reestimate_batch_norm(model, [torch.tensor([[0.0], [2.0]])], frozen)
+    assert statistics(model[0]) == ([7.0], [9.0])
+    # (0 - 7) / 3 and (2 - 7) / 3 have the mean -2.
+    assert statistics(model[1])[0] == pytest.approx([-2.0], abs=1e-5)
+    assert all(name.startswith("1.") for name in batch_norm_statistics(model, frozen))
+    assert has_batch_norm(model, frozen)
+    assert not has_batch_norm(model[:1], frozen)

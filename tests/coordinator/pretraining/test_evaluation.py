@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.stored import images_in
 from lipt.common.targets.single_label import SingleLabel
 from lipt.coordinator.pretraining.evaluation import Evaluator, batch_size_for
 
@@ -108,7 +109,7 @@ def test_mended_statistics_are_those_that_the_accuracy_was_reached_with() -> Non
         "0.running_var",
         "0.num_batches_tracked",
     }
-    mean = evaluator.examples_N.float().mean(dim=(0, 2, 3)) / 255
+    mean = images_in(evaluator.examples_N).float().mean(dim=(0, 2, 3)) / 255
     torch.testing.assert_close(scored.mended["0.running_mean"], mean)
     assert weights["0.running_mean"].tolist() == pytest.approx([0.9] * 3)
     # Evaluated as they are, the mended weights score the same.

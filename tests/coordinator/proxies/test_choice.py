@@ -15,12 +15,13 @@ def test_each_kind_is_tried_alone_and_the_dear_ones_beside_patches() -> None:
     assert candidates([Kind.LEARNERS, Kind.SOUP, Kind.PATCHES]) == [PATCHES, SOUP, LEARNERS, BOTH]
     assert candidates([Kind.SOUP]) == [SOUP]
     every = candidates(set(Kind) - {Kind.COLUMNS})
-    assert len(every) == len(set(every)) == 8
+    assert len(every) == len(set(every)) == 10
     assert (Kind.USER, Kind.PATCHES) in every
     assert (Kind.PATCHES, Kind.BACKBONE) in every
     # Of examples that are no images, their values take that place.
     beside = [kinds for kinds in candidates({Kind.COLUMNS, Kind.LEARNERS}) if len(kinds) > 1]
     assert beside == [(Kind.COLUMNS, Kind.LEARNERS)]
+    assert (Kind.PATCHES, Kind.INITIAL) in every
 
 
 def test_learners_cost_a_pass_each() -> None:

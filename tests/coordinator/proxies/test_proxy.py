@@ -27,7 +27,7 @@ def test_equal_questions_are_one_text() -> None:
 )
 def test_another_text_is_refused_with_all_that_there_are(text: str) -> None:
     with pytest.raises(
-        ProxyError, match=r"user, patches, columns, soup, learners, backbone"
+        ProxyError, match=r"user, patches, columns, soup, initial, learners, backbone"
     ) as refusal:
         Proxy.parse(text)
     assert repr(text) in str(refusal.value)
@@ -44,3 +44,10 @@ def test_a_choice_may_use_everything() -> None:
     assert all(Proxy.parse("auto").may_use(kind) for kind in Kind)
     assert [kind for kind in Kind if Proxy.parse("ridge:patches").may_use(kind)] == [Kind.PATCHES]
     assert not any(SOUP.may_use(kind) for kind in Kind)
+
+
+def test_theta_star_needs_no_learners_unless_they_are_beside_it() -> None:
+    assert Proxy.parse("ridge:initial").judges_before_learners
+    assert Proxy.parse("ridge:initial+patches+user").judges_before_learners
+    for text in ("auto", "soup", "ridge:patches", "ridge:initial+soup", "ridge:initial+learners"):
+        assert not Proxy.parse(text).judges_before_learners

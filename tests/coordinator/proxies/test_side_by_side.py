@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lipt.common.data import Dataset
 from lipt.common.errors import SignalsError
+from lipt.common.inputs.stored import Stored, images_in
 from lipt.coordinator.proxies import side_by_side as module
 from lipt.coordinator.proxies.side_by_side import side_by_side
 from lipt.coordinator.signals.stored import StorageLimits
@@ -19,12 +20,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return digits_context(tmp_path_factory.mktemp("state")).dataset
 
 
-def ids_of(ids_B: Tensor, _: Tensor) -> Tensor:
+def ids_of(ids_B: Tensor, _: Stored) -> Tensor:
     return ids_B[:, None].float()
 
 
-def brightness(_: Tensor, images_BCHW: Tensor) -> Tensor:
-    return images_BCHW.float().flatten(1)[:, :2]
+def brightness(_: Tensor, stored_B: Stored) -> Tensor:
+    return images_in(stored_B).float().flatten(1)[:, :2]
 
 
 def test_columns_are_in_the_order_of_the_extractors(
@@ -51,7 +52,7 @@ def test_many_are_kept_in_halves(dataset: Dataset) -> None:
 
 
 def test_features_that_are_not_finite_are_refused_with_their_ids(dataset: Dataset) -> None:
-    def broken(ids_B: Tensor, _: Tensor) -> Tensor:
+    def broken(ids_B: Tensor, _: Stored) -> Tensor:
         return torch.where(ids_B == 7, torch.inf, 0.0)[:, None]
 
     with pytest.raises(SignalsError, match=r"features are not finite.*ids 7"):

@@ -137,6 +137,22 @@ async def test_whole_configuration_can_be_sent_back(world: World) -> None:
     assert second.config == first.config
 
 
+async def test_defaults_that_are_too_large_for_the_data_are_lowered_and_that_is_kept(
+    world: World,
+) -> None:
+    # Of 500 examples in 10 classes, 20 of each are held out.
+    run = await world.create(num_learners=18)
+    assert (run.config.learners.num_learners, run.config.learners.batch_size) == (18, 16)
+    assert run.fitted == ""
+    run = await world.create(batch_size=100)
+    assert (run.config.learners.num_learners, run.config.learners.batch_size) == (3, 100)
+    assert run.fitted == (
+        "4 learners x 1 minibatches x 100 examples = 400 are more than the 300 of the training "
+        "split, so defaults were lowered to fit: learners.num_learners 3 in place of 4"
+    )
+    assert run in await world.database.load_runs()
+
+
 async def test_request_that_is_repeated_starts_no_other_run(world: World) -> None:
     first = await world.create("mine", request_id="q")
     # Whatever else it says: its first answer may have been lost on the way.

@@ -10,6 +10,7 @@ from torch.nn import functional
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import ConfigError, SignalsError
 from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import ImageSpec
 from lipt.coordinator.selection.strategies.el2n import el2n
 from lipt.coordinator.selection.strategies.grand import grand, last_layer_norms
 from lipt.coordinator.signals.batches import Batches
@@ -21,6 +22,7 @@ from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_
 
 def painted(dataset: Dataset, value: int, white: set[int]) -> Dataset:
     """The data set with every pixel of one value, and some images white."""
+    assert isinstance(dataset.inputs, ImageSpec)
     images_NCHW = torch.full((len(dataset), *dataset.inputs.shape), value, dtype=torch.uint8)
     images_NCHW[sorted(white)] = 255
     return in_memory(

@@ -31,7 +31,29 @@ async def test_a_ready_run_is_found_by_its_id_and_by_its_name(store: RunStore, n
     assert find_ready(store, name, DATA).run_id == "r"
 
 
-async def test_the_latest_run_counts_though_an_older_one_is_ready(store: RunStore) -> None:
+async def test_the_latest_is_the_newest_that_is_ready(store: RunStore, make_run: MakeRun) -> None:
+    assert find_ready(store, "latest", DATA).run_id == "r"
+    for run_id, state in (("ready", RunState.READY), ("gone", RunState.CANCELLED)):
+        await store.add(make_run(run_id, state=state).changed(fingerprint=DATA.fingerprint))
+    assert find_ready(store, "latest", DATA).run_id == "ready"
+
+
+async def test_the_latest_ready_run_of_other_data_does_not_shadow_one_of_the_served(
+    store: RunStore, make_run: MakeRun
+) -> None:
+    await store.add(make_run("other", state=RunState.READY).changed(fingerprint="e" * 64))
+    store.hold("other", "its data is not served")
+    assert find_ready(store, "latest", DATA).run_id == "r"
+
+
+async def test_the_newest_run_counts_where_none_is_ready(
+    database: Database, make_run: MakeRun
+) -> None:
+    store = RunStore(database)
+    with pytest.raises(UnknownRunError, match="'latest'"):
+        find_ready(store, "latest", DATA)
+    for run_id in ("old", "young"):
+        await store.add(make_run(run_id).changed(fingerprint=DATA.fingerprint))
     with pytest.raises(RunNotReadyError, match="run name-young is training"):
         find_ready(store, "latest", DATA)
 

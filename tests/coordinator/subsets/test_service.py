@@ -13,9 +13,11 @@ import pytest
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import InitializationConfig
 from lipt.common.errors import (
     InvalidRequestError,
     ProxyError,
+    RunNotReadyError,
     SignalsError,
     UnknownNameError,
 )
@@ -44,7 +46,10 @@ SOUP = SoupRecord(
 )
 HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
 # Of a run's configuration: what came later than the first keys, and changes no subset.
-NOT_ASKED: Any = {"learners": {"num_snapshots", "redundancy"}}
+NOT_ASKED: Any = {
+    "initialization": {"new_head"},
+    "learners": {"num_snapshots", "redundancy", "frozen"},
+}
 
 
 @dataclass
@@ -454,3 +459,50 @@ async def test_a_strategy_that_looks_at_labels_alone_has_no_proxy(world: World) 
     assert world.compute.jobs[-1].proxy is None
     with pytest.raises(ProxyError, match="there is no proxy 'best'"):
         await world.ask(strategy="uniform", proxy="best")
+
+
+async def test_theta_star_alone_is_asked_before_its_learners_have_trained(
+    world: World, make_run: MakeRun
+) -> None:
+    theta = world.upload(b"theta*")
+    run = make_run("early").changed(fingerprint=DATA.fingerprint)
+    await world.store.add(run)
+    asked = {"run": "early", "proxy": "ridge:patches+initial"}
+    for proxy in ("ridge:initial+learners", "auto", ""):
+        with pytest.raises(RunNotReadyError, match="0 of 3 learners are in"):
+            await world.ask(run="early", proxy=proxy)
+    early = (await world.ask(**asked)).subset
+    job = world.compute.jobs[-1]
+    assert (job.weights, job.initial, job.trajectories) == (theta, theta, None)
+    assert early.weights_sha256 == theta.sha256
+    # theta_p changes nothing in it.
+    ready = {"state": RunState.READY, "pretrained_weights": world.upload(THETA_P)}
+    await world.store.update("early", lambda run: run.changed(**ready))
+    assert (await world.ask(**asked)).subset == early
+    assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(
+    world: World, make_run: MakeRun
+) -> None:
+    theta = world.upload(b"theta*")
+    given = {"initialization": InitializationConfig(weights_sha256=theta.sha256)}
+    run = make_run("given", state=RunState.READY)
+    config = run.config.model_copy(update=given)
+    weights = world.upload(THETA_P)
+    await world.store.add(
+        run.changed(fingerprint=DATA.fingerprint, pretrained_weights=weights, config=config)
+    )
+    for name, initial in (("r", None), ("given", theta)):
+        await world.ask(run=name, proxy="auto")
+        assert world.compute.jobs[-1].initial == initial
+        assert world.compute.jobs[-1].weights == weights
+
+
+async def test_theta_star_that_is_not_there_yet_is_waited_for(
+    world: World, make_run: MakeRun
+) -> None:
+    run = make_run("new", state=RunState.INITIALIZING).changed(initial_weights=None)
+    await world.store.add(run)
+    with pytest.raises(RunNotReadyError, match="run name-new is initializing"):
+        await world.ask(run="new", proxy="ridge:initial")

@@ -153,3 +153,8 @@ async def test_what_is_being_made_again_is_given_up_at_the_end(world: World) -> 
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert hanging.given_up
+
+
+async def test_the_latest_weights_are_those_of_the_newest_run_that_is_ready(world: World) -> None:
+    assert await world.weights.pretrained("latest", "me") == BlobName.of(THETA_P)
+    assert await world.weights.initial("latest", "me") == BlobName.of(THETA)

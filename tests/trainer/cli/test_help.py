@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
 
 import pytest
+
+from lipt.trainer.client.client import Client
+from lipt.trainer.views import DEFAULT_STRATEGY
 
 COMMANDS = [
     [],
@@ -66,3 +70,13 @@ def test_help_imports_nothing_slow(helps: list[tuple[str, list[str]]], number: i
     text, slow = helps[number]
     assert " ".join(["Usage: lipt", *COMMANDS[number]]) in text
     assert slow == []
+
+
+@pytest.mark.parametrize("command", [["subset", "get"], ["report"]])
+def test_every_command_chooses_by_the_same_strategy_where_none_is_named(
+    helps: list[tuple[str, list[str]]], command: list[str]
+) -> None:
+    text, _ = helps[COMMANDS.index(command)]
+    assert f"[default: {DEFAULT_STRATEGY}]" in " ".join(text.split())
+    named = inspect.signature(Client.subset).parameters["strategy"].default
+    assert named == DEFAULT_STRATEGY

@@ -255,6 +255,27 @@ def test_features_may_be_tensors_arrays_or_lists(fake: Any, client: Client) -> N
     assert safetensors.torch.load(fake.blobs[request.features.sha256])["features"].shape == (2, 1)
 
 
+@pytest.mark.parametrize("form", ["array", "read-only", "transposed", "tensor", "lists"])
+def test_features_may_be_given_without_a_name(fake: Any, client: Client, form: str) -> None:
+    rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    array = np.array(rows)
+    read_only = array.copy()
+    read_only.flags.writeable = False
+    given = {
+        "array": array,
+        "read-only": read_only,
+        "transposed": np.array(rows).T.copy().T,
+        "tensor": torch.tensor(rows),
+        "lists": rows,
+    }
+    fake.subset_scripts = [whole()]
+    client.subset(fraction=0.1, features=given[form])
+    (request,) = fake.requests_of(subset_pb2.GetSubsetRequest)
+    sent = safetensors.torch.load(fake.blobs[request.features.sha256])
+    assert list(sent) == ["features"]
+    assert sent["features"].tolist() == rows
+
+
 @pytest.mark.parametrize(
     ("features", "words"),
     [

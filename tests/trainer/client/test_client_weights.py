@@ -62,5 +62,22 @@ def test_weights_come_as_bytes_or_as_a_file(
 
 
 def test_an_unknown_kind_is_refused_with_those_there_are(client: Client) -> None:
-    with pytest.raises(InvalidRequestError, match="initial, pretrained"):
+    with pytest.raises(InvalidRequestError, match=r"'final' weights; choose initial \(or"):
         client.weights("r-1", "final")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *((name, b"theta*") for name in ("initial", "theta*", "theta_star")),
+        *((name, b"theta_p") for name in ("pretrained", "theta_p")),
+    ],
+)
+def test_weights_are_called_as_the_documentation_calls_them(
+    fake: Any, client: Client, name: str, content: bytes
+) -> None:
+    fake.weights = {
+        run_pb2.WEIGHTS_KIND_INITIAL: b"theta*",
+        run_pb2.WEIGHTS_KIND_PRETRAINED: b"theta_p",
+    }
+    assert client.weights("r-1", name) == content

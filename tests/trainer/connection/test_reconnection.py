@@ -48,7 +48,7 @@ def test_pauses_double_until_the_limit_has_passed_since_the_first_failure() -> N
         reconnection.pause(AWAY)
     with pytest.raises(UnreachableError):
         reconnection.pause(AWAY)
-    assert clock.pauses == [0.2, 0.4, 0.8]
+    assert clock.pauses == pytest.approx([0.2, 0.4, 0.8])
 
 
 def test_a_message_gives_the_next_interruption_the_whole_limit() -> None:
@@ -85,3 +85,14 @@ def test_who_has_too_much_to_do_is_asked_again_when_it_says_and_not_for_ever(
         reconnection.pause(full)
     assert clock.pauses == [5.0] * 3
     assert told == ["256 requests wait; asking again in 5.0 s"] * 3
+
+
+def test_a_coordinator_that_is_expected_is_waited_for_to_the_limit() -> None:
+    clock = Clock()
+    reconnection = Reconnection(1.0, expected=True, clock=lambda: clock.now, sleep=clock.sleep)
+    for _ in range(3):
+        reconnection.pause(AWAY)
+    with pytest.raises(UnreachableError):
+        reconnection.pause(AWAY)
+    # The third would be 0.8 s, and 0.4 s are left.
+    assert clock.pauses == pytest.approx([0.2, 0.4, 0.4])

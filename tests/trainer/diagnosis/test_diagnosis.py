@@ -137,3 +137,12 @@ def test_findings_out_of_range_are_refused(part: str, changes: object, complaint
 def test_a_name_for_every_class_is_asked_for() -> None:
     with pytest.raises(DiagnosisError, match="1 names of classes and 2 counts"):
         made_up_diagnosis(made_up_findings() | {"class_names": ["cat"]})
+
+
+def test_the_worst_labels_are_shown_with_their_pictures(diagnosis: Diagnosis) -> None:
+    rows = [(np.zeros((8, 8), np.uint8), 0)] * len(diagnosis)
+    shown = diagnosis.show(rows, number=1)
+    worst = diagnosis.label_issues()[0]
+    assert shown.issues == (worst,)
+    assert shown._repr_html_().count("<img") == 1
+    assert f"row {worst.id}: " in shown._repr_html_()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lipt.common.data import Dataset
+from lipt.common.inputs.stored import images_in
 from lipt.trainer.main_training.images import TrainingImages
 
 CPU = torch.device("cpu")
@@ -17,7 +18,7 @@ def test_batches_are_the_positions_images_in_order(digits: Dataset, *, resident:
     found = list(images.batches(positions))
     assert images.resident is resident
     for batch_BCHW, positions_B in zip(found, positions, strict=True):
-        assert torch.equal(batch_BCHW, digits.images(ids_N[positions_B]))
+        assert torch.equal(images_in(batch_BCHW), digits.images(ids_N[positions_B]))
 
 
 def test_a_small_set_is_resident_unasked(digits: Dataset) -> None:

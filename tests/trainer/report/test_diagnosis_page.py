@@ -71,7 +71,7 @@ def test_it_tells_what_was_found(with_pictures: str) -> None:
     assert "labels wrong, estimated 25.0% 10.0% to 40.0%" in text
     assert "dog → cat fits 0.10" in text
     assert "3 alike, with labels that disagree" in text
-    assert "cat 4 1 25.0% (10.0% to 50.0%) 2" in text
+    assert "cat 4 1 25.0% (10.0% to 50.0%) cat: 25.0% wrong, 10.0% to 50.0% 2" in text
     assert "cat dog 1 25.0%" in text
     assert "a fraction of 0.5 . twice as many add 12.5 points" in text
     assert "There are no pictures" not in text

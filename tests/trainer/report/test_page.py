@@ -6,20 +6,25 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data import open_dataset
-from lipt.common.errors import ConfigError, SubsetError
+from lipt.common.errors import ConfigError, DiagnosisError, RunNotReadyError, SubsetError
 from lipt.common.states import LearnerState, RunState
+from lipt.trainer.diagnosis.diagnosis import Diagnosis
+from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.main_training.records import Look
+from lipt.trainer.report import examining, stories
 from lipt.trainer.report.gathering import Report, gather
-from lipt.trainer.report.page import render
+from lipt.trainer.report.page import render, unfolded
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import (
     CostsView,
@@ -30,6 +35,7 @@ from lipt.trainer.views import (
     SoupView,
 )
 from tests.trainer.made_up import made_up_learner, made_up_run, made_up_subset, made_up_trial
+from tests.trainer.made_up_diagnosis import made_up_findings
 
 DIGITS = open_dataset("digits-test")
 HOSTILE = "<script>alert(1)</script>"
@@ -68,7 +74,7 @@ INFO = InfoView(
 
 
 class FakeClient:
-    """Chooses the first rows, whatever it is asked."""
+    """Chooses the first rows, whatever it is asked; by grand the last ones. It has no weights."""
 
     def info(self) -> InfoView:
         return INFO
@@ -76,7 +82,12 @@ class FakeClient:
     def subset(self, run: str, strategy: str, *, fraction: float = 0.0, budget: int = 0) -> Subset:
         assert run == "r-1"
         count = budget or round(fraction * len(DIGITS))
-        return made_up_subset(range(count), fingerprint=DIGITS.fingerprint, strategy=strategy)
+        first = len(DIGITS) - count if strategy == "grand" else 0
+        rows = range(first, first + count)
+        return made_up_subset(rows, fingerprint=DIGITS.fingerprint, strategy=strategy)
+
+    def weights(self, run: str) -> bytes:
+        raise RunNotReadyError("there are none yet.")
 
 
 TRIALS = [
@@ -89,7 +100,7 @@ TRIALS = [
 COMPARISON = {"model": "resnet8", "recipe": {"steps": 60}, "data": DIGITS.fingerprint}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def report() -> Report:
     return gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], (COMPARISON, TRIALS))  # type: ignore[arg-type]
 
@@ -102,10 +113,12 @@ class _Page(HTMLParser):
         self.open: list[str] = []
         self.loaded: list[str] = []
         self.tags: list[str] = []
+        self.titles: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.loaded += [value or "" for name, value in attrs if name in {"src", "href"}]
+        self.titles += [value or "" for name, value in attrs if name == "title"]
         if tag not in {"meta", "link", "img", "br"}:
             self.open.append(tag)
 
@@ -168,16 +181,177 @@ def test_the_three_answers_stand_below_their_questions() -> None:
     assert f"Is it better than a random subset of its size? {found.better}" in text
     assert f"Is it faster than training on everything for as long? {found.faster}" in text
     assert f"What did choosing cost? {found.cost}" in text
-    assert "What people would do instead fraction strategy to everything" in text
+    assert re.search("What people would do instead .*fraction strategy to everything", text)
     assert render(report).count('<div class="verdict good">') == 1
 
 
 def test_most_wanted_is_the_choice_of_few_and_least_what_most_leave_out(report: Report) -> None:
     (story,) = report.stories
-    assert [picture.row for picture in story.most_wanted] == list(range(12))
+    assert [picture.row for picture in story.most_wanted] == list(range(48))
     assert [picture.row for picture in story.least_wanted] == list(
-        range(len(DIGITS) - 12, len(DIGITS))
+        range(len(DIGITS) - 48, len(DIGITS))
     )
+
+
+def test_twelve_of_the_pictures_are_seen_at_once_spread_over_all(report: Report) -> None:
+    (story,) = report.stories
+    seen, folded = unfolded(story.most_wanted)
+    assert [picture.row for picture in seen] == list(range(0, 48, 4))
+    assert [picture.row for picture in folded] == [row for row in range(48) if row % 4]
+    assert unfolded(story.most_wanted[:5]) == (story.most_wanted[:5], ())
+    assert unfolded(()) == ((), ())
+    assert render(report).count("<summary>36 more</summary>") == 3
+
+
+def test_a_random_choice_stands_beside_the_chosen_ones(report: Report) -> None:
+    rows = [picture.row for picture in report.random_choice]
+    assert len(set(rows)) == 48
+    assert rows == sorted(rows)
+    assert max(rows) > 200  # of 355: not the first ones
+    again = gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)])  # type: ignore[arg-type]
+    assert again.random_choice == report.random_choice
+    assert "A random choice" in render(report)
+
+
+def test_the_map_marks_what_was_chosen(report: Report) -> None:
+    assert report.example_map is not None
+    assert report.example_map.seen_by == ("their own values, not by theta_p: there are none yet.")
+    (drawing,) = re.findall(
+        r'<svg class="map"[^>]*aria-label="Map of the examples, chosen by craig">.*?</svg>',
+        render(report),
+        re.DOTALL,
+    )
+    told = re.findall(r"<title>(\d+): (\d)(, chosen)?</title>", drawing)
+    assert sorted(int(row) for row, _, _ in told) == list(range(len(DIGITS)))
+    assert {int(row) for row, _, chosen in told if chosen} == set(range(36))
+    assert all(int(label) == DIGITS.labels_N[int(row)] for row, label, _ in told)
+    text = " ".join(render(report).split())
+    assert "Drawn are 36 of the 36 chosen and 319 of the others." in text
+
+
+def test_subsets_that_were_asked_for_or_compared_are_set_beside_each_other() -> None:
+    grand = made_up_trial(strategy="grand", fraction=0.1)
+    elsewhere = made_up_trial(strategy="el2n", fraction=0.5)
+    trials = [*TRIALS, grand, elsewhere]
+    requests = [("craig", 0.1), ("glister", 0.1)]
+    report = gather(FakeClient(), RUN, DIGITS, requests, (COMPARISON, trials))  # type: ignore[arg-type]
+    assert [(pair.first, pair.second, pair.shared) for pair in report.overlaps] == [
+        ("craig", "glister", 36),
+        ("craig", "grand", 0),
+        ("glister", "grand", 0),
+    ]
+    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    assert "craig and glister 36 " in text
+    assert " 100.0% craig and grand 0 " in text
+
+
+SUSPECTS = np.array([3, 50])
+
+
+def diagnosis() -> Diagnosis:
+    """Of the digits: rows 3 and 50 are suspected to be a seven each."""
+    content = made_up_findings()
+    counts = np.bincount(DIGITS.labels_N.numpy()).tolist()
+    content |= {
+        "num_examples": len(DIGITS),
+        "class_names": list(DIGITS.class_names),
+        "class_counts": counts,
+    }
+    content["duplicates"] |= {"surplus": 0, "groups": []}
+    findings = TypeAdapter(Findings).validate_json(json.dumps(content))
+    zeros = np.zeros(len(DIGITS))
+    suspect, suggested = zeros.astype(np.uint8), DIGITS.labels_N.numpy().astype(np.int32)
+    suspect[SUSPECTS], suggested[SUSPECTS] = 1, 7
+    return Diagnosis(
+        findings=findings,
+        given_label=DIGITS.labels_N.numpy().astype(np.int32),
+        suggested_label=suggested,
+        label_quality=np.linspace(0, 1, len(DIGITS)).astype(np.float32),
+        suspect=suspect,
+        duplicate_of=np.arange(len(DIGITS), dtype=np.int32),
+        outlier_score=zeros.astype(np.float32),
+        fingerprint=DIGITS.fingerprint,
+    )
+
+
+def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
+    report = gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())  # type: ignore[arg-type]
+    assert [view.row for view in report.suspects] == [3, 50]  # the worst first
+    assert [view.suggested for view in report.suspects] == ["7", "7"]
+    assert all(view.picture.startswith("data:image/png;base64,") for view in report.suspects)
+    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    assert "The diagnosis suspects 2 of 355 labels" in text
+    # The subset has row 3 of them, and by chance 2 x 36 / 355.
+    assert "craig 36 1 0.2" in text
+    given = [str(int(DIGITS.labels_N[row])) for row in SUSPECTS]
+    assert f"{given[0]} → 7 fits &lt;0.01 in craig 3" in text
+    assert f"{given[1]} → 7 fits 0.14 50" in text
+    rings = re.findall(r'<circle class="ring"[^>]*><title>([^<]*)</title>', render(report))
+    assert rings == [
+        f"3: labelled {given[0]}, looks like 7, chosen",
+        f"50: labelled {given[1]}, looks like 7",
+    ]
+
+
+def test_data_without_suspects_says_so() -> None:
+    found = diagnosis()
+    errors = replace(found.findings.label_errors, num_suspects=0)
+    clean = replace(
+        found,
+        findings=replace(found.findings, label_errors=errors),
+        suspect=np.zeros(len(DIGITS), np.uint8),
+    )
+    report = gather(FakeClient(), RUN, DIGITS, [], diagnosis=clean)  # type: ignore[arg-type]
+    assert "The diagnosis suspects none of 355 labels." in render(report)
+
+
+def test_a_diagnosis_of_other_data_is_refused() -> None:
+    other = replace(diagnosis(), fingerprint="f" * 64)
+    with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
+        gather(FakeClient(), RUN, DIGITS, [], diagnosis=other)  # type: ignore[arg-type]
+
+
+def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
+    began = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
+    run = replace(RUN, created_at=began, ended_at=began + timedelta(seconds=185))
+    now = datetime(2026, 3, 2, 1, 5, tzinfo=timezone(timedelta(hours=2)))
+    page = render(gather(FakeClient(), run, DIGITS, [], now=now))  # type: ignore[arg-type]
+    text = " ".join(re.sub(r"<[^>]*>", "", page).split())
+    assert (
+        "started 2026-03-01 09:30 UTC, ready 2026-03-01 09:33 UTC after 3 min 5 s, "
+        "this page was made 2026-03-01 23:05 UTC"
+    ) in text
+    assert '<time datetime="2026-03-01T23:05:00+00:00">' in page
+
+
+def test_pictures_and_bars_have_tooltips(report: Report) -> None:
+    page = _Page()
+    page.feed(render(report))
+    assert f"row 0: {int(DIGITS.labels_N[0])}" in page.titles
+    available, kept = (int((DIGITS.labels_N[:end] == 0).sum()) for end in (len(DIGITS), 36))
+    assert f"0: {kept} of {available} kept, {100 * kept / available:.1f}%" in page.titles
+
+
+def test_examples_without_pictures_are_named_by_class_and_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (stories, examining):
+        monkeypatch.setattr(module, "pictures_of", lambda _, rows, __: [""] * len(rows))
+    report = gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())  # type: ignore[arg-type]
+    page = _Page()
+    page.feed(render(report))
+    assert "img" not in page.tags
+    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    assert f"{int(DIGITS.labels_N[4])} 4 " in text
+    assert "→ 7 fits &lt;0.01 in craig 3" in text
+
+
+def test_tables_of_many_columns_scroll_in_their_own_box_and_say_so(report: Report) -> None:
+    text = render(report)
+    for name in ("Main training at equal steps", "Learners"):
+        box = f'<div class="scroll" role="region" aria-label="{name}" tabindex="0">'
+        before = text[: text.index(box)].rstrip().splitlines()[-1]
+        assert "Swipe the table for more columns" in before
 
 
 def test_without_a_comparison_it_says_how_to_get_one() -> None:
@@ -215,12 +389,15 @@ def test_a_class_may_be_called_anything() -> None:
     names = (HOSTILE, '"><img src=x onerror=alert(1)>', *DIGITS.class_names[2:])
     rows: Any = DIGITS.rows
     hostile = replace(DIGITS, rows=replace(rows, names=names))
-    text = render(gather(FakeClient(), RUN, hostile, [("craig", 0.1)]))  # type: ignore[arg-type]
+    found = diagnosis()
+    found = replace(found, findings=replace(found.findings, class_names=names))
+    report = gather(FakeClient(), RUN, hostile, [("craig", 0.1)], diagnosis=found)  # type: ignore[arg-type]
+    text = render(report)
     page = _Page()
     page.feed(text)
     assert not page.open
     assert "script" not in page.tags
-    assert page.tags.count("img") == 24  # the thumbnails
+    assert page.tags.count("img") == 3 * 48 + 2  # the thumbnails, and two suspects
     assert all(address.startswith("data:") for address in page.loaded)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
@@ -277,7 +454,7 @@ def test_a_browser_shows_it_without_complaint(report: Report, tmp_path: Path) ->
     document, console = browse(page, tmp_path / "profile")
     assert console == []
     assert "craig beats random" in document
-    assert document.count("<img") == 24
+    assert document.count("<img") == 3 * 48
 
     # The same question to a page with a fault, to know that a fault would be seen.
     faulty = tmp_path / "faulty.html"
@@ -285,3 +462,9 @@ def test_a_browser_shows_it_without_complaint(report: Report, tmp_path: Path) ->
     faulty.write_text(page.read_text("utf-8").replace("</body>", f"{script}</body>"), "utf-8")
     _, console = browse(faulty, tmp_path / "profile")
     assert any("undefined_name is not defined" in line for line in console)
+
+
+def test_what_was_fitted_to_the_data_is_said(report: Report) -> None:
+    fitted = replace(report, run=replace(RUN, fitted="2560 are more than 1597"))
+    assert "Fitted to the data: 2560 are more than 1597." in render(fitted)
+    assert "Fitted" not in render(report)

@@ -209,7 +209,7 @@ def x_labels(plot: ET.Element) -> list[str]:
 def test_of_many_learners_only_some_are_labelled() -> None:
     (plot,) = drawn(SOUP, learners=[learner(index, index) for index in range(100)])
     assert len(list(plot.iter("rect"))) == 100
-    assert x_labels(plot)[:3] == ["0", "5", "10"]
+    assert x_labels(plot)[:3] == ["0", "7", "14"]
 
 
 def test_without_a_soup_there_is_no_plot() -> None:

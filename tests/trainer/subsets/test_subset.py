@@ -64,7 +64,8 @@ def test_every_format_gives_back_what_was_saved(
     assert loaded == subset
     assert loaded.indices.tobytes() == subset.indices.tobytes()
     assert loaded.weights.tobytes() == subset.weights.tobytes()
-    assert [item.name for item in path.parent.iterdir()] == [path.name]
+    beside = ["subset.manifest.json"] if suffix == ".csv" else []
+    assert sorted(item.name for item in path.parent.iterdir()) == sorted([path.name, *beside])
 
 
 @given(subset=subsets())
@@ -107,17 +108,43 @@ def test_a_npy_is_three_records_of_numpy(tmp_path: Path) -> None:
     assert path.read_bytes() == expected.getvalue()
 
 
-def test_a_csv_is_a_plain_table(tmp_path: Path) -> None:
+def test_a_csv_is_a_plain_table_of_two_columns_with_its_manifest_beside_it(tmp_path: Path) -> None:
     subset = make_subset([2, 5], [1.0, 0.1], {})
     path = subset.save(tmp_path / "subset.csv")
     # 0.1 as float32 is 0.100000001490116...
-    assert path.read_text() == (
-        "index,weight,lipt\n"
-        f'2,1.0,"{{""digest"": ""{subset.digest}"", ""fingerprint"": ""{"ab" * 32}"", '
-        '""format"": ""lipt-subset"", ""manifest"": {}, ""strategy"": ""grand"", '
-        '""version"": 1}"\n'
-        "5,0.10000000149011612,\n"
-    )
+    assert path.read_text() == "index,weight\n2,1.0\n5,0.10000000149011612\n"
+    assert json.loads((tmp_path / "subset.manifest.json").read_text()) == {
+        "format": "lipt-subset",
+        "version": 1,
+        "strategy": "grand",
+        "fingerprint": "ab" * 32,
+        "digest": subset.digest,
+        "manifest": {},
+    }
+
+
+def test_a_csv_without_its_manifest_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    path = make_subset([2, 5], [1.0, 0.1]).save(tmp_path / "subset.csv")
+    (tmp_path / "subset.manifest.json").unlink()
+    with pytest.raises(SubsetError, match=r"no subset\.manifest\.json beside it.* Copy both files"):
+        Subset.load(path)
+    with pytest.raises(FileNotFoundError, match=r"none\.csv"):
+        Subset.load(tmp_path / "none.csv")
+
+
+def test_a_csv_with_another_s_manifest_is_refused(tmp_path: Path) -> None:
+    path = make_subset([2, 5], [1.0, 0.1]).save(tmp_path / "subset.csv")
+    text = path.read_text()
+    make_subset([2, 6], [1.0, 0.1]).save(path)
+    path.write_text(text)
+    with pytest.raises(SubsetError, match="changed or damaged"):
+        Subset.load(path)
+
+
+def test_a_csv_of_nothing_is_its_header(tmp_path: Path) -> None:
+    path = make_subset([], []).save(tmp_path / "subset.csv")
+    assert path.read_text() == "index,weight\n"
+    assert len(Subset.load(path)) == 0
 
 
 def test_a_json_has_everything_by_name(tmp_path: Path) -> None:
@@ -224,11 +251,12 @@ def test_metadata_that_is_not_ours_is_refused(
         Subset.load(path)
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
-    path = make_subset([2], [1.0]).save(tmp_path / "subset.csv")
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_subset([2], [1.0]).save(tmp_path / "subset.parquet")
     before = path.read_bytes()
-    with pytest.raises(SubsetError, match=r"Choose \.npy, \.json or \.parquet"):
-        make_subset([3], [1.0], {"long": "x" * 200_000}).save(path)
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError):
+        make_subset([3], [1.0]).save(path)
     assert path.read_bytes() == before
 
 

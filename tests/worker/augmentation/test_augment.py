@@ -6,6 +6,7 @@ import torch
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
 from lipt.common.images.crop_flip import crop_flip
+from lipt.common.inputs.stored import images_in
 from lipt.worker.augmentation import METHODS, augment
 from lipt.worker.augmentation.randaugment import randaugment
 
@@ -27,11 +28,12 @@ def test_configuration_chooses_method_and_strength() -> None:
     mild = AugmentationConfig(method=AugmentationMethod.CROP_FLIP)
     none = AugmentationConfig(method=AugmentationMethod.NONE)
     assert torch.equal(
-        augment(images(), strong, seeded()),
+        images_in(augment(images(), strong, seeded())),
         randaugment(images(), num_ops=3, magnitude=20, generator=seeded()),
     )
-    assert torch.equal(augment(images(), mild, seeded()), crop_flip(images(), generator=seeded()))
-    assert torch.equal(augment(images(), none, seeded()), images())
+    found = images_in(augment(images(), mild, seeded()))
+    assert torch.equal(found, crop_flip(images(), generator=seeded()))
+    assert torch.equal(images_in(augment(images(), none, seeded())), images())
 
 
 @pytest.mark.parametrize("method", AugmentationMethod)

@@ -5,7 +5,9 @@ Nothing here imports gRPC until a command runs: `--help` has to be instant.
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,9 +19,14 @@ if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Run = Annotated[str, typer.Option("--run", "-r", help="The id or name of a run, or latest.")]
+Run = Annotated[
+    str,
+    typer.Option(
+        "--run", "-r", help="The id or name of a run, or latest, the newest that is ready."
+    ),
+]
 RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="The id or name of a run, or latest.")
+    str, typer.Argument(metavar="RUN", help="The id or name of a run, or latest, the newest.")
 ]
 Fraction = Annotated[
     float | None,
@@ -44,7 +51,8 @@ Proxy = Annotated[
     typer.Option(
         "--proxy",
         help="What judges the examples: soup (the run's weights), ridge: and some of patches, "
-        "learners, soup, user, backbone, joined by +, or auto. Default: the strategy's own.",
+        "learners, soup, initial, user, backbone, joined by +, or auto. Default: the strategy's "
+        "own.",
     ),
 ]
 Labels = Annotated[
@@ -61,9 +69,23 @@ ImageSize = Annotated[
         "--image-size", help="Scale images to so many pixels a side, as lipt-coordinator does."
     ),
 ]
+# One rule for every command: what is named here is allowed by that. Code is imported unasked for
+# nobody else: where the name comes from a peer, as on workers, --allow-module has to allow it.
 AllowModule = Annotated[
-    list[str] | None, typer.Option(help="A module that --data and --model may import; repeatable.")
+    list[str] | None,
+    typer.Option(
+        help="Another module that may be imported; those that --data, --test and --model name may "
+        "without it. Repeatable."
+    ),
 ]
+
+
+def modules_of(allowed: Sequence[str] | None, *specs: str | None) -> tuple[str, ...]:
+    """The modules that a command may import: what was allowed, and what its own flags name."""
+    from lipt.common.imports.factory import module_of
+
+    named = (module_of(spec) for spec in specs if spec is not None)
+    return (*(allowed or ()), *filter(None, named))
 
 
 @dataclass(frozen=True)
@@ -105,6 +127,17 @@ class Coordinator:
         ),
     ] = None
 
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait",
+            envvar="LIPT_WAIT",
+            metavar="SECONDS",
+            min=0,
+            help="How long to wait for a coordinator that does not answer yet, as one that starts.",
+        ),
+    ] = 0.0
+
     def tls(self) -> TlsFiles | None:
         """The files of TLS; None for a connection in the clear.
 
@@ -116,13 +149,40 @@ class Coordinator:
         return TlsFiles.from_options(self.tls_cert, self.tls_key, self.tls_ca)
 
     def connect(self) -> Client:
-        """A client of it.
+        """A client of it, which it answers where it is to be waited for.
 
         Raises:
             ConfigError: the address is not host:port, there is no token in its file, or as `tls`.
+            UnreachableError: it was waited for, and nobody has answered.
         """
         from lipt.trainer.client.client import Client
 
         # No flag takes the token itself: command lines are for everybody to see.
         token = os.environ.get("LIPT_TOKEN") if self.token_file is None else None
-        return Client(self.address, tls=self.tls(), token=token, token_file=self.token_file)
+        client = Client(self.address, tls=self.tls(), token=token, token_file=self.token_file)
+        if self.wait:
+            self._reach(client)
+        return client
+
+    def _reach(self, client: Client) -> None:
+        from lipt.trainer.cli.display.waiting import run_talking
+
+        def wait(tell: Callable[[str], None]) -> None:
+            tell(f"waiting for the coordinator at {self.address}")
+            client.reach(self.wait)
+
+        try:
+            run_talking(wait)
+        except BaseException:
+            client.close()
+            raise
+
+    def is_named(self, context: typer.Context) -> bool:
+        """Whether anything was said of the coordinator, by flags or variables.
+
+        Args:
+            context: of the command that runs.
+        """
+        names = (field.name for field in dataclasses.fields(self))
+        sources = (context.get_parameter_source(name) for name in names)
+        return any(source is not None and source.name != "DEFAULT" for source in sources)

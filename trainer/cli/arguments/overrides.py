@@ -121,7 +121,7 @@ def _run_table(config: Path) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ConfigError(
             f"{config} has no [run] table. Put the run's settings under [run], [run.learners] "
-            "and so on; deploy/run.example.toml shows all of them."
+            "and so on; `lipt-coordinator --print-config` shows all of them."
         )
     return table
 

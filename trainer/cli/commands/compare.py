@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Proxy
+from lipt.trainer.cli.arguments.options import (
+    AllowModule,
+    Coordinator,
+    ImageSize,
+    Json,
+    Proxy,
+    modules_of,
+)
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 
@@ -89,13 +96,13 @@ def compare(
 
     wait_passively()
     from lipt.common.config.validation import validate
-    from lipt.common.data import open_dataset
     from lipt.common.imports.extras import import_extra
     from lipt.trainer.cli.arguments.overrides import (
         collect_overrides,
         parse_names,
         refusing_as_usage,
     )
+    from lipt.trainer.cli.display.opening import open_talking
     from lipt.trainer.cli.display.training_progress import TrainingProgress
     from lipt.trainer.comparison import table
     from lipt.trainer.comparison.compare import compare as run_comparison
@@ -122,8 +129,8 @@ def compare(
             proxy=proxy,
         )
     require_replaceable(out)
-    modules = allow_module or []
-    opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
+    modules = modules_of(allow_module, data, test, model)
+    opened = partial(open_talking, image_size=image_size, modules=modules)
     train_data, test_data = opened(data), opened(test)
     with (
         coordinator.connect() as client,

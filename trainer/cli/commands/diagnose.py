@@ -11,7 +11,7 @@ import typer
 
 from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import Coordinator, ImageSize, Json
+from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, modules_of
 from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
 from lipt.trainer.cli.display.output import print_json
 from lipt.trainer.cli.display.waiting import run_talking
@@ -52,9 +52,7 @@ def diagnose(
         str | None, typer.Option(help="The coordinator's data, opened here for pictures.")
     ] = None,
     image_size: ImageSize = None,
-    allow_module: Annotated[
-        list[str] | None, typer.Option(help="A module that --data may import; repeatable.")
-    ] = None,
+    allow_module: AllowModule = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -81,6 +79,7 @@ def diagnose(
     require_replaceable(page, table)
     require_apart({"--out": page, "--export": table})
     from lipt.trainer.cli.arguments.overrides import refusing_as_usage
+    from lipt.trainer.cli.display.opening import open_telling
     from lipt.trainer.diagnosis.export import export_issues, writer_of
     from lipt.trainer.report.diagnosis_page import render_diagnosis
     from lipt.trainer.report.examining import examine, file_paths
@@ -96,7 +95,8 @@ def diagnose(
     with coordinator.connect() as client:
 
         def work(tell: Callable[[str], None]) -> tuple[Diagnosis, Dataset | None]:
-            dataset = None if data is None else _open(data, image_size, allow_module, tell)
+            modules = modules_of(allow_module, data)
+            dataset = None if data is None else open_telling(data, image_size, modules, tell)
             diagnosis = client.diagnose(
                 run, proxy, features=features, on_progress=lambda progress: tell(str(progress))
             )
@@ -130,18 +130,6 @@ def _places(
             )
         out.mkdir()
     return out / _PAGE, export or out / _TABLE
-
-
-def _open(
-    data: str,
-    image_size: int | None,
-    allow_module: list[str] | None,
-    tell: Callable[[str], None],
-) -> Dataset:
-    from lipt.common.data import open_dataset
-
-    tell(f"reading {data}")
-    return open_dataset(data, image_size=image_size, allowed_modules=allow_module or [])
 
 
 def _document(diagnosis: Diagnosis, page: Path | None, table: Path | None) -> dict[str, object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from lipt.common.text.terminal import say
@@ -11,7 +13,17 @@ from lipt.trainer.cli.display.output import print_json
 
 
 @grouped
-def examine(*, json: Json = False, coordinator: Coordinator) -> None:
+def examine(
+    *,
+    thorough: Annotated[
+        bool,
+        typer.Option(
+            "--thorough", help="Import torch, which takes seconds, whatever can be told without."
+        ),
+    ] = False,
+    json: Json = False,
+    coordinator: Coordinator,
+) -> None:
     """Examine this installation, and whether the coordinator can be used from here.
 
     The status is 1 when something is broken; every complaint has its remedy.
@@ -21,8 +33,8 @@ def examine(*, json: Json = False, coordinator: Coordinator) -> None:
 
     versions = installed_versions()
     checks = []
-    # Importing torch takes seconds: what is known is said before the rest is found out.
-    for step in (local_checks(versions), remote_checks(coordinator, versions)):
+    # What is known is said before the rest is found out.
+    for step in (local_checks(versions, thorough=thorough), remote_checks(coordinator, versions)):
         for check in step:
             checks.append(check)
             if not json:

@@ -23,7 +23,7 @@ class Reselecting:
     """Source of subsets for `fit`, with a summary of what it did.
 
     client: connected to the coordinator as long as training goes on.
-    run: the run to select on; "latest" becomes the id of the run that it is at first.
+    run: the run to select on; "latest" becomes the id of the newest that is ready at first.
     strategy: which of the coordinator's.
     request: what to ask it for, and how often.
     say: prints a line.
@@ -43,7 +43,7 @@ class Reselecting:
         Raises:
             ConfigError: the run's model is another one.
         """
-        view = self.client.run(self.run)
+        view = self.client.ready_run(self.run)
         self.run = view.run_id
         if view.config.model != model:
             raise ConfigError(

@@ -9,6 +9,7 @@ import typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
+from lipt.common.text.terminal import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
 from lipt.trainer.cli.display.output import print_result
@@ -18,6 +19,9 @@ from lipt.trainer.writing.formatting import format_percent, table_lines
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
     from lipt.trainer.views import RunView
+
+# As shells have it: 128 and the number of the signal.
+_INTERRUPTED = 130
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Start, list, show, watch and cancel runs."
@@ -51,7 +55,17 @@ def start(
     ] = None,
     initial_weights: Annotated[
         Path | None,
-        typer.Option("--initial-weights", help="A safetensors file to start theta* from."),
+        typer.Option(
+            "--initial-weights",
+            help="A file to start theta* from: safetensors, or a state dict by torch.save.",
+        ),
+    ] = None,
+    new_head: Annotated[
+        bool, typer.Option("--new-head", help=option_help(RunConfig, "initialization.new_head"))
+    ] = False,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option("--freeze", metavar="PATTERN", help=option_help(RunConfig, "learners.frozen")),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the run to its end.")] = False,
     json: Json = False,
@@ -61,8 +75,8 @@ def start(
 
     What is not given here or in --config is the coordinator's default.
     """
-    from lipt.common.weights.header import require_safetensors
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
+    from lipt.trainer.client.sources import checkpoint_source
 
     with refusing_as_usage():
         overrides = collect_overrides(
@@ -75,25 +89,31 @@ def start(
                 "learners.batch_size": batch_size,
                 "learners.min_learners": min_learners,
                 "learners.deadline_seconds": deadline_seconds,
+                "learners.frozen": freeze or None,
+                "initialization.new_head": new_head or None,
             },
             assignments or [],
             config,
         )
-    if initial_weights is not None:
-        require_safetensors(initial_weights)
+    weights = None if initial_weights is None else checkpoint_source(initial_weights)
     with coordinator.connect() as client:
-        if initial_weights is not None:
+        if weights is not None:
             blob = run_counting(
                 f"uploading {initial_weights}",
-                lambda on_bytes: client.upload_weights(initial_weights, on_bytes=on_bytes),
+                lambda on_bytes: client.upload_weights(weights, on_bytes=on_bytes),
             )
             overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
+        told = [f"fitted to the data: {run.fitted}"] if run.fitted else []
+        told += [run.note] if run.note else []
         if watch:
+            for line in told if not json else ():
+                say(line)
             _follow(client, run, as_json=json)
         else:
             lines = (
                 f"run {run.label} ({run.run_id}) has started.",
+                *told,
                 f"Follow it with: lipt run watch {run.label}",
             )
             print_result(run, lines, as_json=json)
@@ -101,7 +121,14 @@ def start(
 
 @app.command("list")
 @grouped
-def list_runs(*, json: Json = False, coordinator: Coordinator) -> None:
+def list_runs(
+    *,
+    json: Json = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --json: every setting and cost of each run.")
+    ] = False,
+    coordinator: Coordinator,
+) -> None:
     """List the coordinator's runs, newest first."""
     with coordinator.connect() as client:
         runs = client.runs()
@@ -119,7 +146,23 @@ def list_runs(*, json: Json = False, coordinator: Coordinator) -> None:
         for run in runs
     ]
     nothing = ["There are no runs. Start one with: lipt run start"]
-    print_result(runs, table_lines(header, rows) if runs else nothing, as_json=json)
+    listed = runs if full else [_in_short(run) for run in runs]
+    print_result(listed, table_lines(header, rows) if runs else nothing, as_json=json)
+
+
+def _in_short(run: RunView) -> dict[str, Any]:
+    """What the table has of a run, for scripts."""
+    return {
+        "run_id": run.run_id,
+        "name": run.name,
+        "state": run.state,
+        "model": run.config.model,
+        "seed": run.config.seed,
+        "created_at": run.created_at,
+        "ended_at": run.ended_at,
+        "soup_accuracy": run.soup and run.soup.soup_accuracy,
+        "message": run.message,
+    }
 
 
 @app.command()
@@ -151,8 +194,13 @@ def cancel(run: RunArgument, *, json: Json = False, coordinator: Coordinator) ->
 
 
 def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
-    from lipt.trainer.cli.display.follow import follow, make_display
+    from lipt.trainer.cli.display.follow import follow, left_lines, make_display
 
-    latest = follow(client.watch(run.run_id), make_display(as_json=as_json)) or run
+    try:
+        latest = follow(client.watch(run.run_id), make_display(as_json=as_json)) or run
+    except KeyboardInterrupt:
+        for line in left_lines(run):
+            say(line, err=True)
+        raise typer.Exit(_INTERRUPTED) from None
     if latest.state != "ready":
         raise typer.Exit(1)

@@ -22,6 +22,7 @@ from lipt.trainer.cli.arguments.options import (
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.display.waiting import run_talking
+from lipt.trainer.views import DEFAULT_STRATEGY
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
 
@@ -41,7 +42,7 @@ def get(
     run: Run = "latest",
     strategy: Annotated[
         str, typer.Option("--strategy", "-s", help="A name from 'lipt strategies'.")
-    ] = "auto",
+    ] = DEFAULT_STRATEGY,
     fraction: Fraction = None,
     budget: Budget = None,
     balanced: Annotated[
@@ -75,12 +76,13 @@ def get(
             "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
         )
     from lipt.trainer.cli.arguments.overrides import parse_options, refusing_as_usage
-    from lipt.trainer.subsets.formats import codec_of
+    from lipt.trainer.subsets.formats import codec_of, manifest_beside
 
     with refusing_as_usage():
         codec_of(out)
         parsed = parse_options(options or [])
-    require_replaceable(out)
+    beside = manifest_beside(out)
+    require_replaceable(out, beside)
 
     with coordinator.connect() as client:
         subset = run_talking(
@@ -108,7 +110,11 @@ def get(
         "fingerprint": subset.fingerprint,
         "manifest": subset.manifest,
     }
-    lines = [f"{out}: {len(subset)} examples by {subset.strategy}, digest {subset.digest}"]
+    # Of "latest" nobody has said which run it is.
+    of_run = f" of run {name}" if (name := subset.manifest.get("run_name")) else ""
+    lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
+    if beside is not None:
+        lines.append(f"{beside}: its manifest")
     if subset.stopped_early:
         lines.append(f"{subset.strategy} stopped early: {subset.stopped_early}")
     print_result(written, lines, as_json=json)

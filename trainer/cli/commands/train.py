@@ -13,9 +13,17 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.cli.arguments.choice import Choice
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.loggers import Loggers
-from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, Run
+from lipt.trainer.cli.arguments.options import (
+    AllowModule,
+    Coordinator,
+    ImageSize,
+    Json,
+    Run,
+    modules_of,
+)
 from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
 from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.views import WEIGHTS_KINDS, WeightsKind
 from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
 
-_INITS = ("scratch", "initial", "pretrained")
+_SCRATCH = "scratch"
 
 
 @grouped
@@ -52,8 +60,8 @@ def train(
     ] = None,
     init: Annotated[
         str,
-        typer.Option(help="scratch, or a run's weights: initial (theta*) or pretrained (theta_p)."),
-    ] = "scratch",
+        typer.Option(help=f"{_SCRATCH}, or a run's weights: {WEIGHTS_KINDS}."),
+    ] = _SCRATCH,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="A .safetensors file to write the final weights to."),
@@ -77,19 +85,21 @@ def train(
     coordinator: Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
-    if init not in _INITS:
-        raise typer.BadParameter(f"{init!r} is none of {', '.join(_INITS)}.", param_hint="--init")
+    if init != _SCRATCH and WeightsKind.parse(init) is None:
+        raise typer.BadParameter(
+            f"{init!r} is none of {_SCRATCH}, {WEIGHTS_KINDS}.", param_hint="--init"
+        )
     loggers.require()
     from lipt.common.process.threads import wait_passively
 
     wait_passively()
     from lipt.common.config.validation import validate
-    from lipt.common.data import open_dataset
     from lipt.common.weights.container import pack
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
     from lipt.trainer.cli.commands.redrawing import redrawing_of
     from lipt.trainer.cli.commands.reselecting import Reselecting
-    from lipt.trainer.cli.display.training_progress import TrainingProgress
+    from lipt.trainer.cli.display.opening import open_talking
+    from lipt.trainer.cli.display.training_progress import TrainingProgress, resumed_text
     from lipt.trainer.main_training import Recipe, Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
@@ -106,21 +116,21 @@ def train(
     require_place(log)
     require_apart({"--subset": subset, "--checkpoint": checkpoint, "--out": out, "--log": log})
     chosen = None if subset is None else Subset.load(subset)
-    modules = allow_module or []
+    modules = modules_of(allow_module, data, test, model)
     with ExitStack() as stack:
         progress = TrainingProgress()
         initial, reselecting = None, None
-        if init != "scratch" or choice.strategy is not None:
+        if init != _SCRATCH or choice.strategy is not None:
             client = stack.enter_context(coordinator.connect())
             if choice.strategy is not None:
                 reselecting = Reselecting(client, run, choice.strategy, request, progress.say)
                 reselecting.require_model(model)
-            if init != "scratch":
+                run = reselecting.run
+            if init != _SCRATCH:
                 initial = _weights(client, run, init)
-        opened = partial(open_dataset, image_size=image_size, allowed_modules=modules)
+        opened = partial(open_talking, image_size=image_size, modules=modules)
         train_data, test_data = opened(data), None if test is None else opened(test)
         progress.score_name = train_data.target.kind.score_name
-        on_epoch = loggers.started(stack)
         lines = stack.enter_context(closing(JsonLines(log)))
         stack.enter_context(progress)
         stack.enter_context(progress.saying(ReselectionWarning, LoggerWarning))
@@ -135,8 +145,9 @@ def train(
             initial=initial,
             checkpoint=checkpoint,
             reselect=reselecting if redrawing is None else redrawing(train_data, recipe.seed),
-            on_epoch=(lines, progress.on_epoch, *on_epoch),
+            on_epoch=(lines, progress.on_epoch, *loggers.started(stack)),
             on_step=progress.on_step,
+            on_resume=lambda found: progress.say(f"{checkpoint}: {resumed_text(found)}"),
             allowed_modules=modules,
         )
     if out is not None:

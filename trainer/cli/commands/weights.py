@@ -13,7 +13,7 @@ from lipt.trainer.cli.arguments.options import Coordinator, Json, Run
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.display.waiting import run_counting
-from lipt.trainer.views import WeightsKind
+from lipt.trainer.views import WEIGHTS_KINDS, WeightsKind
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get a run's weights.")
 
@@ -30,18 +30,20 @@ def get(
     out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors file to write.")],
     run: Run = "latest",
     kind: Annotated[
-        WeightsKind, typer.Option("--kind", help="theta* (initial) or theta_p (pretrained).")
-    ] = WeightsKind.PRETRAINED,
+        str, typer.Option("--kind", help=f"Which weights: {WEIGHTS_KINDS}.")
+    ] = WeightsKind.PRETRAINED.value,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
     """Write a run's weights to a safetensors file."""
+    if (found := WeightsKind.parse(kind)) is None:
+        raise typer.BadParameter(f"{kind!r} is none of {WEIGHTS_KINDS}.", param_hint="--kind")
     require_replaceable(out)
     with coordinator.connect() as client:
         blob = run_counting(
-            f"downloading the {kind} weights of {run}",
-            lambda on_bytes: client.save_weights(out, run, kind, on_bytes=on_bytes),
+            f"downloading the {found} weights of {run}",
+            lambda on_bytes: client.save_weights(out, run, found, on_bytes=on_bytes),
         )
-    written = {"path": out, "kind": kind, **vars(blob)}
+    written = {"path": out, "kind": found, **vars(blob)}
     line = f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}"
     print_result(written, [line], as_json=json)

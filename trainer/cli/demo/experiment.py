@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,9 @@ from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.report.diagnosis_page import render_diagnosis
 from lipt.trainer.report.examining import examine
-from lipt.trainer.report.gathering import count_classes, gather
+from lipt.trainer.report.gathering import gather
 from lipt.trainer.report.page import render
+from lipt.trainer.report.stories import count_classes
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DatasetView, RunView
 from lipt.trainer.writing.files import write_atomically
@@ -122,7 +124,9 @@ def conduct(
     say(f"{is_wrong_N.sum()} of the {len(train)} labels of {train.source} are wrong on purpose")
     runs = RunsAhead(client, PLAN, finish)
     runs.start(PLAN.seeds[0])
-    found = _diagnose(client, train, is_wrong_N, diagnosis_page)
+    diagnosis = client.diagnose()
+    write_atomically(diagnosis_page, render_diagnosis(examine(diagnosis, train)).encode())
+    found = count_found(diagnosis, is_wrong_N)
     say(str(found))
     run = runs.ready(PLAN.seeds[0])
     write_atomically(record, f"{json.dumps(to_jsonable(run), indent=2)}\n".encode())
@@ -136,8 +140,11 @@ def conduct(
     torch.set_num_threads(1)
     compare(client, PLAN, train, test, out=trials, device="cpu", say=say, pretrain=runs.ready)
     client.save_weights(weights, run.run_id, "pretrained")
-    stories = [(PLAN.strategies[0], FRACTION)]
-    report = gather(client, run, train, stories, read_trials(trials))
+    stories = [(strategy, FRACTION) for strategy in PLAN.strategies]
+    found_trials = read_trials(trials)
+    report = gather(
+        client, run, train, stories, found_trials, diagnosis=diagnosis, now=datetime.now(UTC)
+    )
     write_atomically(page, render(report).encode())
     if report.info.dataset is None:
         raise RunFailedError("the coordinator does not say which data it has.")
@@ -155,15 +162,6 @@ def conduct(
         report=page,
         diagnosis=diagnosis_page,
     )
-
-
-def _diagnose(
-    client: Client, train: Dataset, is_wrong_N: NDArray[np.bool_], page: Path
-) -> FoundErrors:
-    """Write what is found as a page, and count the wrong labels in it."""
-    diagnosis = client.diagnose()
-    write_atomically(page, render_diagnosis(examine(diagnosis, train)).encode())
-    return count_found(diagnosis, is_wrong_N)
 
 
 def _save(

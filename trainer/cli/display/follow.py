@@ -51,3 +51,12 @@ def follow(
             if check is not None:
                 check()
     return latest
+
+
+def left_lines(run: RunView) -> list[str]:
+    """What to say to somebody who no longer follows a run: it does not end with that."""
+    return [
+        f"run {run.label} goes on without you.",
+        f"Follow it again with: lipt run watch {run.label}",
+        f"End it with: lipt run cancel {run.label}",
+    ]

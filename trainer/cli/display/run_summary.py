@@ -19,6 +19,10 @@ def run_lines(run: RunView) -> list[str]:
         f"id {run.run_id}, revision {run.revision}, data {run.fingerprint or 'not known yet'}",
         _config_line(run.config),
     ]
+    if run.fitted:
+        lines.append(f"fitted to the data: {run.fitted}")
+    if run.note:
+        lines.append(run.note)
     if run.costs is not None:
         lines.append(_costs_line(run.costs))
     for name, blob in (("theta*", run.initial_weights), ("theta_p", run.pretrained_weights)):
@@ -44,6 +48,7 @@ def _config_line(config: RunConfig) -> str:
             if learners.num_snapshots
             else ""
         )
+        + (f", {' and '.join(learners.frozen)} frozen" if learners.frozen else "")
     )
 
 

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
 
 from lipt.common.text.terminal import say as say_line
 from lipt.trainer.cli.display.screen import Screen
 from lipt.trainer.cli.display.waiting import SILENCE_SECONDS
+from lipt.trainer.main_training.checkpoints import Progress
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.writing.formatting import format_percent
 
@@ -39,9 +41,9 @@ class TrainingProgress:
         self._measures = ""
         # Of other targets than classes another score.
         self.score_name = "accuracy"
-        self._progress: Progress | None = None
+        self._progress: Bar | None = None
         if sys.stderr.isatty() if live is None else live:
-            self._progress = Progress(
+            self._progress = Bar(
                 TextColumn("step"),
                 BarColumn(),
                 MofNCompleteColumn(),
@@ -114,3 +116,11 @@ def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
     if record.seconds_left > 0:
         parts.append(f"{record.seconds_left:.0f} s left")
     return ", ".join(parts)
+
+
+def resumed_text(found: Progress) -> str:
+    """Where training goes on that a checkpoint was found of."""
+    where = f"step {found.step} of {found.num_steps}, epoch {found.epoch}"
+    if found.step == found.num_steps:
+        return f"training was finished, at {where}"
+    return f"training goes on after {where}, {found.seconds:.0f} s of training in"

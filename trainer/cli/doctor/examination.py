@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import platform
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from lipt.common.errors import LiptError, NotACoordinatorError, UnreachableError
 from lipt.common.network.address import split_address
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.trainer.cli.arguments.options import Coordinator
 from lipt.trainer.cli.doctor.checks import Check, caller_check, coordinator_checks
+from lipt.trainer.cli.doctor.device import device_check
 from lipt.trainer.cli.doctor.probe import probe, speaks_tls
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import CallerView
@@ -30,8 +33,8 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
-    """What is installed here, and what it can compute on."""
+def local_checks(versions: Mapping[str, str], *, thorough: bool) -> Iterator[Check]:
+    """What is installed here, and what it can compute on; `thorough`: by importing torch."""
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield Check("installed", True, listed)
     for library, extra in _EXTRAS.items():
@@ -42,24 +45,7 @@ def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
                 f"{library} is not, and only lipt[{extra}] needs it",
                 f"pip install 'lipt[{extra}]'",
             )
-    yield _device_check()
-
-
-def _device_check() -> Check:
-    try:
-        import torch
-        import torchvision  # noqa: F401 - a torch that does not fit it breaks here
-    except (ImportError, OSError, RuntimeError) as error:
-        return Check(
-            "device",
-            False,
-            f"torch or torchvision cannot be imported: {error}",
-            "Install a pair that fits: pip install --force-reinstall torch torchvision",
-        )
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        return Check("device", True, ", ".join(names))
-    return Check("device", True, f"cpu with {torch.get_num_threads()} threads")
+    yield device_check(versions, thorough=thorough)
 
 
 def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iterator[Check]:
@@ -70,6 +56,10 @@ def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iter
     """
     host, port = split_address(coordinator.address)
     tls = coordinator.tls()
+    if coordinator.wait:
+        with suppress(UnreachableError):  # which is looked into
+            coordinator.connect().close()
+        coordinator = dataclasses.replace(coordinator, wait=0.0)
     found = probe(host, port, tls)
     yield from found
     if any(check.ok is False for check in found):

@@ -12,6 +12,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.stored import images_in
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
@@ -66,7 +67,7 @@ def test_membership_is_that_of_the_shards_that_were_cut(
             return sorted(torch.cat([labels_N[:, None], images.flatten(1)], dim=1).tolist())
 
         assert rows(dataset.images(own), dataset.labels_N[own]) == rows(
-            shard.examples, shard.targets_N
+            images_in(shard.examples), shard.targets_N
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import InitializationConfig, RunConfig, SoupConfig
 from lipt.common.data import open_dataset
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
@@ -123,6 +123,32 @@ def test_there_is_one_head_where_labels_are_right(ask: Any) -> None:
     signals, facts = ask("ridge:patches")
     assert signals.second_errors_NC is None
     assert facts["distrusted"] == 0
+
+
+def test_theta_star_has_the_features_that_it_would_have_as_a_soup(
+    ask: Any, weights: BlobName
+) -> None:
+    as_they_came = CONFIG.model_copy(update={"soup": SoupConfig(reestimate_batch_norm=False)})
+    question = {"config": as_they_came, "initial": weights}
+    initial, facts = ask("ridge:initial", **question, weights=NOWHERE)
+    soup, _ = ask("ridge:soup", config=as_they_came)
+    assert facts["features"] == "initial"
+    assert torch.equal(initial.features_ND, soup.features_ND)
+    # Given weights keep their statistics; those of random ones are of the run's own data.
+    began = InitializationConfig(weights_sha256="0" * 64)
+    given = CONFIG.model_copy(update={"initialization": began})
+    kept, _ = ask("ridge:initial", config=given, initial=weights)
+    assert torch.equal(kept.features_ND, initial.features_ND)
+    anew, _ = ask("ridge:initial", initial=weights)
+    assert not torch.equal(anew.features_ND, initial.features_ND)
+    _, facts = ask("auto", **question)
+    tried = [one["features"] for one in facts["tried"]]
+    assert tried == ["patches", "soup", "initial", "patches+initial"]
+
+
+def test_theta_star_of_no_run_is_refused(ask: Any) -> None:
+    with pytest.raises(ProxyError, match="no run is named whose theta"):
+        ask("ridge:initial")
 
 
 def test_learners_are_side_by_side(ask: Any, trajectories: Trajectories) -> None:

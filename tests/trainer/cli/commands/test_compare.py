@@ -237,10 +237,7 @@ def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) ->
         (("--baselines", "rs2"), "there is no baseline 'rs2'. Choose from: uniform, "),
         (("--strategies", "aum", "--every", "2"), "aum looks at how a run's learners came to see"),
         (("--device", "gpu"), "device 'gpu' is not a device: "),
-        (
-            ("--allow-module", "large_images", "--test", "large_images:large"),
-            "large_images:large has images of 3x16x16, ",
-        ),
+        (("--test", "large_images:large"), "large_images:large has 3x16x16 images, "),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
@@ -280,7 +277,25 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert "What people would do instead" in page
     assert "Subset: craig, 144 examples" in page
     assert "Subset: grand, 144 examples" in page
-    assert page.count("<img") == 2 * 24
+    shown = page.count("<img")
+    assert 2 * 3 * 48 <= shown <= 2 * 3 * 48 + 24  # and suspects, where there are some
+    # theta_p was fetched, and its features place the examples.
+    assert page.count("as seen by theta_p (t-SNE)") == 2
+    assert "craig and grand" in page
+
+
+def test_a_report_without_the_diagnosis_has_no_suspects(
+    comparison: Comparison, tmp_path: Path
+) -> None:
+    pytest.importorskip("jinja2")
+    out = tmp_path / "report.html"
+    arguments = ["report", "--data", "digits-train", "--no-diagnosis", "--out", str(out)]
+    address = comparison.cluster.address
+    result = CliRunner().invoke(main, [*arguments, "--coordinator", address])
+    assert result.exit_code == 0, result.stderr
+    page = out.read_text(encoding="utf-8")
+    assert "Labels that look wrong" not in page
+    assert page.count("<img") == 3 * 48
 
 
 def test_fractions_that_are_named_twice_are_trained_on_once(

@@ -47,6 +47,19 @@ def test_a_preset_is_asked_for_every_time(fake: Any, train: Any, digits: Dataset
     assert [request.preset for request in asked] == ["paper"] * 3
 
 
+def test_the_latest_run_is_the_newest_that_is_ready(fake: Any, train: Any, digits: Dataset) -> None:
+    # Newest first, as a coordinator lists them.
+    states = (run_pb2.RUN_STATE_CANCELLED, run_pb2.RUN_STATE_READY, run_pb2.RUN_STATE_READY)
+    config = config_pb2.RunConfig(model="resnet8")
+    fake.runs = [
+        run_pb2.Run(run_id=run_id, state=state, config=config)
+        for run_id, state in zip(("gone", "newer", "r-1"), states, strict=True)
+    ]
+    fake.subset_scripts = [script(start, digits.fingerprint) for start in (0, 50, 100)]
+    assert train(*ARGUMENTS).exit_code == 0
+    assert fake.requests_of(run_pb2.GetRunRequest) == [run_pb2.GetRunRequest(run_id="newer")]
+
+
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_the_subset_is_asked_for_again(
     fake: Any, train: Any, digits: Dataset, tmp_path: Path, *, prefetch: bool

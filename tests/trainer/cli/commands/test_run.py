@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import struct
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
+from lipt.common.weights.container import pack
 from lipt.v1 import config_pb2, run_pb2
+from tests.cluster import LoggedProcess
 
 
 def run_at(revision: int, state: Any, **fields: Any) -> run_pb2.Run:
@@ -33,6 +40,20 @@ def test_starting_sends_flags_and_settings(fake: Any, lipt: Any, tmp_path: Path)
     )
 
 
+def test_starting_says_what_was_lowered_to_fit_the_data(fake: Any, lipt: Any) -> None:
+    fake.fitted = "2560 are more than 1597"
+    assert lipt("run", "start").stdout == (
+        "run made-up (r-1) has started.\n"
+        "fitted to the data: 2560 are more than 1597\n"
+        "Follow it with: lipt run watch made-up\n"
+    )
+    fake.watch_scripts = [[run_at(2, run_pb2.RUN_STATE_READY)]] * 2
+    watched = lipt("run", "start", "--watch").stdout
+    assert watched.splitlines()[0] == "fitted to the data: 2560 are more than 1597"
+    lines = lipt("run", "start", "--watch", "--json").stdout.splitlines()
+    assert [json.loads(line)["state"] for line in lines] == ["ready"]
+
+
 def test_starting_with_weights_uploads_them_first(fake: Any, lipt: Any, tmp_path: Path) -> None:
     content = struct.pack("<Q", 2) + b"{}"
     weights = tmp_path / "w.safetensors"
@@ -42,6 +63,42 @@ def test_starting_with_weights_uploads_them_first(fake: Any, lipt: Any, tmp_path
     digest = hashlib.sha256(content).hexdigest()
     assert fake.blobs[digest] == content
     assert json.loads(result.stdout)["config"]["initialization"]["weights_sha256"] == digest
+
+
+def test_a_state_dict_of_torch_is_sent_as_safetensors_with_a_new_head_and_frozen_layers(
+    fake: Any, lipt: Any, tmp_path: Path
+) -> None:
+    fake.info.protocol.minor = 4
+    weights = {"conv.weight": torch.ones(2, 2)}
+    torch.save({"state_dict": weights, "epoch": 3}, tmp_path / "backbone.pt")
+    result = lipt(
+        *("run", "start", "--initial-weights", str(tmp_path / "backbone.pt"), "--new-head"),
+        *("--freeze", "conv.*", "--freeze", "bn1.*"),
+    )
+    assert result.exit_code == 0, result.stderr
+    content = pack(weights)
+    digest = hashlib.sha256(content).hexdigest()
+    assert fake.blobs[digest] == content
+    (request,) = fake.requests_of(run_pb2.CreateRunRequest)
+    assert request.config == config_pb2.RunConfig(
+        initialization=config_pb2.InitializationConfig(weights_sha256=digest, new_head=True),
+        learners=config_pb2.LearnersConfig(frozen=["conv.*", "bn1.*"]),
+    )
+
+
+def test_an_older_coordinator_is_not_asked_for_what_it_would_pass_over(
+    fake: Any, lipt: Any
+) -> None:
+    for setting in ('learners.frozen=["fc.*"]', "initialization.new_head=true"):
+        result = lipt("run", "start", "--set", setting)
+        assert result.exit_code == 1
+        assert "speaks protocol 1.0: from 1.4 on it knows of learners.frozen" in result.stderr
+    assert fake.requests_of(run_pb2.CreateRunRequest) == []
+
+
+def test_what_a_run_took_of_given_weights_is_said(fake: Any, lipt: Any) -> None:
+    fake.runs = [run_at(1, run_pb2.RUN_STATE_TRAINING, note="left over: 'proj.w'.")]
+    assert "left over: 'proj.w'." in lipt("run", "show", "mine").stdout.splitlines()
 
 
 def test_a_pickle_as_weights_is_refused_before_anything_is_sent(
@@ -78,7 +135,27 @@ def test_runs_are_listed(fake: Any, lipt: Any) -> None:
     header, row = lipt("run", "list").stdout.splitlines()
     assert header.split() == ["name", "id", "state", "model", "created", "soup", "message"]
     assert row.split()[:4] == ["mine", "r-1", "failed", "resnet18"]
-    assert [run["run_id"] for run in json.loads(lipt("run", "list", "--json").stdout)] == ["r-1"]
+
+
+def test_runs_are_listed_in_short_for_scripts_and_whole_where_asked(fake: Any, lipt: Any) -> None:
+    soup = run_pb2.SoupReport(soup_accuracy=0.5)
+    config = config_pb2.RunConfig(model="resnet8", seed=3)
+    fake.runs = [run_at(1, run_pb2.RUN_STATE_READY, soup=soup, config=config)]
+    assert json.loads(lipt("run", "list", "--json").stdout) == [
+        {
+            "run_id": "r-1",
+            "name": "mine",
+            "state": "ready",
+            "model": "resnet8",
+            "seed": 3,
+            "created_at": None,
+            "ended_at": None,
+            "soup_accuracy": 0.5,
+            "message": "",
+        }
+    ]
+    (whole,) = json.loads(lipt("run", "list", "--json", "--full").stdout)
+    assert whole["config"]["learners"]["num_learners"] == 10
 
 
 def test_a_run_is_shown_with_its_learners(fake: Any, lipt: Any) -> None:
@@ -136,6 +213,25 @@ def test_watching_a_run_that_is_held_ends_with_status_1_and_what_to_do(
     fake.runs = [held]
     assert "held" in lipt("run", "list").stdout
     assert "run mine: held: Start the coordinator" in lipt("run", "show").stdout
+
+
+@pytest.mark.parametrize("command", [("run", "watch", "mine"), ("run", "start", "--watch")])
+def test_who_stops_watching_is_told_that_the_run_goes_on(
+    fake: Any, silence: Any, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    training = run_at(1, run_pb2.RUN_STATE_TRAINING)
+    fake.runs, fake.watch_scripts = [training], [[training, silence]]
+    arguments = ["-m", "lipt.trainer.cli", *command, "--coordinator", fake.address]
+    process = LoggedProcess(arguments, tmp_path / "log", os.environ)
+    process.wait_for("run mine: training")
+    assert process.stop(signal.SIGINT) == 130
+    name = "mine" if command[1] == "watch" else "made-up"
+    assert process.text().splitlines()[-3:] == [
+        f"run {name} goes on without you.",
+        f"Follow it again with: lipt run watch {name}",
+        f"End it with: lipt run cancel {name}",
+    ]
+    assert fake.requests_of(run_pb2.CancelRunRequest) == []
 
 
 def test_watching_in_json_prints_an_object_per_change(fake: Any, lipt: Any) -> None:

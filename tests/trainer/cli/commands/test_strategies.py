@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import io
 import json
+import tomllib
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.text import Text
+from typer.testing import CliRunner
 
+from lipt.coordinator.rpc.strategies import describe_strategies
+from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.trainer.cli import main, plugins
 from lipt.trainer.cli.display.screen import Screen
 from lipt.trainer.cli.display.strategies import print_strategies
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import StrategyView
+from lipt.trainer.writing.jsonable import to_jsonable
 from lipt.v1 import subset_pb2
+
+PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
 def crest_strategy() -> subset_pb2.Strategy:
@@ -102,3 +112,31 @@ def test_strategies_fit_a_terminal(width: int) -> None:
     ):
         assert words in text
     assert "N examples" in text
+
+
+def test_without_a_coordinator_the_installed_strategies_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plugins, "entry_points", declared_entry_points)
+    monkeypatch.delenv("LIPT_COORDINATOR", raising=False)
+    done = CliRunner().invoke(main, ["strategies"])
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.startswith("strategies of this installation; --coordinator HOST:PORT")
+    names = [line.partition(":")[0] for line in done.stdout.splitlines() if line[:1] != " "]
+    assert names == list(STRATEGIES)
+    (first, *_) = json.loads(CliRunner().invoke(main, ["strategies", "--json"]).stdout)
+    assert first == to_jsonable(view_of(StrategyView, describe_strategies().strategies[0]))
+
+
+def test_a_coordinator_that_is_named_is_asked(fake: Any, lipt: Any, dead_address: str) -> None:
+    fake.strategies = [subset_pb2.Strategy(name="its-own", summary="random examples")]
+    for named in (lipt("strategies"), lipt("strategies", "--coordinator", fake.address, env={})):
+        assert named.stdout.startswith("its-own: random examples")
+        assert named.stderr == ""
+    assert lipt("strategies", "--coordinator", dead_address).exit_code == 1
+
+
+def declared_entry_points(*, group: str) -> EntryPoints:
+    """This checkout's own, whether or not it is installed."""
+    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][group]
+    return EntryPoints(EntryPoint(name, value, group) for name, value in declared.items())

@@ -25,7 +25,7 @@ def subset_script() -> list[Any]:
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".json", ".parquet"])
 def test_a_subset_is_written(fake: Any, lipt: Any, tmp_path: Path, suffix: str) -> None:
     script = subset_script()
-    manifest = {"seed": 0, "proxy": {"proxy": "ridge:patches"}}
+    manifest = {"seed": 0, "run_name": "mine", "proxy": {"proxy": "ridge:patches"}}
     script[0].subset.manifest_json = json.dumps(manifest)
     fake.subset_scripts = [script]
     out = tmp_path / f"subset{suffix}"
@@ -35,7 +35,9 @@ def test_a_subset_is_written(fake: Any, lipt: Any, tmp_path: Path, suffix: str) 
         *("--proxy", "ridge:patches"),
     )
     assert result.exit_code == 0, result.stderr
-    assert result.stdout == f"{out}: 2 examples by grand, digest {DIGEST}\n"
+    assert result.stdout == f"{out}: 2 examples by grand of run mine, digest {DIGEST}\n" + (
+        f"{tmp_path / 'subset.manifest.json'}: its manifest\n" if suffix == ".csv" else ""
+    )
     subset = Subset.load(out)
     assert subset.indices.tolist() == [2, 5]
     assert subset.manifest == manifest

@@ -93,7 +93,6 @@ def test_images_are_scaled_where_that_is_asked_for(
     monkeypatch.syspath_prepend(tmp_path)
     source = f"imagefolder:{tmp_path / 'images'}"
     flags = ("--data", source, "--test", source, "--model", "model_of_4x4:model", "--steps", "1")
-    flags += ("--allow-module", "model_of_4x4")
     refused = train(*flags)
     assert "fails on 3x16x16 images" in refused.stderr
     assert "(--image-size)" in refused.stderr
@@ -109,6 +108,8 @@ def test_a_finished_checkpoint_gives_its_weights_again(
         arguments = ("--subset", str(subset_file), "--steps", "5", "--out", str(out))
         result = train(*arguments, "--checkpoint", str(checkpoint))
         assert result.exit_code == 0, result.stderr
+        told = f"{checkpoint}: training was finished, at step 5 of 5, epoch 2" in result.stderr
+        assert told is (out is outs[1])
     assert outs[0].read_bytes() == outs[1].read_bytes()
     assert len(log_of(tmp_path)) == 2
 
@@ -149,7 +150,7 @@ def test_weights_of_another_model_are_refused(fake: Any, train: Any, subset_file
         (("--set", "momentum=1"), "momentum = 1"),
         (("--steps", "0"), "steps = 0"),
         (("--epochs", "-1"), "epochs = -1"),
-        (("--init", "random"), "'random' is none of scratch, initial, pretrained"),
+        (("--init", "random"), "'random' is none of scratch, initial (or theta*"),
         (("--out", "/nowhere/w.safetensors"), "/nowhere is not a directory"),
         (("--checkpoint", "/nowhere/c.safetensors"), "/nowhere is not a directory"),
         (("--out", "."), ". is a directory"),

@@ -7,6 +7,12 @@ from lipt.trainer.cli.display.run_summary import run_lines
 from tests.trainer.made_up import made_up_run
 
 
+def test_a_run_says_what_was_fitted_to_its_data() -> None:
+    assert not any("fitted" in line for line in run_lines(made_up_run()))
+    lines = run_lines(made_up_run(fitted="2560 are more than 1597"))
+    assert "fitted to the data: 2560 are more than 1597" in lines
+
+
 @pytest.mark.parametrize(
     ("num_snapshots", "told"),
     [

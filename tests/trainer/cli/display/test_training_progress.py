@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lipt.trainer.cli.display.training_progress import TrainingProgress, measures_text
+from lipt.trainer.cli.display.training_progress import (
+    TrainingProgress,
+    measures_text,
+    resumed_text,
+)
+from lipt.trainer.main_training.checkpoints import Progress
 from lipt.trainer.main_training.records import EpochRecord
 from tests.clock import Clock
 from tests.trainer.made_up import made_up_record
@@ -89,3 +95,13 @@ def test_warnings_of_a_kind_are_lines_and_others_stay_warnings() -> None:
     with pytest.warns(DeprecationWarning, match="other"):
         warn()
     assert lines == ["warning: no subset"] * 2
+
+
+def test_a_checkpoint_that_is_gone_on_from_is_told_in_words() -> None:
+    found = Progress(epoch=3, step=30, num_steps=40, seconds=12.4)
+    assert resumed_text(found) == (
+        "training goes on after step 30 of 40, epoch 3, 12 s of training in"
+    )
+    assert resumed_text(replace(found, epoch=4, step=40)) == (
+        "training was finished, at step 40 of 40, epoch 4"
+    )

@@ -1,0 +1,207 @@
+"""Checkpoints: a file of weights matched with a model, whose head it may lack.
+
+Names and shapes decide, before any value is read. Programs that save a model wrapped in another
+put a prefix before all names ("module.", "backbone."), or leave out one that the model has: that
+under which most tensors fit is taken off, or put on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lipt.common.errors import WeightsError
+from lipt.common.weights.container import read_container
+from lipt.common.weights.specs import TensorSpec, Weights, quoted
+
+# Another model's file is small enough to be opened and its differences named.
+_SPARE_TENSORS = 1000
+# A sentence names this many tensors and counts the rest.
+_MAX_NAMED = 10
+# How many batches a batch norm has seen: older files do not say, and 0 is as good.
+_COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class Match:
+    """How a checkpoint fits a model; names are the model's, but for what is left over.
+
+    taken: what the model begins with, and the checkpoint's name for it.
+    new: what is made anew, whether or not the checkpoint has it.
+    missing: what else the checkpoint lacks.
+    reshaped: what is of another shape or dtype there, and what it is.
+    left_over: what the model has no place for, and what it is.
+    foreign: those left over that are of no head: they have more than two dimensions, or belong
+        to a part that the model has as well.
+    """
+
+    taken: Mapping[str, str]
+    new: tuple[str, ...]
+    missing: tuple[str, ...]
+    reshaped: Mapping[str, TensorSpec]
+    left_over: Mapping[str, TensorSpec]
+    foreign: frozenset[str]
+
+    def __str__(self) -> str:
+        """What came of it, as a sentence."""
+        parts = [f"theta* begins with {len(self.taken)} tensors of the weights given"]
+        parts += [f"new: {_named(self.new)}"] if self.new else []
+        parts += [f"left over: {_named(self.left_over)}"] if self.left_over else []
+        return f"{'; '.join(parts)}."
+
+
+def match_checkpoint(
+    found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec], *, new: Collection[str] = ()
+) -> Match:
+    """Match a checkpoint's tensors with a model's.
+
+    Floating-point numbers of fewer bits fit, for they are widened exactly. Counts of a batch
+    norm's batches may be missing.
+
+    Args:
+        found: what the checkpoint declares.
+        like: what the model has.
+        new: names of `like` that are not taken from it.
+
+    Raises:
+        WeightsError: the checkpoint has the model several times, under different prefixes.
+    """
+    body = {name: spec for name, spec in like.items() if name not in new}
+    off, on = _prefixes(found, body)
+    own_names = {on + name[len(off) :]: name for name in found if name.startswith(off)}
+    both = {name: own_names[name] for name in body if name in own_names}
+    taken = {name: own for name, own in both.items() if _fits(found[own], body[name])}
+    placed = {own_names[name] for name in like if name in own_names}
+    left_over = {name: spec for name, spec in found.items() if name not in placed}
+    parts = {_part(name, on) for name in body}
+    return Match(
+        taken=taken,
+        new=tuple(name for name in like if name in new),
+        missing=tuple(name for name in body if name not in both and not name.endswith(_COUNTER)),
+        reshaped={name: found[own] for name, own in both.items() if name not in taken},
+        left_over=left_over,
+        foreign=frozenset(
+            name
+            for name, spec in left_over.items()
+            if len(spec.shape) > 2 or _part(name, off) in parts
+        ),
+    )
+
+
+def read_checkpoint(
+    source: bytes | Path,
+    *,
+    like: Mapping[str, TensorSpec],
+    head: Collection[str],
+    new_head: bool,
+    max_bytes: int,
+) -> tuple[Weights, Match]:
+    """Read what a model begins with from a safetensors file.
+
+    Args:
+        source: the content, or a path; the file must not change meanwhile.
+        like: the model's tensors.
+        head: the names of the model's head.
+        new_head: whether the head is made anew: the checkpoint may have another one, or none.
+            Without it the checkpoint has to have all of the model's tensors, and no others.
+        max_bytes: the largest file that is read.
+
+    Returns:
+        What is taken, by the model's names and in its dtypes, on the CPU; and how it fits.
+
+    Raises:
+        BlobTooLargeError: the file, its header, or its tensor count is over the limit.
+        WeightsError: not safetensors, or not of this model: names what differs.
+    """
+    container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + _SPARE_TENSORS)
+    match = match_checkpoint(container.specs, like, new=head if new_head else ())
+    _require(match, like, head=head, new_head=new_head)
+    weights = {
+        name: container.tensor(own).to(like[name].dtype) for name, own in match.taken.items()
+    }
+    return weights, match
+
+
+def _require(
+    match: Match, like: Mapping[str, TensorSpec], *, head: Collection[str], new_head: bool
+) -> None:
+    wanted = {*match.missing, *match.reshaped}
+    strange = match.foreign if new_head else match.left_over.keys()
+    if not wanted and not strange:
+        return
+    clauses = [
+        f"{quoted(name)} is {match.reshaped.get(name, 'missing')}, the model has {like[name]}"
+        for name in like
+        if name in wanted
+    ] + [
+        f"{quoted(name)} is {spec}, the model has no such tensor"
+        for name, spec in match.left_over.items()
+        if name in strange
+    ]
+    more = len(clauses) - _MAX_NAMED
+    remedy = "Give weights of this model, or name the model that they belong to."
+    if new_head:
+        remedy = f"But for the head ({_named(sorted(head))}) all has to be the model's. {remedy}"
+    elif wanted <= set(head) and not match.foreign:
+        remedy = (
+            "That is the head alone: start with a new one (--new-head, or "
+            "initialization.new_head=true), or give weights of this very model."
+        )
+    raise WeightsError(
+        f"the weights differ from the model's in {len(clauses)} tensors: "
+        + "; ".join(clauses[:_MAX_NAMED])
+        + (f"; and {more} more" if more > 0 else "")
+        + f". {remedy}"
+    )
+
+
+def _fits(found: TensorSpec, expected: TensorSpec) -> bool:
+    both_float = found.dtype.is_floating_point and expected.dtype.is_floating_point
+    widened = both_float and found.dtype.itemsize < expected.dtype.itemsize
+    return found.shape == expected.shape and (found.dtype == expected.dtype or widened)
+
+
+def _prefixes(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> tuple[str, str]:
+    """What to take off the checkpoint's names and what to put on; one of them is empty."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for name, spec in found.items():
+        for prefix, rest in _cuts(name):
+            if rest in like and _fits(spec, like[rest]):
+                counts[prefix, ""] += 1
+    for name, spec in like.items():
+        for prefix, rest in _cuts(name):
+            if prefix and rest in found and _fits(found[rest], spec):
+                counts["", prefix] += 1
+    most = max(counts.values(), default=0)
+    best = sorted(prefixes for prefixes, count in counts.items() if count == most)
+    if not best or ("", "") in best:
+        return "", ""
+    if len(best) > 1:
+        raise WeightsError(
+            f"the weights fit the model in {len(best)} ways, under the prefixes "
+            f"{', '.join(quoted(off or on) for off, on in best)}. Save those that you mean alone."
+        )
+    return best[0]
+
+
+def _cuts(name: str) -> Iterator[tuple[str, str]]:
+    """Every way to cut a name into a prefix and the rest; the whole name first."""
+    at = 0
+    while True:
+        yield name[:at], name[at:]
+        at = name.find(".", at) + 1
+        if not at:
+            return
+
+
+def _part(name: str, prefix: str) -> str:
+    """The part of the model that a tensor is in: what its name begins with."""
+    return name.removeprefix(prefix).partition(".")[0]
+
+
+def _named(names: Collection[str]) -> str:
+    shown = [quoted(name) for name in list(names)[:_MAX_NAMED]]
+    more = len(names) - _MAX_NAMED
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,45 @@
+"""Strategies as messages: the coordinator's answer, and this installation's own list.
+
+`lipt strategies` finds `describe_strategies` as an entry point of the group `lipt.strategies`, so
+that what there is to select by can be read without a coordinator.
+"""
+
+from __future__ import annotations
+
+from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.coordinator.selection.strategy import Strategy
+from lipt.coordinator.selection.without_labels import works_without_labels
+from lipt.v1 import subset_pb2 as pb
+
+
+def describe_strategies() -> pb.ListStrategiesResponse:
+    """Every strategy that this version has."""
+    return pb.ListStrategiesResponse(strategies=map(_describe, STRATEGIES.values()))
+
+
+def _describe(strategy: Strategy) -> pb.Strategy:
+    return pb.Strategy(
+        name=strategy.name,
+        summary=strategy.summary,
+        paper=strategy.paper,
+        returns_weights=strategy.returns_weights,
+        balanced_by_default=strategy.resolve_balance(None),
+        options=[
+            pb.StrategyOption(
+                name=option.name,
+                default_value=option.default,
+                allowed_values=option.allowed,
+                help=option.help,
+            )
+            for option in strategy.options
+        ],
+        needs=strategy.needs_in_words,
+        cost=strategy.cost,
+        presets=[
+            pb.StrategyPreset(name=name, summary=preset.summary)
+            for name, preset in strategy.presets.items()
+        ],
+        default_proxy=strategy.proxy,
+        works_without_labels=works_without_labels(strategy),
+        target_kinds=sorted(strategy.default_kinds()),
+    )

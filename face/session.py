@@ -1,0 +1,266 @@
+"""Session: the whole service for one data set, in this process, for the time of a `with` block.
+
+    with lipt.Session(data, model) as session:
+        session.pretrain()
+        subset = session.client.subset(strategy="craig", fraction=0.1)
+
+`session.client` is the client that a cluster's coordinator would have. When the block ends, by an
+error or Ctrl-C as well, its threads, processes and files are gone, and torch is as it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+
+from lipt.common.config.settings import load_settings
+from lipt.common.config.validation import merge
+from lipt.common.data import Dataset, open_dataset
+from lipt.common.errors import ConfigError, DataError, LiptError
+from lipt.common.imports.factory import is_factory_spec
+from lipt.common.weights.container import pack
+from lipt.common.weights.specs import copy_to_cpu
+from lipt.coordinator.settings import CoordinatorSettings
+from lipt.defaults import default_model, fitting_run
+from lipt.embedded.coordinator import EmbeddedCoordinator
+from lipt.embedded.workers import Check, worker_processes, worker_thread
+from lipt.given import MODULE, giving
+from lipt.showing import Show, progress_of
+from lipt.trainer.client.client import Client
+from lipt.trainer.subsets.map_style import map_style
+from lipt.trainer.views import RunView
+
+_LOOK_SECONDS = 0.1
+# Nobody waits for a coordinator of this very process to come back.
+_RECONNECT_SECONDS = 1.0
+# What is global in a process is one session's at a time: torch's threads, its generators.
+_only_one = threading.Lock()
+
+
+class Session(AbstractContextManager["Session"]):
+    """A coordinator on the caller's data, and workers for it.
+
+    Args:
+        data: a map-style data set of (image, label), `(X, y)` arrays or tensors, or a Hugging
+            Face `datasets.Dataset`.
+        model: a built-in name, `package.module:factory`, a function of `num_classes`, or an
+            `nn.Module`, whose weights are what learners begin with; it is copied, and stays as
+            it is. None takes one that suits the kind of data.
+        workers: 0 trains learners in this process, one after another; more are so many
+            processes, which need a model that has a name.
+        image_size: pixels a side that images are scaled to; None keeps small ones.
+        device: "cpu", "cuda", "cuda:N", or "auto".
+        state_dir: a folder that keeps runs and subsets; None takes a temporary one.
+        allow_modules: modules that a run of this session may name other models of.
+        test: data that accuracy is measured on, in any of the forms of `data`.
+
+    Raises:
+        ConfigError: on entering: another session is open in this process, or the model cannot
+            be had by processes.
+        DataError: on entering: there is no data, or what is there cannot be used.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        model: str | nn.Module | Callable[..., nn.Module] | None = None,
+        *,
+        workers: int = 0,
+        image_size: int | None = None,
+        device: str = "auto",
+        state_dir: str | Path | None = None,
+        allow_modules: Sequence[str] = (),
+        test: Any = None,
+    ) -> None:
+        self.data = map_style(data)
+        self._test = None if test is None else map_style(test)
+        self._workers = workers
+        self._image_size = image_size
+        self._device = device
+        self._state_dir = None if state_dir is None else Path(state_dir)
+        self._initial = model if isinstance(model, nn.Module) else None
+        self._given_model = None if model is None or isinstance(model, str) else _maker(model)
+        named = model if isinstance(model, str) else _suited(self.data) if model is None else ""
+        self.model = named or f"{MODULE}:model"
+        if workers and not named:
+            raise ConfigError(
+                f"workers={workers} are processes, which cannot be given the {_kind(model)} of "
+                "this one. Name the model: a built-in one, or package.module:factory of a file "
+                "that they can import; or leave workers at 0, which trains in this process."
+            )
+        own = [named.partition(":")[0]] if is_factory_spec(named) else []
+        self.allowed_modules = (MODULE, *own, *allow_modules)
+        self._stack = ExitStack()
+        self._client: Client | None = None
+        self._check: Check | None = None
+        self._folder = Path()
+
+    @property
+    def client(self) -> Client:
+        """Calls to the coordinator.
+
+        Raises:
+            ConfigError: outside of the session's block.
+        """
+        if self._client is None:
+            raise ConfigError("the session is not open. Use it as: with lipt.Session(...) as s:")
+        return self._client
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(_the_only_one())
+            stack.enter_context(_as_it_was())
+            folder = tempfile.TemporaryDirectory(prefix="lipt-", ignore_cleanup_errors=True)
+            self._folder = Path(stack.enter_context(folder))
+            model = self._given_model
+            stack.enter_context(giving(data=self.data, test=self._test, model=model))
+            address = stack.enter_context(EmbeddedCoordinator(self._settings()))
+            self._client = Client(address, reconnect_seconds=_RECONNECT_SECONDS)
+            stack.callback(self._close)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def pretrain(
+        self,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        seed: int = 0,
+        show: Show = lambda _: None,
+    ) -> RunView:
+        """Train and merge learners; the run, when it is ready.
+
+        Args:
+            overrides: settings of the run, nested as in `RunConfig`. Learners' number and
+                batch size are made to fit the data where they are not given.
+            seed: of everything random.
+            show: told how far it is.
+
+        Raises:
+            RunFailedError: it failed; the message says why.
+            ConfigError: a setting that does not exist, or does not fit the data.
+        """
+        client, given = self.client, dict(overrides or {})
+        settings = merge(self._fitting(given), {"model": self.model, "seed": seed})
+        if self._initial is not None:
+            blob = client.upload_weights(pack(copy_to_cpu(self._initial.state_dict())))
+            settings = merge(settings, {"initialization": {"weights_sha256": blob.sha256}})
+        check = self._require_workers()
+        run = client.start_run(merge(settings, given))
+        pause = threading.Event()
+        while run.goes_on:
+            show(progress_of(run))
+            check()
+            pause.wait(_LOOK_SECONDS)
+            run = client.run(run.run_id)
+        return client.wait(run.run_id)
+
+    def open(self, name: Literal["data", "test"]) -> Dataset:
+        """What was given, opened as the coordinator opens it.
+
+        Raises:
+            DataError: it is not labelled examples.
+        """
+        return open_dataset(
+            f"{MODULE}:{name}", image_size=self._image_size, allowed_modules=self.allowed_modules
+        )
+
+    def _fitting(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        dataset = self.client.info().dataset
+        return fitting_run(dataset.class_counts, overrides.get("learners", {})) if dataset else {}
+
+    def _require_workers(self) -> Check:
+        """The workers, from the first run on: a diagnosis needs none."""
+        if self._check is None:
+            address, folder = self.client.address, self._folder / "workers"
+            device, allowed = self._device, self.allowed_modules
+            self._check = self._stack.enter_context(
+                worker_processes(
+                    address, folder, self._workers, device=device, allowed_modules=allowed
+                )
+                if self._workers
+                else worker_thread(address, folder, device=device, allowed_modules=allowed)
+            )
+        return self._check
+
+    def _settings(self) -> CoordinatorSettings:
+        return load_settings(
+            CoordinatorSettings,
+            config=None,
+            flags={
+                "dataset": {"source": f"{MODULE}:data", "image_size": self._image_size},
+                "run": {"model": self.model},
+                "listen": "127.0.0.1:0",
+                "state_dir": self._state_dir or self._folder / "state",
+                "device": self._device,
+                "allow_modules": self.allowed_modules,
+                "drain_seconds": 1.0,
+                "insecure": False,
+                "require_token": False,
+            },
+        )
+
+    def _close(self) -> None:
+        client, self._client, self._check = self._client, None, None
+        if client is not None:
+            client.close()
+
+
+@contextmanager
+def _the_only_one() -> Iterator[None]:
+    if not _only_one.acquire(blocking=False):
+        raise ConfigError(
+            "another session is open in this process, and torch's threads and generators are "
+            "one session's at a time. Wait for its end, or use its own client."
+        )
+    try:
+        yield
+    finally:
+        _only_one.release()
+
+
+@contextmanager
+def _as_it_was() -> Iterator[None]:
+    """Give the process back as it was: torch's threads and generator, where modules are found."""
+    threads, generator, path = torch.get_num_threads(), torch.get_rng_state(), list(sys.path)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_rng_state(generator)
+        sys.path[:] = path
+
+
+def _maker(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    if not isinstance(model, nn.Module):
+        return model
+    mine = copy.deepcopy(model).cpu()
+    return lambda num_classes: copy.deepcopy(mine)  # noqa: ARG005 - as a factory is called
+
+
+def _suited(data: Any) -> str:
+    try:
+        example = data[0]
+    except LiptError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"the first row of the {_kind(data)} cannot be read ({type(error).__name__}: {error}). "
+            "Give rows of (example, label), (X, y) of one length, or a Hugging Face data set."
+        ) from error
+    return default_model(example[0] if isinstance(example, tuple | list) and example else example)
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

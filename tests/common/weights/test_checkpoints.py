@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lipt.common.errors import WeightsError
+from lipt.common.weights.checkpoints import match_checkpoint, read_checkpoint
+from lipt.common.weights.container import pack
+from lipt.common.weights.specs import TensorSpec, Weights, specs_of
+
+BODY: Weights = {
+    "conv.weight": torch.arange(8.0).reshape(2, 1, 2, 2),
+    "bn.running_mean": torch.tensor([1.0, 2.0]),
+    "bn.num_batches_tracked": torch.tensor(5),
+}
+HEAD: Weights = {"fc.weight": torch.ones(3, 2), "fc.bias": torch.ones(3)}
+MODEL = BODY | HEAD
+LIKE = specs_of(MODEL)
+
+
+def read(
+    weights: Weights, like: dict[str, TensorSpec] = LIKE, *, new_head: bool = True
+) -> tuple[Weights, str]:
+    taken, match = read_checkpoint(
+        pack(weights), like=like, head=HEAD.keys(), new_head=new_head, max_bytes=10**6
+    )
+    return taken, str(match)
+
+
+def under(prefix: str, weights: Weights) -> Weights:
+    return {f"{prefix}{name}": tensor for name, tensor in weights.items()}
+
+
+def same(first: Weights, second: Weights) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(tensor, second[name]) for name, tensor in first.items()
+    )
+
+
+def test_a_whole_checkpoint_is_taken_as_it_is() -> None:
+    taken, said = read(MODEL, new_head=False)
+    assert same(taken, MODEL)
+    assert said == "theta* begins with 5 tensors of the weights given."
+
+
+def test_a_new_head_is_never_taken_even_where_it_fits() -> None:
+    taken, said = read(MODEL)
+    assert same(taken, BODY)
+    assert said == (
+        "theta* begins with 3 tensors of the weights given; new: 'fc.weight', 'fc.bias'."
+    )
+
+
+@pytest.mark.parametrize(
+    "own_head",
+    [
+        {},
+        {"fc.weight": torch.ones(7, 2), "fc.bias": torch.ones(7)},
+        {"classifier.weight": torch.ones(7, 2)},
+        {"projector.0.weight": torch.ones(4, 2), "projector.1.running_mean": torch.ones(4)},
+    ],
+    ids=["none", "other classes", "another name", "another kind"],
+)
+def test_a_checkpoint_may_have_another_head_or_none(own_head: Weights) -> None:
+    taken, said = read(BODY | own_head)
+    assert same(taken, BODY)
+    left_over = [name for name in own_head if not name.startswith("fc.")]
+    assert said.endswith(
+        f"; left over: {', '.join(map(repr, left_over))}." if left_over else "'fc.bias'."
+    )
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "backbone.", "state.model.encoder."])
+def test_a_prefix_before_all_names_is_taken_off(prefix: str) -> None:
+    assert same(read(under(prefix, MODEL), new_head=False)[0], MODEL)
+    # What is beside the backbone is left over.
+    taken, said = read(under(prefix, BODY) | {"head.weight": torch.ones(2, 2)})
+    assert same(taken, BODY)
+    assert "left over: 'head.weight'" in said
+
+
+def test_a_prefix_that_only_the_model_has_is_put_on() -> None:
+    like = specs_of(under("net.", BODY) | HEAD)
+    taken, said = read(BODY | {"classifier.weight": torch.ones(7, 2)}, like)
+    assert same(taken, under("net.", BODY))
+    assert "left over: 'classifier.weight'" in said
+
+
+def test_a_model_that_is_there_twice_is_refused_with_both_prefixes() -> None:
+    with pytest.raises(WeightsError, match=r"in 2 ways, under the prefixes 'ema\.', 'online\.'"):
+        read(under("online.", BODY) | under("ema.", BODY))
+
+
+def test_narrower_numbers_are_widened_and_wider_ones_refused() -> None:
+    half = {**BODY, "conv.weight": BODY["conv.weight"].to(torch.bfloat16)}
+    assert same(read(half)[0], BODY)
+    double = {**BODY, "conv.weight": BODY["conv.weight"].double()}
+    with pytest.raises(WeightsError, match=r"'conv.weight' is float64\[2, 1, 2, 2\], the model"):
+        read(double)
+
+
+def test_counts_of_batches_may_be_missing() -> None:
+    without = {name: item for name, item in MODEL.items() if name != "bn.num_batches_tracked"}
+    assert same(read(without, new_head=False)[0], without)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"conv.weight": torch.ones(2, 3, 2, 2)}, r"'conv.weight' is float32\[2, 3, 2, 2\], the"),
+        ({"layer9.weight": torch.ones(2, 2, 1, 1)}, "'layer9.weight' is .*, the model has no such"),
+        ({"conv.bias": torch.ones(2)}, "'conv.bias' is .*, the model has no such tensor"),
+    ],
+    ids=["another shape", "a layer more", "in a part of the body"],
+)
+def test_another_body_is_refused_with_a_new_head_too(change: Weights, words: str) -> None:
+    with pytest.raises(WeightsError, match=words) as refused:
+        read(BODY | change)
+    assert "But for the head ('fc.bias', 'fc.weight') all has to be the model's" in str(
+        refused.value
+    )
+
+
+def test_a_lack_in_the_body_is_refused() -> None:
+    with pytest.raises(WeightsError, match=r"'bn.running_mean' is missing, the model has float32"):
+        read({name: item for name, item in MODEL.items() if name != "bn.running_mean"})
+
+
+def test_what_differs_in_the_head_alone_suggests_a_new_one() -> None:
+    for other in ({"fc.weight": torch.ones(7, 2)}, {"classifier.weight": torch.ones(7, 2)}):
+        with pytest.raises(WeightsError, match=r"That is the head alone.*--new-head"):
+            read(BODY | other, new_head=False)
+    with pytest.raises(WeightsError, match="or name the model that they belong to") as refused:
+        read({"conv.weight": torch.ones(1)} | HEAD, new_head=False)
+    assert "--new-head" not in str(refused.value)
+
+
+def test_ten_differences_are_named_and_the_rest_counted() -> None:
+    many = {f"layers.{number}": TensorSpec((1,), torch.float32) for number in range(13)}
+    with pytest.raises(WeightsError) as refused:
+        read({"other": torch.ones(1)}, many, new_head=False)
+    said = str(refused.value)
+    assert said.startswith("the weights differ from the model's in 14 tensors: 'layers.0' is miss")
+    assert "'layers.9' is missing, the model has float32[1]; and 4 more. Give weights of" in said
+
+
+def test_names_and_shapes_alone_make_the_match() -> None:
+    found = specs_of(under("m.", BODY | {"fc.weight": torch.ones(7, 2)}) | {"queue": torch.ones(4)})
+    match = match_checkpoint(found, LIKE, new=HEAD.keys())
+    assert dict(match.taken) == {name: f"m.{name}" for name in BODY}
+    assert match.new == ("fc.weight", "fc.bias")
+    assert match.missing == ()
+    assert match.reshaped == {}
+    assert set(match.left_over) == {"queue"}
+    assert match.foreign == frozenset()
+    whole = match_checkpoint(found, LIKE)
+    assert whole.missing == ("fc.bias",)
+    assert whole.reshaped == {"fc.weight": TensorSpec((7, 2), torch.float32)}

@@ -1,0 +1,142 @@
+"""Each extra alone: installed over what `lipt` itself requires, in an environment of its own.
+
+An environment sees links to what is installed here of the core's requirements and the tests', so
+that only the extra's own packages are fetched; a package that comes with another extra is not
+there. `make test-extras` runs this in an environment that `make env` has made.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib.metadata import Distribution, PathDistribution, distribution
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
+
+
+class Trial(NamedTuple):
+    """What shows that an extra is whole.
+
+    imported: modules that it brings; without them, its tests would be skipped.
+    tests: what pytest is given.
+    """
+
+    imported: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+# Without an extra, everything but what needs one works and says which one it needs.
+TRIALS = {
+    "": Trial(
+        (), ("tests/trainer/cli/test_plugins.py", "tests/trainer/integrations/test_missing.py")
+    ),
+    "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/demo",)),
+    "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
+    "fast": Trial(("numba",), ("tests/coordinator/selection/gradients/test_last_layer.py",)),
+    "fuzz": Trial(("atheris",), ("tests/faults/test_fuzzing.py", "-k", "chunk")),
+    "huggingface": Trial(
+        ("accelerate", "transformers"), ("tests/trainer/integrations/test_huggingface.py",)
+    ),
+    "lightning": Trial(("lightning",), ("tests/trainer/integrations/test_lightning.py",)),
+    "loggers": Trial(
+        ("mlflow", "tensorboard", "wandb"), ("tests/trainer/main_training/test_callbacks.py",)
+    ),
+    "metrics": Trial(("prometheus_client",), ("tests/common/observability/test_metrics.py",)),
+    "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),
+    "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_diagnosis_page.py",)),
+    "text": Trial(("tokenizers",), ("tests/common/data/sources/tables/test_tokens.py",)),
+}
+
+
+def main(names: list[str]) -> None:
+    """Try the extras that are named, or all."""
+    with tempfile.TemporaryDirectory(prefix="lipt-extras-") as folder:
+        wheel = built_wheel(Path(folder))
+        links = link(required(metadata_of(wheel), {"test"}), Path(folder, "core"))
+        for name in names or TRIALS:
+            print(f"== lipt[{name}]", flush=True)  # noqa: T201 - how far it is
+            attempt(name, environment(Path(folder, name or "none"), links), wheel)
+
+
+def required(dist: Distribution, extras: set[str]) -> dict[str, Distribution]:
+    """What a distribution needs of what is installed here, directly or not; by name."""
+    found: dict[str, Distribution] = {}
+
+    def visit(dist: Distribution, extras: set[str]) -> None:
+        for requirement in map(Requirement, dist.requires or ()):
+            marker = requirement.marker
+            if marker and not any(marker.evaluate({"extra": extra}) for extra in {"", *extras}):
+                continue
+            if requirement.name not in found:
+                found[requirement.name] = distribution(requirement.name)
+                visit(found[requirement.name], requirement.extras)
+
+    visit(dist, extras)
+    return found
+
+
+def link(distributions: dict[str, Distribution], folder: Path) -> Path:
+    """A folder with links to all that these distributions have in site-packages."""
+    folder.mkdir()
+    for dist in distributions.values():
+        for top in {file.parts[0] for file in dist.files or ()} - {"..", "__pycache__"}:
+            here = folder / top
+            if not here.is_symlink():
+                here.symlink_to(Path(str(dist.locate_file(top))))
+    return folder
+
+
+def built_wheel(folder: Path) -> Path:
+    run("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def metadata_of(wheel: Path) -> Distribution:
+    """The wheel's own metadata; that of a checkout's *.egg-info may be older."""
+    (dist_info,) = (path for path in zipfile.Path(wheel).iterdir() if path.name.endswith("-info"))
+    return PathDistribution(dist_info)
+
+
+def environment(folder: Path, links: Path) -> Path:
+    """The interpreter of an empty environment that sees `links`."""
+    run("-m", "venv", "--without-pip", str(folder))
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "core.pth").write_text(f"{links}\n", encoding="utf-8")
+    return folder / "bin" / "python"
+
+
+def attempt(name: str, python: Path, wheel: Path) -> None:
+    """Install the extra, import what it brings, and run its tests."""
+    install = ("-m", "pip", "--python", str(python), "install", "--quiet")
+    run(*install, "--constraint", str(CONSTRAINTS), f"lipt[{name}] @ {wheel.as_uri()}")
+    trial = TRIALS[name]
+    run("-c", "".join(f"import {module}\n" for module in trial.imported), python=python)
+    run(
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "-m",
+        "",
+        "-p",
+        "no:cacheprovider",
+        *trial.tests,
+        python=python,
+    )
+
+
+def run(*arguments: str, python: Path = Path(sys.executable)) -> None:
+    subprocess.run([str(python), *arguments], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

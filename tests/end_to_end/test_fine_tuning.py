@@ -1,0 +1,183 @@
+"""A backbone of the digits 0 to 4, fine-tuned on 5 to 9 with real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lipt.common.data import open_dataset
+from lipt.common.errors import (
+    ConfigError,
+    LearnerRejectedError,
+    RunNotReadyError,
+    WeightsError,
+)
+from lipt.common.states import RunState
+from lipt.common.weights.container import read_container
+from lipt.common.weights.specs import Weights
+from lipt.trainer import Recipe, fit
+from lipt.trainer.views import RunView
+from tests.cluster import Cluster
+
+HIGH = ("--data", "tests.half_digits:high")
+LEARNERS = {"num_learners": 2, "num_steps": 10, "batch_size": 64, "learning_rate": 0.1}
+SOUP = {"num_alphas": 3, "batch_norm_examples": 64}
+OLD_WORKER = Path(__file__).parent / "old_worker.py"
+
+
+def overrides(*frozen: str, **learners: Any) -> dict[str, Any]:
+    return {
+        "model": "resnet8",
+        "initialization": {"new_head": True},
+        "learners": {**LEARNERS, "frozen": list(frozen), **learners},
+        "soup": SOUP,
+    }
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a training script leaves behind: a wrapped model's state dict, by `torch.save`."""
+    digits = open_dataset("tests.half_digits:low", allowed_modules=["tests"])
+    recipe = Recipe(steps=60, batch_size=64, learning_rate=0.1, augmentation="none")
+    weights = fit("resnet8", digits, recipe=recipe, device="cpu").weights
+    path = tmp_path_factory.mktemp("backbone") / "backbone.pt"
+    wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
+    torch.save({"epoch": 3, "state_dict": wrapped}, path)
+    return path
+
+
+def weights_of(content: bytes) -> Weights:
+    container = read_container(content, max_bytes=len(content), max_tensors=1000)
+    return {name: container.tensor(name) for name in container.specs}
+
+
+def sizes(run: RunView) -> list[int]:
+    return [learner.result.size_bytes for learner in run.learners if learner.result]
+
+
+def accuracies(run: RunView) -> tuple[float, float]:
+    assert run.soup is not None
+    return run.soup.initial_accuracy, run.soup.soup_accuracy
+
+
+def test_a_head_is_trained_on_a_backbone_of_other_classes(cluster: Cluster, backbone: Path) -> None:
+    cluster.start_coordinator(*HIGH)
+    started = cluster.lipt(
+        *("run", "start", "--name", "fine", "--initial-weights", str(backbone), "--new-head"),
+        *("--freeze", "all-but-head", "--num-learners", "2", "--num-steps", "10"),
+        *("--batch-size", "64", "--set", "learners.num_snapshots=2", "--set", "soup.num_alphas=3"),
+        *("--set", "learners.learning_rate=0.1", "--set", "learners.redundancy=2"),
+        *("--set", "soup.batch_norm_examples=64"),
+    )
+    assert started.returncode == 0, started.stderr
+    note = "theta* begins with 54 tensors of the weights given; new: 'fc.weight', 'fc.bias'."
+    assert note in started.stdout.splitlines()
+    asked: Mapping[str, Any] = {"fraction": 0.1, "proxy": "ridge:initial"}
+    with cluster.client() as client:
+        early = None
+        asked: Mapping[str, Any] = {"fraction": 0.1, "proxy": "ridge:initial"}
+        # theta* is made without a worker, and judges by itself.
+        for view in client.watch("fine"):
+            if view.initial_weights is not None:
+                early = client.subset("fine", "facility_location", **asked)
+                with pytest.raises(RunNotReadyError, match=r"run fine is (sharding|training)"):
+                    client.subset("fine", "facility_location", fraction=0.1)
+                break
+        assert early is not None
+        assert early.manifest["proxy"]["accuracy"] > 0.9
+        for name in ("one", "two"):
+            cluster.start_worker(name)
+        fine = client.wait("fine")
+        assert fine.state is RunState.READY, fine.message
+        theta, theta_p = (
+            weights_of(client.weights("fine", kind)) for kind in ("initial", "pretrained")
+        )
+        # Strategies and proxies that look at the learners see them whole.
+        for strategy, proxy in (("forgetting", None), ("el2n", "ridge:learners"), ("auto", None)):
+            assert len(client.subset("fine", strategy, fraction=0.1, proxy=proxy)) == 90
+        assert client.subset("fine", "facility_location", **asked).digest == early.digest
+    trained = {"fc.weight", "fc.bias"}
+    assert {name for name in theta if not torch.equal(theta[name], theta_p[name])} == trained
+    given = torch.load(backbone, weights_only=True)["state_dict"]
+    assert all(torch.equal(theta[name], given[f"module.{name}"]) for name in theta.keys() - trained)
+    before, after = accuracies(fine)
+    # Random heads are right on a fifth.
+    assert before < 0.5
+    assert after > 0.6
+    # 325 weights of 77,429: of 310 kB each learner sends 1.
+    assert fine.initial_weights is not None
+    for size in sizes(fine):
+        assert size < 0.01 * fine.initial_weights.size_bytes
+    assert fine.costs is not None
+    # Two snapshots and a result, two learners.
+    assert fine.costs.bytes_from_workers < 6 * 0.01 * fine.initial_weights.size_bytes
+    shown = cluster.lipt("run", "show", "fine").stdout
+    assert note in shown
+    assert "all-but-head frozen" in shown
+
+
+def test_part_of_a_backbone_is_frozen(cluster: Cluster, backbone: Path) -> None:
+    cluster.start_coordinator(*HIGH)
+    with cluster.client() as client:
+        settings = overrides("conv1.*", "bn1.*", "blocks.0.*")
+        run = client.start_run(settings, initial_weights=backbone)
+        cluster.start_worker("one")
+        first = client.wait(run.run_id)
+        assert first.state is RunState.READY, first.message
+        theta, theta_p = (
+            weights_of(client.weights(first.run_id, kind)) for kind in ("initial", "pretrained")
+        )
+        whole = client.wait(client.start_run(overrides(), initial_weights=backbone).run_id)
+    frozen = {name for name in theta if name.startswith(("conv1.", "bn1.", "blocks.0."))}
+    assert all(torch.equal(theta[name], theta_p[name]) for name in frozen)
+    # Statistics of the other layers are those of the soup.
+    assert not torch.equal(theta["blocks.2.bn1.running_mean"], theta_p["blocks.2.bn1.running_mean"])
+    assert max(sizes(first)) < min(sizes(whole))
+
+
+def test_an_older_worker_is_told_why_it_gets_nothing(cluster: Cluster, backbone: Path) -> None:
+    # An older worker knows of no token.
+    cluster.start_coordinator(*HIGH, "--insecure")
+    cluster.start_worker("old", program=[str(OLD_WORKER)])
+    with cluster.client() as client:
+        run = client.start_run(overrides("all-but-head"), initial_weights=backbone)
+        waiting = next(view.waiting for view in client.watch(run.run_id) if view.waiting)
+        assert "does not know of learners.frozen (install the coordinator's version" in waiting
+        cluster.start_worker("new")
+        ready = client.wait(run.run_id)
+    assert {learner.worker for learner in ready.learners} == {"new"}
+
+
+def test_what_does_not_fit_is_refused_before_the_run_begins(
+    cluster: Cluster, backbone: Path
+) -> None:
+    cluster.start_coordinator(*HIGH)
+    whole = {"model": "resnet8", "learners": LEARNERS}
+    with cluster.client() as client:
+        # Both have five classes, and so the head fits.
+        assert client.start_run(whole, initial_weights=backbone).note == ""
+        with pytest.raises(WeightsError, match="the weights differ from the model's in"):
+            client.start_run({**overrides(), "model": "resnet18"}, initial_weights=backbone)
+        with pytest.raises(ConfigError, match=r"'layer1\.\*' matches none of the model's 29"):
+            client.start_run(overrides("layer1.*"), initial_weights=backbone)
+        with pytest.raises(ConfigError, match="new_head is for weights that a run starts from"):
+            client.start_run(overrides())
+
+
+def test_a_learner_that_hands_in_what_is_frozen_is_refused(
+    cluster: Cluster, backbone: Path
+) -> None:
+    cluster.start_coordinator(*HIGH)
+    with cluster.client() as client:
+        run = client.start_run(overrides("all-but-head"), initial_weights=backbone)
+        worker = cluster.play_worker("whole")
+        assignment = worker.take()
+        assert assignment.task.learners.frozen == ("all-but-head",)
+        with pytest.raises(LearnerRejectedError, match="leaves 54 of theta"):
+            worker.submit(assignment)
+        (learner, *_) = client.run(run.run_id).learners
+        assert "the model has no such tensor" in learner.message

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from lipt.common.errors import ConfigError, SubsetError
+from lipt.common.subsets.digest import subset_digest
+from lipt.trainer import Subset
+from lipt.trainer.subsets.weighted_data import UnweightedWarning, WeightedCollate
+from lipt.trainer.subsets.weighted_loss import WeightedSubsetLoss
+
+IMAGES = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4)
+LABELS = np.array([0, 1, 0, 1, 0])
+
+
+def subset_of(*weights: float, rows: tuple[int, ...] = (1, 4)) -> Subset:
+    indices, column = np.array(rows, np.int64), np.array(weights, np.float32)
+    return Subset(indices, column, "f" * 64, subset_digest(indices, column), "craig", manifest={})
+
+
+def test_examples_come_with_their_weights() -> None:
+    chosen = subset_of(1, 3).dataset((IMAGES, LABELS), check=False)
+    assert len(chosen) == 2
+    image, label, weight = chosen[1]
+    assert np.array_equal(image, IMAGES[4])
+    # Of mean 1: 1 and 3 are half and one and a half.
+    assert (label, float(weight)) == (0, 1.5)
+    raw = subset_of(1, 3).dataset((IMAGES, LABELS), check=False, normalized=False)
+    assert [float(raw[place][2]) for place in (0, 1)] == [1.0, 3.0]
+
+
+def test_a_loader_makes_batches_of_them() -> None:
+    chosen = subset_of(1, 3).dataset((IMAGES, LABELS), check=False)
+    images, labels, weights = next(iter(DataLoader(chosen, batch_size=2)))
+    assert images.shape == (2, 4, 4)
+    assert labels.tolist() == [1, 0]
+    assert weights.tolist() == [0.5, 1.5]
+    assert weights.dtype == torch.float32
+
+
+def test_dictionaries_have_them_under_a_key() -> None:
+    rows = [{"x": torch.full((2,), float(row)), "y": row} for row in range(5)]
+    chosen = subset_of(1, 3).dataset(rows, check=False)
+    batch = next(iter(DataLoader(chosen, batch_size=2)))
+    assert (batch["y"].tolist(), batch["weight"].tolist()) == ([1, 4], [0.5, 1.5])
+    table = datasets.Dataset.from_dict({"text": list("abcde"), "label": LABELS.tolist()})
+    row = subset_of(1, 3).dataset(table, check=False)[0]
+    assert (row["text"], row["label"], float(row["weight"])) == ("b", 1, 0.5)
+
+
+def pad(examples: list[Any]) -> dict[str, Tensor]:
+    """Knows nothing of weights."""
+    assert all(set(example) == {"ids"} for example in examples)
+    return {"ids": nn.utils.rnn.pad_sequence([example["ids"] for example in examples]).T}
+
+
+def test_a_collate_of_ones_own_is_given_examples_without_them() -> None:
+    rows = [{"ids": torch.arange(row)} for row in range(5)]
+    chosen = subset_of(1, 3).dataset(rows, check=False)
+    collate: WeightedCollate = pickle.loads(pickle.dumps(WeightedCollate(pad)))
+    batch = next(iter(DataLoader(chosen, batch_size=2, collate_fn=collate)))
+    assert batch["ids"].tolist() == [[0, 0, 0, 0], [0, 1, 2, 3]]
+    assert batch["weight"].tolist() == [0.5, 1.5]
+    pairs = subset_of(1, 3).dataset((IMAGES, LABELS), check=False)
+    images, labels, weights = WeightedCollate()([pairs[0], pairs[1]])
+    assert (images.shape, labels.tolist(), weights.tolist()) == ((2, 4, 4), [1, 0], [0.5, 1.5])
+
+
+def test_examples_of_a_weighted_subset_without_weights_warn() -> None:
+    rows = list(zip(IMAGES, LABELS.tolist(), strict=True))
+    with pytest.warns(UnweightedWarning, match=r"from 1 to 3, .* Take subset\.dataset"):
+        subset_of(1, 3).apply(rows, check=False)
+    table = datasets.Dataset.from_dict({"label": LABELS.tolist()})
+    with pytest.warns(UnweightedWarning, match="craig gives weights"):
+        subset_of(1, 3).hf_select(table, check=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        subset_of(2, 2).apply(rows, check=False)
+        subset_of(1, 3).dataset(rows, check=False)
+    assert not subset_of(rows=()).is_weighted
+
+
+def test_other_data_is_refused() -> None:
+    with pytest.raises(SubsetError, match=r"fingerprint f{64}"):
+        subset_of(1, 3).dataset((IMAGES, LABELS))
+
+
+def test_the_loss_counts_each_example_by_its_weight() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    labels, weights = torch.tensor([0, 0]), torch.tensor([0.5, 1.5])
+    each = nn.functional.cross_entropy(logits, labels, reduction="none")
+    expected = (0.5 * each[0] + 1.5 * each[1]) / 2
+    assert torch.allclose(WeightedSubsetLoss()(logits, labels, weights), expected)
+    smoothed = nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
+    assert WeightedSubsetLoss(smoothed)(logits, labels, weights).ndim == 0
+
+
+def test_a_loss_that_is_a_mean_already_is_refused() -> None:
+    with pytest.raises(ConfigError, match='one loss for each example: reduction="none"'):
+        WeightedSubsetLoss(nn.CrossEntropyLoss())(
+            torch.zeros(2, 2), torch.tensor([0, 1]), torch.ones(2)
+        )

@@ -1,0 +1,149 @@
+"""Weighting: the loss of a framework's training step, with every example's weight in it.
+
+A step of somebody else's computes its mean inside, with torch.nn.functional's losses or modules
+and models that call these. Within a step they are computed for each example, weighed, and then
+reduced as the step has asked. Which examples a batch has is known from the order in which the
+sampler has dealt them.
+
+Shapes: B examples of a batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from lipt.trainer.reselection.samplers import SubsetSampler
+from lipt.trainer.subsets.weighted_data import UnweightedWarning
+
+logger = logging.getLogger(__name__)
+
+_LOSSES = frozenset(
+    {
+        functional.binary_cross_entropy,
+        functional.binary_cross_entropy_with_logits,
+        functional.cross_entropy,
+        functional.l1_loss,
+        functional.mse_loss,
+        functional.nll_loss,
+        functional.smooth_l1_loss,
+    }
+)
+
+
+class WeightedLosses(TorchFunctionMode):
+    """Losses that are computed in the block count each example by its weight.
+
+    Args:
+        weights_B: one for each example of the batch.
+
+    Attributes:
+        num_weighted: how many losses were weighed: those of other shapes stay as they are, and
+            those that the caller wants for each example.
+    """
+
+    def __init__(self, weights_B: Tensor) -> None:
+        super().__init__()
+        self._weights_B = weights_B
+        self.num_weighted = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch's."""
+        given = dict(kwargs or {})
+        if func not in _LOSSES:
+            return func(*args, **given)
+        bound = inspect.signature(func).bind(*args, **given)
+        reduction = bound.arguments.get("reduction", "mean")
+        if reduction == "none" or len(args[0]) != len(self._weights_B):
+            return func(*args, **given)
+        bound.arguments["reduction"] = "none"
+        losses = func(*bound.args, **bound.kwargs)
+        shape = (-1,) + (1,) * (losses.ndim - 1)
+        weighted = losses * self._weights_B.to(losses.device, losses.dtype).view(shape)
+        self.num_weighted += 1
+        return weighted.sum() if reduction == "sum" else weighted.mean()
+
+
+class Weighting:
+    """Puts a sampler's weights into the losses of training steps; says so at the first.
+
+    Args:
+        sampler: what training draws its examples from, batch by batch and in order.
+    """
+
+    def __init__(self, sampler: SubsetSampler) -> None:
+        self._sampler = sampler
+        self._batch = 0
+        self._said: set[str] = set()
+
+    def begin(self, batch: int = 0) -> None:
+        """An epoch begins, with one of its batches."""
+        self._batch = batch - 1
+
+    def step(
+        self, compute: Callable[..., Any], batch_size: Callable[[], int | None]
+    ) -> Callable[..., Any]:
+        """A training step with weights in its losses; `next_batch` goes before each.
+
+        Args:
+            compute: the step as it is.
+            batch_size: B of all but the last batch; None where batches are made in another way.
+        """
+
+        @functools.wraps(compute)
+        def weighted(*args: Any, **kwargs: Any) -> Any:
+            if not self._sampler.is_weighted:
+                return compute(*args, **kwargs)
+            size = batch_size()
+            if size is None:
+                self._warn("batches are not the DataLoader's own, so that nobody knows whose")
+                return compute(*args, **kwargs)
+            with WeightedLosses(self._sampler.weights(self._batch, size)) as losses:
+                result = compute(*args, **kwargs)
+            if losses.num_weighted:
+                self._say()
+            else:
+                self._warn("the training step computes no loss of torch.nn.functional's for them")
+            return result
+
+        return weighted
+
+    def next_batch(self) -> None:
+        """A batch of the epoch is about to be trained on."""
+        self._batch += 1
+
+    def _say(self) -> None:
+        if "weighted" not in self._said:
+            self._said.add("weighted")
+            # As a warning, so that it is seen where no log is configured.
+            logger.warning(
+                "lipt: each example's loss is multiplied by the weight that %s gave it.",
+                self._sampler.subset.strategy,
+            )
+
+    def _warn(self, why: str) -> None:
+        if why not in self._said:
+            self._said.add(why)
+            warnings.warn(
+                f"{self._sampler.subset.strategy} gives weights to its examples, and they do not "
+                f"count: {why}. Weigh the loss yourself, with subset.dataset(data) and "
+                "WeightedSubsetLoss.",
+                UnweightedWarning,
+                stacklevel=3,
+            )
+
+
+def dataloader_batch_size(loader: Any) -> int | None:
+    """B of a DataLoader that makes its batches itself."""
+    size = getattr(loader, "batch_size", None)
+    return size if isinstance(size, int) and not isinstance(size, bool) else None
