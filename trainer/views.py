@@ -258,7 +258,9 @@ class DatasetView:
         """What is to be told of each, as messages have it."""
         if self.other_target is None:
             return f"{len(self.class_names)} classes"
-        return f"{self.other_target.kind.words} targets ({', '.join(self.target_names)})"
+        # Names that nobody gave are numbers.
+        named = ", ".join(name for name in self.target_names if not name.isdigit())
+        return f"{self.other_target.kind.words} targets{f' ({named})' if named else ''}"
 
     @property
     def inputs(self) -> str:

@@ -89,6 +89,9 @@ def test_labels_of_images_go_from_workers_to_main_training(cluster: Cluster) -> 
             learners={"num_learners": 2, "num_steps": 6, "batch_size": 128},
             soup={"num_alphas": 3, "batch_norm_examples": 64},
         )
+        dataset = client.info().dataset
+        assert dataset is not None
+        assert dataset.targets == "multi-label targets (even, large, prime)"
         assert run.soup is not None
         # Saying yes to all of them has 0.6.
         assert run.soup.soup_accuracy > 0.65

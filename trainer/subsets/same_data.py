@@ -160,7 +160,8 @@ def _of_rows(rows: Rows, like: str) -> str:
 
     rows.complete_labels()
     kind = FingerprintKind.of(like)
-    return fingerprint(rows.labels_N, len(rows.class_names), rows.raw, kind)
+    num_classes = len(rows.class_names)
+    return fingerprint(rows.labels_N, num_classes, rows.raw, kind, targets=rows.targets)
 
 
 def _of_adapted(table: Any, like: str) -> str:

@@ -10,10 +10,11 @@ from lipt.common.data import Dataset
 from lipt.common.data.loading_columns import load_columns
 from lipt.common.data.sources.factory import rows_of_data
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.errors import ConfigError, DataError, SubsetError
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer import Recipe, fit
 from lipt.trainer.main_training.examples import require_comparable
+from tests.trainer.made_up import made_up_subset
 
 RECIPE = Recipe(steps=60, batch_size=16, learning_rate=0.05, augmentation="none")
 
@@ -77,3 +78,15 @@ def test_a_test_set_with_other_targets_is_refused(other: object) -> None:
     with pytest.raises(DataError, match="mine:data is regression data with a number, which is"):
         require_comparable(opened(other), opened(numbers))
     require_comparable(opened(numbers, seed=1), opened(numbers))
+
+
+@pytest.mark.parametrize("targets", [numbers, labels])
+def test_rows_with_such_targets_are_recognized_as_a_subsets_data(targets: object) -> None:
+    inputs_ND = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    rows = list(zip(inputs_ND, targets(inputs_ND), strict=True))  # type: ignore[operator]
+    subset = made_up_subset([1, 5], fingerprint=opened(targets).fingerprint)
+    assert len(subset.apply(rows)) == 2
+    last, target = rows[-1]
+    changed = [*rows[:-1], (last, next(other for _, other in rows if other != target))]
+    with pytest.raises(SubsetError, match="fingerprint"):
+        subset.apply(changed)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.cli.display.screen import Screen, styled
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.wording import Fact, facts, fit_text, proxy_text
@@ -40,8 +41,9 @@ def title(diagnosis: Diagnosis) -> str:
     data = diagnosis.manifest.get("data")
     source = f"{data.get('source')}: " if isinstance(data, dict) else ""
     seen = proxy_text(findings)
+    groups = "classes" if findings.target_kind is TargetKind.CLASS else "groups"
     return (
-        f"{source}{findings.num_examples:,} examples, {len(findings.class_names)} classes"
+        f"{source}{findings.num_examples:,} examples, {len(findings.class_names)} {groups}"
         f"{f'; seen by {seen}' if seen else ''}"
     )
 
