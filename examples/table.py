@@ -1,19 +1,17 @@
-"""A table: a subset of its rows and an MLP that is trained on them."""
+"""A table: a tenth of its rows, and an MLP that is trained on them."""
 
 import os
 
-from lipt.common.data import open_dataset
-from lipt.trainer import Client, Recipe, fit
+import lipt
 
 # Of your own: csv:train.csv?label=COLUMN and csv:test.csv?label=COLUMN
-train, test = open_dataset("breast_cancer-train"), open_dataset("breast_cancer-test")
+train, test = lipt.open_dataset("breast_cancer-train"), lipt.open_dataset("breast_cancer-test")
 
-with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:
-    client.wait()
-    subset = client.subset(fraction=0.1)
+if "LIPT_COORDINATOR" in os.environ:
+    subset = lipt.Client(os.environ["LIPT_COORDINATOR"]).subset(fraction=0.1)
+else:
+    subset = lipt.select(train, "mlp", fraction=0.1)
 
-recipe = Recipe(epochs=int(os.environ.get("EPOCHS", "50")), batch_size=32, learning_rate=0.05)
-trained = fit("mlp", train, subset=subset, test=test, recipe=recipe)
-print(
-    f"{len(subset)} of {len(train)} rows: {100 * trained.test_accuracy:.1f}% on {len(test)} others"
-)
+recipe = lipt.Recipe(epochs=50, batch_size=32, learning_rate=0.05)
+trained = lipt.fit("mlp", train, subset=subset, test=test, recipe=recipe)
+print(f"{len(subset)} of {len(train)} rows: {trained.test_accuracy:.1%} on {len(test)} others")

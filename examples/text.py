@@ -1,19 +1,19 @@
-"""Text: a subset of paragraphs and a small transformer that is trained on them."""
+"""Texts: a part of some paragraphs, and a small transformer that is trained on them."""
 
 import os
 
-from lipt.common.data import open_dataset
-from lipt.trainer import Client, Recipe, fit
+import lipt
 
 # Of your own: csv:train.csv?text=COLUMN&label=COLUMN, and so the test set.
-train, test = open_dataset("pydocs-train"), open_dataset("pydocs-test")
+train, test = lipt.open_dataset("pydocs-train"), lipt.open_dataset("pydocs-test")
 
-with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:
-    client.wait()
-    subset = client.subset(fraction=0.3)
+if "LIPT_COORDINATOR" in os.environ:
+    subset = lipt.Client(os.environ["LIPT_COORDINATOR"]).subset(fraction=0.3)
+else:
+    learners = {"num_learners": 2, "num_steps": 5}  # a transformer on a CPU takes its time
+    subset = lipt.select(train, "text:tiny", fraction=0.3, run={"learners": learners})
 
-recipe = Recipe(epochs=int(os.environ.get("EPOCHS", "20")), batch_size=32, learning_rate=0.05)
-trained = fit("text:tiny", train, subset=subset, test=test, recipe=recipe)
-print(
-    f"{len(subset)} of {len(train)} texts: {100 * trained.test_accuracy:.1f}% on {len(test)} others"
-)
+epochs = int(os.environ.get("EPOCHS", "20"))
+recipe = lipt.Recipe(epochs=epochs, batch_size=32, learning_rate=0.05)
+trained = lipt.fit("text:tiny", train, subset=subset, test=test, recipe=recipe)
+print(f"{len(subset)} of {len(train)} texts: {trained.test_accuracy:.1%} on {len(test)} others")
