@@ -22,18 +22,16 @@ from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local_token import published
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.network.address import require_deliberate_exposure, split_address
 from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.rpc.status import ErrorInterceptor
-from lipt.common.targets.kinds import TargetKind
-from lipt.common.text.empty_classes import empty_classes
 from lipt.coordinator.access.admission import Admission, admission, describe_exposure
 from lipt.coordinator.access.identification import identification
 from lipt.coordinator.access.own_token import FILE as OWN_TOKEN_FILE
+from lipt.coordinator.announcing import notes_on
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
 from lipt.coordinator.metrics import from_other_threads, gauges
@@ -257,30 +255,8 @@ async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admi
         app.settings.run.model,
         app.settings.state_dir,
     )
-    if data.scaling:
-        logger.info("%s: %s.", data.source, data.scaling)
-    if data.other_target is not None:
-        logger.info(
-            "%s: %s to be told of each example (%s). Splits and equal shares are by %s, in %d "
-            "groups; accuracies are the %s; strategies that need classes are refused.",
-            data.source,
-            data.target,
-            data.target.kind.words,
-            "quantile" if data.target.kind is TargetKind.NUMBER else "the rarest label",
-            len(data.class_names),
-            data.target.kind.score_name,
-        )
-    elif empty := empty_classes(data.class_names, data.class_counts):
-        logger.warning("%s: %s. Models get an output for each of these.", data.source, empty)
-    if isinstance(data.inputs, ColumnsSpec):
-        standardized = [column.name for column in data.inputs.columns if column.standardized]
-        logger.info(
-            "%s: its examples are no images, but %s. Models are given them as they are, without "
-            "augmentation%s.",
-            data.source,
-            data.inputs,
-            f"; standardized: {', '.join(map(repr, standardized))}" if standardized else "",
-        )
+    for level, note in notes_on(data):
+        logger.log(level, "%s: %s", data.source, note)
     if app.settings.address_file is not None:
         await asyncio.to_thread(_write_address, app.settings.address_file, address)
 

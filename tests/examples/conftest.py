@@ -17,14 +17,15 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One coordinator and one worker on `mine:data` and `mine:model`, with a run as it comes."""
+    """One coordinator and two workers on `mine:data` and `mine:model`, with a run as it comes."""
     pytest.importorskip("sklearn")
     environment = {"PYTHONPATH": with_examples()}
     with Cluster(tmp_path_factory.mktemp("served")) as cluster:
         cluster.start_coordinator(
             "--model", "mine:model", "--data", "mine:data", environment=environment
         )
-        cluster.start_worker("one", "--allow-module", "mine", environment=environment)
+        for name in ("one", "two"):
+            cluster.start_worker(name, "--allow-module", "mine", environment=environment)
         with cluster.client() as client:
             client.wait(client.start_run().run_id)
         yield cluster
