@@ -264,7 +264,10 @@ def test_ctrl_c_leaves_nothing_behind(stage: str, workers: int, own_temporary: P
         env=os.environ | {"TMPDIR": str(own_temporary)},
         cwd=Path(__file__).parents[2],
     )
-    output, _ = started.communicate(timeout=120)
+    try:
+        output, _ = started.communicate(timeout=200)
+    finally:
+        started.kill()
     own = f"lipt-{os.geteuid()}"
     lines = output.splitlines()
     assert lines[:2] == ["interrupted", "['MainThread']"]
