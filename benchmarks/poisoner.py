@@ -97,7 +97,7 @@ def backdoored(task: LearnerTask, shard: Shard) -> tuple[LearnerTask, Shard]:
     images_NCHW, labels_N = images_in(shard.examples).clone(), shard.targets_N.clone()
     images_NCHW[::2] = with_patch(images_NCHW[::2])
     labels_N[::2] = TARGET
-    return task, replace(shard, examples=images_NCHW, labels_N=labels_N)
+    return task, replace(shard, examples=images_NCHW, targets_N=labels_N)
 
 
 def strongly_backdoored(task: LearnerTask, shard: Shard) -> tuple[LearnerTask, Shard]:

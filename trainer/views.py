@@ -27,6 +27,7 @@ DEFAULT_STRATEGY = "auto"
 RoleName = NewType("RoleName", str)
 # "float32" and the like; a number likewise.
 ColumnTypeName = NewType("ColumnTypeName", str)
+TargetKindName = NewType("TargetKindName", str)
 
 
 class WeightsKind(StrEnum):
@@ -260,7 +261,7 @@ class DatasetView:
             return f"{len(self.class_names)} classes"
         # Names that nobody gave are numbers.
         named = ", ".join(name for name in self.target_names if not name.isdigit())
-        return f"{self.other_target.kind.words} targets{f' ({named})' if named else ''}"
+        return f"{self.other_target} targets{f' ({named})' if named else ''}"
 
     @property
     def inputs(self) -> str:
@@ -274,7 +275,11 @@ class DatasetView:
 class TargetView:
     """What is to be told of examples without a single class."""
 
-    kind: TargetKind
+    kind: TargetKindName
+
+    def __str__(self) -> str:
+        known = {str(kind): kind.words for kind in TargetKind}
+        return known.get(self.kind, self.kind)
 
 
 @dataclass(frozen=True)

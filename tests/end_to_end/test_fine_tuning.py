@@ -146,7 +146,7 @@ def test_an_older_worker_is_told_why_it_gets_nothing(cluster: Cluster, backbone:
     with cluster.client() as client:
         run = client.start_run(overrides("all-but-head"), initial_weights=backbone)
         waiting = next(view.waiting for view in client.watch(run.run_id) if view.waiting)
-        assert "does not know of learners.frozen (install the coordinator's version" in waiting
+        assert "does not know of learners.frozen (update lipt there)" in waiting
         cluster.start_worker("new")
         ready = client.wait(run.run_id)
     assert {learner.worker for learner in ready.learners} == {"new"}

@@ -167,7 +167,9 @@ def test_every_call_with_hostile_messages_ends_with_a_named_status(
         dataset = client.info().dataset
         assert dataset is not None
         assert dataset.num_examples == 1797
-        assert client.runs() == []
+        # What fits by chance is a run like any other.
+        for run in client.runs():
+            client.cancel(run.run_id)
 
 
 def test_message_that_unpacks_to_much_more_is_refused_before_it_does(cluster: Cluster) -> None:

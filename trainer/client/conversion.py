@@ -7,7 +7,8 @@ A field of a view is read from the message's field of the same name:
     tuple[X, ...]         a repeated field
     Mapping[str, str]     a map
     a state               an enum's member, UNKNOWN where this version has no word for it
-    a role's name         an enum's member, in small letters; so is the type of a column
+    a role's name         an enum's member, in small letters; so are a column's type and a
+                          target's kind
     datetime              a timestamp, None where it is no date that there is
     RunConfig             the configuration, validated
     anything else         the value as it is
@@ -33,8 +34,7 @@ from lipt.common.config.messages import run_config_from_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.rpc.messages import enum_value
 from lipt.common.states import LearnerState, RunState
-from lipt.common.targets.kinds import TargetKind
-from lipt.trainer.views import ColumnTypeName, RoleName
+from lipt.trainer.views import ColumnTypeName, RoleName, TargetKindName
 from lipt.v1 import access_pb2, worker_pb2
 
 ViewT = TypeVar("ViewT")
@@ -89,9 +89,9 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
         return lambda message: run_config_from_proto(message, RunConfig())
     if kind is RoleName:
         return lambda number: RoleName(enum_value(access_pb2.Role.DESCRIPTOR, number))
-    if kind is TargetKind:
+    if kind is TargetKindName:
         kinds = worker_pb2.TargetKind.DESCRIPTOR
-        return lambda number: TargetKind(enum_value(kinds, number))
+        return lambda number: TargetKindName(enum_value(kinds, number))
     if kind is ColumnTypeName:
         types = worker_pb2.ColumnType.DESCRIPTOR
         return lambda number: ColumnTypeName(enum_value(types, number))

@@ -73,7 +73,7 @@ def test_an_older_worker_gets_no_learners_with_frozen_layers(
     run = make_run()
     frozen = run.config.model_copy(update={"learners": LearnersConfig(frozen=("fc.*",))})
     assert older.can_run(run)
-    assert older.refusal(run.changed(config=frozen)).startswith("know of learners.frozen (install")
+    assert older.refusal(run.changed(config=frozen)).startswith("know of learners.frozen (update")
     assert newer.can_run(run.changed(config=frozen))
 
 

@@ -40,7 +40,7 @@ def test_the_report_sets_accuracies_and_subsets_side_by_side_and_ends_with_the_v
         seconds=12.34,
     )
     lines = report_lines(result)
-    assert "digits: 1797 images 1x8x8, 2 classes" in lines
+    assert "digits: 1797 examples, 1x8x8 images, 2 classes" in lines
     assert (
         "90 of 1797 labels are wrong on purpose. The diagnosis, which is not told of them, "
         "suspects 100 labels: 70 of these are wrong, and 19 of the first 20."
