@@ -132,11 +132,7 @@ def _loaded(
     memory_budget_bytes: int,
     progress: Progress | None,
 ) -> Dataset:
-    def read_all() -> str:
-        # From the source once more: what lies in memory may be scaled.
-        found = open_rows()
-        return full_fingerprint(found.rows if isinstance(found, Dataset) else found, progress)
-
+    read_all = partial(_read_all, open_rows, progress)
     if isinstance(rows, ColumnRows):
         return load_columns(rows, image_size=image_size, read_all=read_all)
     return load(
@@ -146,6 +142,14 @@ def _loaded(
         progress=progress,
         read_all=read_all,
     )
+
+
+def _read_all(
+    open_rows: Callable[[], Dataset | ImageRows | ColumnRows], progress: Progress | None
+) -> str:
+    # From the source once more: what lies in memory may be scaled.
+    found = open_rows()
+    return full_fingerprint(found.rows if isinstance(found, Dataset) else found, progress)
 
 
 def _open_rows(
