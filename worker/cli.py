@@ -95,7 +95,6 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     import os
     import signal
     from contextlib import ExitStack
-    from functools import partial
 
     from lipt.common.config.settings import load_settings
     from lipt.common.imports.factory import require_importable
@@ -117,16 +116,13 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     wait_passively()
     # Now, rather than when every learner has failed on it.
     require_importable(settings.allow_modules)
-    from lipt.common.blobs.store import BlobStore
     from lipt.common.observability.events import Events
     from lipt.common.observability.metrics import serving_metrics
     from lipt.common.process.devices import resolve_device
     from lipt.common.process.machine import this_machine
     from lipt.common.process.memory import limit_memory
     from lipt.common.rpc.channel import open_channel
-    from lipt.worker.agent import Agent
-    from lipt.worker.assignment import AssignmentRunner
-    from lipt.worker.client import CoordinatorClient
+    from lipt.worker.assembling import assemble
     from lipt.worker.limits import WorkerLimits
 
     device = resolve_device(settings.device)
@@ -134,7 +130,6 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     # The driver of a CUDA device maps far more than is used.
     if limits.memory is not None and device.type == "cpu":
         limit_memory(limits.memory.at_most)
-    cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
     events = Events()
     with ExitStack() as stack:
         if settings.metrics_listen is not None:
@@ -142,18 +137,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
                 serving_metrics(settings.metrics_listen, tls, events, gauges=lambda: ())
             )
         channel = stack.enter_context(open_channel(settings.coordinator, tls, token))
-        client = CoordinatorClient(channel)
-        make_runner = partial(
-            AssignmentRunner,
-            client,
-            cache,
-            cache_bytes=settings.cache_bytes,
-            device=device,
-            events=events,
-            allowed_modules=settings.allow_modules,
-            require_fitting=limits.require,
-        )
-        agent = Agent(settings, client, make_runner, device, events)
+        agent = assemble(settings, channel, device, limits, events)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.run()

@@ -11,9 +11,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import ProcessEndedError
 from lipt.common.observability.events import Events
@@ -21,10 +21,9 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.rpc.channel import open_channel
 from lipt.trainer.cli.demo.processes import Children
-from lipt.worker.agent import Agent, Runner
-from lipt.worker.assignment import AssignmentRunner
-from lipt.worker.client import Assignment, CoordinatorClient
-from lipt.worker.lease import LeaseKeeper
+from lipt.worker.agent import Runner
+from lipt.worker.assembling import assemble
+from lipt.worker.client import Assignment
 from lipt.worker.limits import WorkerLimits
 from lipt.worker.settings import WorkerSettings
 
@@ -58,27 +57,13 @@ def worker_thread(
             "allow_modules": tuple(allowed_modules),
         },
     )
-    found, events = resolve_device(device), Events()
+    found = resolve_device(device)
     limits = WorkerLimits(settings, this_machine(), found, allowed_modules=allowed_modules)
     at_work = threading.Lock()
     with open_channel(address) as channel:
-        client = CoordinatorClient(channel)
-
-        def make_runner(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> Runner:
-            runner = AssignmentRunner(
-                client,
-                BlobStore(folder, max_blob_bytes=settings.max_blob_bytes),
-                lease,
-                should_stop,
-                cache_bytes=settings.cache_bytes,
-                device=found,
-                events=events,
-                allowed_modules=allowed_modules,
-                require_fitting=limits.require,
-            )
-            return _Noticed(runner, at_work)
-
-        agent = Agent(settings, client, make_runner, found, events)
+        agent = assemble(
+            settings, channel, found, limits, Events(), around=partial(_Noticed, at_work=at_work)
+        )
         failure: list[BaseException] = []
 
         def work() -> None:

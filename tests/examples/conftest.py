@@ -36,19 +36,8 @@ def run_example(served: Cluster, tmp_path: Path) -> Callable[..., subprocess.Com
     """Run one of the examples in an empty folder, as its reader would."""
 
     def run(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, str(EXAMPLES / name), *arguments],
-            cwd=tmp_path,
-            env=os.environ
-            | {"PYTHONPATH": with_examples(), "LIPT_COORDINATOR": served.address}
-            | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
-        assert done.returncode == 0, done.stderr
-        return done
+        own = {"PYTHONPATH": with_examples(), "LIPT_COORDINATOR": served.address}
+        return _run(tmp_path, (name, *arguments), own | environment)
 
     return run
 
@@ -58,19 +47,26 @@ def run_alone(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]
     """Run an example that needs no coordinator, in an empty folder."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, str(EXAMPLES / arguments[0]), *arguments[1:]],
-            cwd=tmp_path,
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=250,
-        )
-        assert done.returncode == 0, done.stderr
-        return done
+        return _run(tmp_path, arguments, environment)
 
     return run
+
+
+def _run(
+    folder: Path, arguments: tuple[str, ...], environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    name, *rest = arguments
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *rest],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def with_examples() -> str:

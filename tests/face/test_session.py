@@ -69,6 +69,19 @@ def temporary_sessions(folder: Path) -> list[str]:
     return files + [path.name for path in (folder / own).glob("*.token")]
 
 
+def this_process() -> tuple[object, ...]:
+    """What a session must leave as it was."""
+    return (
+        live_threads(),
+        torch.get_num_threads(),
+        torch.get_rng_state().tolist(),
+        list(sys.path),
+        logging.getLogger().handlers[:],
+        signal.getsignal(signal.SIGINT),
+        dict(os.environ),
+    )
+
+
 def test_it_gives_what_the_service_gives_and_leaves_nothing_behind(
     cluster: Cluster, own_temporary: Path
 ) -> None:
@@ -80,29 +93,13 @@ def test_it_gives_what_the_service_gives_and_leaves_nothing_behind(
         run = client.wait(client.start_run({**QUICK, "model": "resnet8", "seed": 3}).run_id)
         expected = client.subset(run.run_id, "el2n", budget=30)
     files = temporary_sessions(own_temporary)
-    before = (
-        live_threads(),
-        torch.get_num_threads(),
-        torch.get_rng_state().tolist(),
-        list(sys.path),
-        logging.getLogger().handlers[:],
-        signal.getsignal(signal.SIGINT),
-        dict(os.environ),
-    )
+    before = this_process()
     with Session(few_digits()) as session:
         assert session.model == "resnet8"
         ready = session.pretrain(QUICK, seed=3)
         subset = session.client.subset(ready.run_id, "el2n", budget=30)
         dataset = session.client.info().dataset
-    after = (
-        live_threads(),
-        torch.get_num_threads(),
-        torch.get_rng_state().tolist(),
-        list(sys.path),
-        logging.getLogger().handlers[:],
-        signal.getsignal(signal.SIGINT),
-        dict(os.environ),
-    )
+    after = this_process()
     assert subset.digest == expected.digest
     assert subset.fingerprint == expected.fingerprint
     assert subset.manifest.keys() == expected.manifest.keys()

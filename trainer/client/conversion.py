@@ -24,9 +24,10 @@ import typing
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from operator import attrgetter
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, TypeVar
 
+from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -38,6 +39,15 @@ from lipt.trainer.views import ColumnTypeName, RoleName, TargetKindName
 from lipt.v1 import access_pb2, worker_pb2
 
 ViewT = TypeVar("ViewT")
+
+# Names of an enum's members, which may be a newer coordinator's.
+_NAMES: Mapping[Any, EnumDescriptor] = MappingProxyType(
+    {
+        RoleName: access_pb2.Role.DESCRIPTOR,
+        ColumnTypeName: worker_pb2.ColumnType.DESCRIPTOR,
+        TargetKindName: worker_pb2.TargetKind.DESCRIPTOR,
+    }
+)
 
 
 def view_of(view: type[ViewT], message: Message) -> ViewT:
@@ -87,14 +97,8 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
         return functools.partial(view_of, kind)
     if kind is RunConfig:
         return lambda message: run_config_from_proto(message, RunConfig())
-    if kind is RoleName:
-        return lambda number: RoleName(enum_value(access_pb2.Role.DESCRIPTOR, number))
-    if kind is TargetKindName:
-        kinds = worker_pb2.TargetKind.DESCRIPTOR
-        return lambda number: TargetKindName(enum_value(kinds, number))
-    if kind is ColumnTypeName:
-        types = worker_pb2.ColumnType.DESCRIPTOR
-        return lambda number: ColumnTypeName(enum_value(types, number))
+    if kind in _NAMES:
+        return functools.partial(enum_value, _NAMES[kind])
     return _time if kind is datetime else lambda value: value
 
 

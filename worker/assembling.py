@@ -1,0 +1,56 @@
+"""Assembling: a worker's agent, put together from its settings and a channel to its coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+import torch
+
+from lipt.common.blobs.store import BlobStore
+from lipt.common.observability.events import Events
+from lipt.worker.agent import Agent, Runner
+from lipt.worker.assignment import AssignmentRunner
+from lipt.worker.client import CoordinatorClient
+from lipt.worker.lease import LeaseKeeper
+from lipt.worker.limits import WorkerLimits
+from lipt.worker.settings import WorkerSettings
+
+
+def assemble(
+    settings: WorkerSettings,
+    channel: grpc.Channel,
+    device: torch.device,
+    limits: WorkerLimits,
+    events: Events,
+    *,
+    around: Callable[[Runner], Runner] = lambda runner: runner,
+) -> Agent:
+    """An agent that has not begun.
+
+    Args:
+        settings: the worker's.
+        channel: to its coordinator.
+        device: what to train on.
+        limits: what this worker takes on.
+        events: where retries are counted.
+        around: what is put around the runner of each learner.
+    """
+    client = CoordinatorClient(channel)
+    cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
+
+    def make_runner(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> Runner:
+        runner = AssignmentRunner(
+            client,
+            cache,
+            lease,
+            should_stop,
+            cache_bytes=settings.cache_bytes,
+            device=device,
+            events=events,
+            allowed_modules=settings.allow_modules,
+            require_fitting=limits.require,
+        )
+        return around(runner)
+
+    return Agent(settings, client, make_runner, device, events)
