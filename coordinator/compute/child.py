@@ -62,11 +62,11 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
 
 
 def _reporting(pipe: Connection) -> Report:
-    def report(activity: str, done: int, total: int) -> None:
+    def report(progressed: Progressed) -> None:
         if pipe.poll():  # nothing else is sent while a job is under way
             pipe.recv()
             raise DroppedError
-        pipe.send(Progressed(activity, done, total))
+        pipe.send(progressed)
 
     return report
 

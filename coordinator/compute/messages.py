@@ -96,6 +96,16 @@ class Progressed:
     ahead: int = 0
 
 
+@dataclass(frozen=True)
+class Made(Progressed):
+    """A part of a job's result, ahead of the whole; of its progress it says nothing.
+
+    part: of a kind that whoever asked for the job knows.
+    """
+
+    part: object = None
+
+
 OnProgress = Callable[[Progressed], None]
 
 

@@ -28,7 +28,7 @@ from tests.digits import digits_context, digits_settings
 
 def describe(directory: Path, source: str) -> DataDescription:
     settings = digits_settings(directory / "state", source)
-    return DescribeData().run(Context(settings, report=lambda *_: None))
+    return DescribeData().run(Context(settings, send=lambda _: None))
 
 
 def test_data_set_is_described_by_its_classes_its_images_and_its_fingerprint(
@@ -48,7 +48,7 @@ def test_data_set_is_described_by_both_its_fingerprints_where_the_full_one_is_as
 ) -> None:
     pytest.importorskip("sklearn")
     settings = digits_settings(tmp_path, fingerprint="full")
-    data = DescribeData().run(Context(settings, report=lambda *_: None))
+    data = DescribeData().run(Context(settings, send=lambda _: None))
     sampled = describe(tmp_path, "digits")
     assert data.fingerprint.startswith("full-")
     assert data.fingerprints == (data.fingerprint, sampled.fingerprint)
