@@ -12,15 +12,9 @@ import pytest
 from lipt.common.errors import BudgetError, QueueFullError
 from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.lane import Lane
-from lipt.coordinator.compute.messages import (
-    Asked,
-    Cost,
-    DroppedError,
-    Made,
-    OnProgress,
-    Progressed,
-)
+from lipt.coordinator.compute.messages import Asked, Cost, DroppedError
 from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
 from lipt.coordinator.settings import ComputeSettings
 from tests.clock import Clock
 

@@ -14,7 +14,8 @@ import pytest
 
 from lipt.common.errors import BudgetError, ComputeError
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import DroppedError, Progressed
+from lipt.coordinator.compute.messages import DroppedError
+from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.thread import ComputeThread
 from tests.digits import digits_settings

@@ -23,7 +23,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     Offered,
     SoupResult,
 )
-from lipt.coordinator.compute.messages import Made, Progressed
+from lipt.coordinator.compute.progress import Made, Progressed
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context, digits_settings
 
