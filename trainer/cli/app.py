@@ -26,6 +26,7 @@ from lipt.trainer.cli.commands import (
     strategies,
     subset,
     token,
+    top,
     train,
     weights,
 )
@@ -101,5 +102,6 @@ main.command("compare")(compare.compare)
 main.command("report")(report.report)
 main.command("strategies")(strategies.list_strategies)
 main.add_typer(certs.app, name="certs")
+main.command("top")(top.top)
 main.command("doctor")(doctor.examine)
 main.command("demo")(demo.demonstrate)
