@@ -53,8 +53,7 @@ registrations_per_minute = 0
 [lease]
 duration_seconds = {lease_seconds}
 """
-# As under the default lease: a third of it.
-HEARTBEAT_SECONDS = 10.0
+HEARTBEATS_PER_LEASE = 3
 RUN = {"soup": {"method": "uniform", "num_alphas": 1, "reestimate_batch_norm": False}}
 CALL_SECONDS = 300.0
 # Of one process's preparations; what is measured is not held back.
@@ -83,6 +82,7 @@ class Plan:
     num_workers: int
     num_per_connection: int
     seconds: float
+    every_seconds: float
 
 
 def main() -> None:
@@ -93,6 +93,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30.0, help="of heartbeats")
+    parser.add_argument("--every-seconds", type=float, default=10.0, help="under the default lease")
     parser.add_argument("--against", type=Path)
     arguments = parser.parse_args()
     versions = {"this": None} | ({"against": arguments.against} if arguments.against else {})
@@ -116,7 +117,9 @@ def measure(arguments: argparse.Namespace, against: Path | None) -> tuple[list[f
     barrier = multiprocessing.get_context("spawn").Barrier(len(shares) + 1)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        with serving(scratch, against) as (address, pid), Client(address) as client:
+        beats = arguments.what == "heartbeats"
+        lease_seconds = HEARTBEATS_PER_LEASE * arguments.every_seconds if beats else 3600.0
+        with serving(scratch, against, lease_seconds) as (address, pid), Client(address) as client:
             learners = {"num_learners": num_workers, "num_steps": 1, "batch_size": 1}
             client.start_run({**RUN, "learners": learners})
             plans = [
@@ -127,6 +130,7 @@ def measure(arguments: argparse.Namespace, against: Path | None) -> tuple[list[f
                     min(share, num_workers - first),
                     arguments.per_connection,
                     arguments.seconds,
+                    arguments.every_seconds,
                 )
                 for first in shares
             ]
@@ -139,9 +143,9 @@ def measure(arguments: argparse.Namespace, against: Path | None) -> tuple[list[f
 
 
 @contextmanager
-def serving(scratch: Path, against: Path | None) -> Iterator[tuple[str, int]]:
+def serving(scratch: Path, against: Path | None, lease_seconds: float) -> Iterator[tuple[str, int]]:
     """A coordinator of this version or another, its address and process."""
-    (scratch / "config.toml").write_text(CONFIG.format(lease_seconds=3 * HEARTBEAT_SECONDS))
+    (scratch / "config.toml").write_text(CONFIG.format(lease_seconds=lease_seconds))
     file = scratch / "address"
     here = Path(__file__).parent
     path = os.pathsep.join(map(str, [here, *([against] if against else [])]))
@@ -288,18 +292,8 @@ async def commits(plan: Plan, barrier: Barrier) -> list[float]:
             async with some:
                 return worker, await worker.upload(await worker.take(), plan.state)
 
-        async def stay(worker: Player, ended: asyncio.Event) -> None:
-            while not ended.is_set():
-                await worker.beat(1)
-                await asyncio.wait([waiting], timeout=HEARTBEAT_SECONDS)
-
-        ready = asyncio.Event()
-        waiting = asyncio.ensure_future(ready.wait())
         prepared = await asyncio.gather(*map(prepare, workers))
-        staying = [asyncio.ensure_future(stay(worker, ready)) for worker in workers]
         await asyncio.to_thread(barrier.wait)
-        ready.set()
-        await asyncio.gather(*staying)
         return list(await asyncio.gather(*(worker.commit(result) for worker, result in prepared)))
 
 
@@ -312,10 +306,10 @@ async def heartbeats(plan: Plan, barrier: Barrier) -> list[float]:
     async def beat(worker: Player) -> None:
         async with some:
             await worker.take()
-        due, step = time.perf_counter() + random.uniform(0, HEARTBEAT_SECONDS), 0
+        due, step = time.perf_counter() + random.uniform(0, plan.every_seconds), 0
         while not state["ends"]:
             await asyncio.sleep(due - time.perf_counter())
-            due, step = due + HEARTBEAT_SECONDS, step + 1
+            due, step = due + plan.every_seconds, step + 1
             measures = state["measures"]
             seconds = await worker.beat(step)
             if measures:
