@@ -80,7 +80,7 @@ class Dispatcher:
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
         self._waiting = WorkerQueue()
-        # What is being handed out at this moment, and to which worker.
+        # What is being handed out at this moment, and by worker who is being given one.
         self._reserved: set[AssignmentKey] = set()
         self._granting: dict[str, asyncio.Task[tuple[RunRecord, LearnerRecord] | None]] = {}
         self._is_to_match = False
@@ -275,8 +275,9 @@ class Dispatcher:
     async def expire_leases(self) -> None:
         """Take the learners back whose workers have gone silent; runs until cancelled."""
         while True:
-            for key, lease in self.leases.expired():
-                await self._expire(key, lease)
+            # Together, so that they share their transactions: a whole rack may have gone.
+            expired = self.leases.expired()
+            await asyncio.gather(*(self._expire(key, lease) for key, lease in expired))
             if seconds := await self.leases.wait_until_due():
                 stopped = f"{seconds:.1f}"
                 self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=stopped)
@@ -411,7 +412,10 @@ class Dispatcher:
         alive = self.alive()
         present = {worker.worker_id: worker for worker in alive}
         for worker_id in self._waiting.in_order():
-            chosen = choose_learner(present[worker_id], left.values(), alive=alive)
+            worker = present.get(worker_id)
+            if worker is None:  # so many have registered since that it was forgotten
+                continue
+            chosen = choose_learner(worker, left.values(), alive=alive)
             if chosen is not None and self._waiting.serve(worker_id, chosen.key):
                 self._reserved.add(chosen.key)
                 del left[chosen.key]

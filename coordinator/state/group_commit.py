@@ -58,9 +58,12 @@ class GroupCommit:
         while self._waiting:
             group, self._waiting = self._waiting, []
             actions = [action for action, _ in group]
-            outcomes = await loop.run_in_executor(
-                self._thread, commit_together, self._connection, actions
-            )
+            try:
+                outcomes = await loop.run_in_executor(
+                    self._thread, commit_together, self._connection, actions
+                )
+            except RuntimeError as error:  # the thread has been shut down
+                outcomes = (error,) * len(group)
             for (_, written), outcome in zip(group, outcomes, strict=True):
                 written.set_result(outcome)
         self._writing = None

@@ -144,3 +144,12 @@ async def test_nothing_waits_any_more_when_it_has_finished(bench: Bench) -> None
     await bench.group.finish()
     assert bench.on_disk() == list(range(10))
     await asyncio.gather(*tasks)
+
+
+async def test_who_asks_too_late_is_refused(bench: Bench) -> None:
+    ended = ThreadPoolExecutor(1)
+    ended.shutdown()
+    group = GroupCommit(bench.connection, ended)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="shutdown"):
+            await group.write(insert(1))
