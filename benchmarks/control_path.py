@@ -272,13 +272,13 @@ class Player:
 
 
 async def players(plan: Plan, stack: AsyncExitStack) -> list[Player]:
-    numbers = range(plan.first, plan.first + plan.num_workers)
-    made = []
-    for index, number in enumerate(numbers):
-        if index % plan.num_per_connection == 0:
-            channel = grpc.aio.insecure_channel(plan.address, options=OPTIONS)
-            await stack.enter_async_context(channel)
-        made.append(Player(number + 1, channel))
+    """The workers of a plan, so many to a connection."""
+    made: list[Player] = []
+    for first in range(0, plan.num_workers, plan.num_per_connection):
+        channel = grpc.aio.insecure_channel(plan.address, options=OPTIONS)
+        await stack.enter_async_context(channel)
+        share = range(first, min(first + plan.num_per_connection, plan.num_workers))
+        made += [Player(plan.first + number + 1, channel) for number in share]
     return made
 
 

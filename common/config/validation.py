@@ -5,7 +5,7 @@ A sentence says which field, which value, and what is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -15,6 +15,9 @@ from lipt.common.config.suggestions import did_you_mean
 from lipt.common.errors import ConfigError
 
 ValueT = TypeVar("ValueT")
+
+# Making one takes milliseconds, and a task is written for every learner that goes out.
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def validate(kind: type[ValueT], values: Mapping[str, Any]) -> ValueT:
@@ -35,12 +38,6 @@ def dump(value: Any) -> dict[str, Any]:
     """The nested values that `validate` makes a model or dataclass of."""
     values: dict[str, Any] = _adapter(type(value)).dump_python(value)
     return values
-
-
-@cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    # Making one takes milliseconds, and a task is written for every learner that goes out.
-    return TypeAdapter(kind)
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:

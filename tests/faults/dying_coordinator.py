@@ -17,7 +17,6 @@ import sqlite3
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -89,7 +88,7 @@ class Death:
         class Connection(sqlite3.Connection):
             results = False
 
-            def execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+            def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
                 # As the learners of one run are written: JSON in JSON.
                 self.results |= any(r"\"state\":\"done\"" in str(value) for value in parameters)
                 kinds = ("result", "recorded") if self.results else ("write", "written")

@@ -47,7 +47,7 @@ def is_acknowledged(cluster: Cluster, prepared: Prepared, together: Barrier) -> 
         together.wait()
         with suppress(grpc.RpcError):
             worker_pb2_grpc.WorkerServiceStub(channel).CommitResult(
-                request, metadata=[(WORKER_SECRET, worker.secret)], timeout=300.0
+                request, metadata=((WORKER_SECRET, worker.secret),), timeout=300.0
             )
             return True
     return False
