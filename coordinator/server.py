@@ -27,6 +27,7 @@ from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
+from lipt.common.rpc.kept_handlers import KeptHandlers
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.coordinator.access.admission import Admission, admission, describe_exposure
 from lipt.coordinator.access.identification import identification
@@ -183,9 +184,10 @@ def _build(
     identify = identification(admitted, app.tokens)
     limits = app.settings.limits
     server = grpc.aio.server(
-        # The first is the outermost: nothing of a call is read before its caller is known, and the
-        # second answers what the third refuses.
+        # From the outside in: nothing of a call is read before its caller is known, and errors
+        # are answered around whatever refuses.
         interceptors=[
+            KeptHandlers(),
             EntranceInterceptor(identify, app.events),
             ErrorInterceptor(app.events),
             LimitInterceptor(PeerLimits(limits, clock=monotonic)),

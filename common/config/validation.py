@@ -5,7 +5,8 @@ A sentence says which field, which value, and what is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -15,6 +16,9 @@ from lipt.common.errors import ConfigError
 
 ValueT = TypeVar("ValueT")
 
+# Making one takes milliseconds, and a task is written for every learner that goes out.
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
 
 def validate(kind: type[ValueT], values: Mapping[str, Any]) -> ValueT:
     """A pydantic model, or a dataclass, of `values`; complaints become one sentence.
@@ -23,15 +27,16 @@ def validate(kind: type[ValueT], values: Mapping[str, Any]) -> ValueT:
         ConfigError: values are missing, unknown or out of range.
     """
     try:
-        return TypeAdapter(kind).validate_python(dict(values))
+        validated: ValueT = _adapter(kind).validate_python(dict(values))
     except ValidationError as error:
         model = kind if issubclass(kind, BaseModel) else None
         raise ConfigError(explain(error, model)) from None
+    return validated
 
 
 def dump(value: Any) -> dict[str, Any]:
     """The nested values that `validate` makes a model or dataclass of."""
-    values: dict[str, Any] = TypeAdapter(type(value)).dump_python(value)
+    values: dict[str, Any] = _adapter(type(value)).dump_python(value)
     return values
 
 

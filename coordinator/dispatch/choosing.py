@@ -3,28 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.quarantine import NOTHING_HELD_BACK, HeldBack
 from lipt.coordinator.dispatch.redundancy import may_train, why_all_trained, why_unconfirmed
 from lipt.coordinator.dispatch.workers import WorkerRecord
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 
-def num_queued(
+class Opening(NamedTuple):
+    """A learner that may be handed out now."""
+
+    run: RunRecord
+    learner: LearnerRecord
+
+    @property
+    def key(self) -> AssignmentKey:
+        """How workers name it."""
+        return AssignmentKey(self.run.run_id, self.learner.index)
+
+
+def openings(
     runs: Iterable[RunRecord],
     reserved: Collection[AssignmentKey] = (),
     held_back: HeldBack = NOTHING_HELD_BACK,
-) -> int:
-    """How many learners wait for a worker, apart from those that are not to be handed out now."""
-    return len(held_back.trials) + sum(
-        learner.state is LearnerState.QUEUED and key not in reserved
+) -> list[Opening]:
+    """The learners that wait for a worker, in the order in which they go.
+
+    The oldest run first, in it the lowest index. Those that seem to end their workers come last,
+    and only when it is their turn to be tried.
+
+    Args:
+        runs: all runs, oldest first.
+        reserved: learners that are being handed out at this moment.
+        held_back: learners in quarantine.
+    """
+    waiting = [
+        Opening(run, learner)
         for run in runs
         if run.state is RunState.TRAINING
         for learner in run.learners
-        if (key := AssignmentKey(run.run_id, learner.index)) not in held_back.learners
-    )
+        if learner.state is LearnerState.QUEUED
+    ]
+    if reserved:
+        waiting = [opening for opening in waiting if opening.key not in reserved]
+    if not held_back.learners:
+        return waiting
+    trials = [opening for opening in waiting if opening.key in held_back.trials]
+    return [opening for opening in waiting if opening.key not in held_back.learners] + trials
 
 
 def waits(run: RunRecord) -> bool:
@@ -83,43 +111,29 @@ def why_waiting(
 
 
 def choose_learner(
-    worker: WorkerRecord,
-    runs: Iterable[RunRecord],
-    *,
-    alive: Collection[WorkerRecord],
-    reserved: Collection[AssignmentKey] = (),
-    held_back: HeldBack = NOTHING_HELD_BACK,
-) -> AssignmentKey | None:
-    """The learner that a free worker should train next.
+    worker: WorkerRecord, openings: Iterable[Opening], *, alive: Collection[WorkerRecord]
+) -> Opening | None:
+    """The learner that a free worker should train next: the first that it may.
 
-    The oldest run first, in it the lowest index. A learner that already failed
-    on this worker is left to the others while any of them could take it; one that
-    its party has trained is theirs (`redundancy`). Those that seem to end their
-    workers come last.
+    A learner that already failed on this worker is left to the others while any of them could
+    take it; one that its party has trained is theirs (`redundancy`).
 
     Args:
         worker: who asks.
-        runs: all runs, oldest first.
+        openings: the learners that wait, in their order.
         alive: the workers that are there, with or without the one who asks.
-        reserved: learners that are being handed out at this moment.
-        held_back: learners in quarantine.
     """
-    trial: AssignmentKey | None = None
-    for run in runs:
-        if run.state is not RunState.TRAINING or not worker.can_run(run):
+    # Of one run there may be thousands in a row.
+    able: dict[str, bool] = {}
+    for opening in openings:
+        run, learner = opening
+        if run.run_id not in able:
+            able[run.run_id] = worker.can_run(run)
+        if not able[run.run_id] or not may_train(worker, run, learner, alive=alive):
             continue
-        for learner in run.learners:
-            key = AssignmentKey(run.run_id, learner.index)
-            if learner.state is not LearnerState.QUEUED or key in reserved:
-                continue
-            if not may_train(worker, run, learner, alive=alive):
-                continue
-            if worker.worker_id in learner.failed_on and any(
-                other.worker_id not in learner.failed_on and other.can_run(run) for other in alive
-            ):
-                continue
-            if key not in held_back.learners:
-                return key
-            if trial is None and key in held_back.trials:
-                trial = key
-    return trial
+        if worker.worker_id in learner.failed_on and any(
+            other.worker_id not in learner.failed_on and other.can_run(run) for other in alive
+        ):
+            continue
+        return opening
+    return None

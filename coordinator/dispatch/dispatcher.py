@@ -20,11 +20,11 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import (
     choose_learner,
-    num_queued,
+    openings,
     why_idle,
     why_waiting,
 )
-from lipt.coordinator.dispatch.leases import Lease, LeaseTable
+from lipt.coordinator.dispatch.leases import Lease, LeaseTable, require_lease
 from lipt.coordinator.dispatch.quarantine import (
     MAX_SILENT_ENDS,
     account_of,
@@ -80,19 +80,21 @@ class Dispatcher:
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
         self._waiting = WorkerQueue()
+        # What is being handed out at this moment, and by worker who is being given one.
         self._reserved: set[AssignmentKey] = set()
+        self._granting: dict[str, asyncio.Task[tuple[RunRecord, LearnerRecord] | None]] = {}
+        self._is_to_match = False
         # Workers that fell silent; one that is heard again was not ended by its learner.
         self._silent: set[str] = set()
+        store.listen_to_learners(self.leases.follow)
         store.listen(self._on_change)
 
     def restore(self) -> None:
         """Renew the leases of learners that were out when the process ended."""
         for run in self._store.runs():
+            self.leases.follow(run, run.learners)
             for learner in run.learners:
                 self._silent.update(end.worker_id for end in learner.silent_ends)
-                if run.state is RunState.TRAINING and learner.state is LearnerState.LEASED:
-                    key = AssignmentKey(run.run_id, learner.index)
-                    self.leases.grant(key, learner.worker_id, learner.epoch)
 
     def alive(self) -> tuple[WorkerRecord, ...]:
         """The workers that are there now."""
@@ -133,25 +135,27 @@ class Dispatcher:
         held = self.held_by(worker_id)
         if held is not None:
             return held
+        if worker_id in self._granting:  # to an earlier call, which was cut
+            return await asyncio.shield(self._granting[worker_id])
         turn = self._waiting.join(worker_id)
-        self._match()
+        self._match_soon()
         try:
             if not self._has_news(worker):
                 await asyncio.wait({turn}, timeout=wait_seconds)
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._reserved.discard(turn.result())
+                self._match_soon()
             raise
         finally:
             self._waiting.leave(worker_id, turn)
         if not turn.done() or turn.cancelled():
             self.workers.heard(worker_id)
             return None
-        key = turn.result()
-        try:
-            return await self._grant(key, self.workers.heard(worker_id))
-        finally:
-            self._reserved.discard(key)
+        granting = asyncio.create_task(self._grant(turn.result(), worker_id))
+        self._granting[worker_id] = granting
+        # Whoever leaves has the learner all the same, and is told of it when it asks again.
+        return await asyncio.shield(granting)
 
     def heartbeat(
         self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
@@ -169,6 +173,7 @@ class Dispatcher:
         run, learner = self._learner(key)
         if run.state.ended or learner.state is LearnerState.DROPPED:
             return True
+        require_lease(run, key, worker_id, epoch)
         self.leases.renew(key, worker_id, epoch)
         self._store.set_progress(run.run_id, learner.index, progress)
         return False
@@ -190,7 +195,7 @@ class Dispatcher:
             learner = run.learners[key.learner]
             if is_in(learner, result.blob, worker_id, epoch):
                 return run
-            self.leases.require(key, worker_id, epoch)
+            require_lease(run, key, worker_id, epoch)
             learners = run.config.learners
             learner, judged = handed_in(
                 learner,
@@ -203,9 +208,6 @@ class Dispatcher:
             return run.with_learner(learner)
 
         await self._store.update(key.run_id, change)
-        # Where the same call came twice, the learner may be another worker's by now.
-        if self.leases.has(key, epoch):
-            self.leases.end(key)
         name = self.workers.name(worker_id)
         if judged.suspects:
             self._record(
@@ -232,7 +234,7 @@ class Dispatcher:
         run, learner = self._learner(key)
         if is_in(learner, result, worker_id, epoch):
             return run, True
-        self.leases.require(key, worker_id, epoch)
+        require_lease(run, key, worker_id, epoch)
         return run, False
 
     async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
@@ -243,7 +245,7 @@ class Dispatcher:
         """
 
         def change(run: RunRecord) -> RunRecord:
-            self.leases.require(key, worker_id, epoch)
+            require_lease(run, key, worker_id, epoch)
             return run.with_learner(
                 after_failure(
                     run.learners[key.learner],
@@ -254,9 +256,7 @@ class Dispatcher:
             )
 
         await self._store.update(key.run_id, change)
-        self.leases.end(key)
         self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
-        self._match()
 
     async def release(self, worker_id: str, key: AssignmentKey, epoch: int) -> None:
         """Queue a learner again that its worker gives back undone; a stale call is harmless."""
@@ -277,8 +277,9 @@ class Dispatcher:
     async def expire_leases(self) -> None:
         """Take the learners back whose workers have gone silent; runs until cancelled."""
         while True:
-            for key, lease in self.leases.expired():
-                await self._expire(key, lease)
+            # Together, so that they share their transactions: a whole rack may have gone.
+            expired = self.leases.expired()
+            await asyncio.gather(*(self._expire(key, lease) for key, lease in expired))
             if seconds := await self.leases.wait_until_due():
                 stopped = f"{seconds:.1f}"
                 self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=stopped)
@@ -295,7 +296,7 @@ class Dispatcher:
                 key, lease.epoch, lease.worker_id, EventKind.LEASE_EXPIRED, reason, end
             )
         except StaleLeaseError:
-            self.leases.end(key)
+            pass  # it came in at the last moment
         except LiptError as error:
             self._record(EventKind.RETRIED, key, lease.worker_id, str(error), detail="lease expiry")
             self.leases.extend(key, _RETRY_SECONDS)
@@ -310,13 +311,10 @@ class Dispatcher:
         silent_end: SilentEnd | None = None,
     ) -> None:
         def change(run: RunRecord) -> RunRecord:
-            self.leases.require(key, worker_id, epoch)
+            require_lease(run, key, worker_id, epoch)
             return run.with_learner(requeued(run.learners[key.learner], reason, silent_end))
 
         run = await self._store.update(key.run_id, change)
-        self.leases.end(key)
-        # How far this worker got says nothing of the next one's.
-        self._store.set_progress(key.run_id, key.learner, LearnerProgress())
         self._record(why, key, worker_id, reason)
         if silent_end is not None:
             self._silent.add(worker_id)
@@ -324,7 +322,6 @@ class Dispatcher:
             if len(against) == MAX_SILENT_ENDS:
                 account = account_of(run, furthest=self._furthest(run))
                 self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
-        self._match()
 
     async def _forgive(self, worker_id: str) -> None:
         for run in self._store.runs():
@@ -338,6 +335,15 @@ class Dispatcher:
         return furthest_step(run, self._store)
 
     async def _grant(
+        self, key: AssignmentKey, worker_id: str
+    ) -> tuple[RunRecord, LearnerRecord] | None:
+        try:
+            return await self._lease(key, self.workers.heard(worker_id))
+        finally:
+            self._reserved.discard(key)
+            self._granting.pop(worker_id, None)
+
+    async def _lease(
         self, key: AssignmentKey, worker: WorkerRecord
     ) -> tuple[RunRecord, LearnerRecord] | None:
         def change(run: RunRecord) -> RunRecord:
@@ -361,7 +367,6 @@ class Dispatcher:
         learner = run.learners[key.learner]
         if learner.state is not LearnerState.LEASED or learner.worker_id != worker.worker_id:
             return None
-        self.leases.grant(key, learner.worker_id, learner.epoch)
         # A copy for another to confirm is no sign of trouble.
         if learner.epoch > 1 and not learner.copies:
             self._record(EventKind.LEARNER_REASSIGNED, key, learner.worker_id, learner.message)
@@ -388,8 +393,15 @@ class Dispatcher:
             reason=reason,
         )
 
+    def _match_soon(self) -> None:
+        """Match once, however much has changed in this turn of the loop."""
+        if not self._is_to_match:
+            self._is_to_match = True
+            asyncio.get_running_loop().call_soon(self._match)
+
     def _match(self) -> None:
         """Give waiting workers, who has asked longest first, what there is to do."""
+        self._is_to_match = False
         if not self._waiting.worker_ids():
             return
         # What is out may come in; of a run that is held, no more goes out.
@@ -397,27 +409,26 @@ class Dispatcher:
         back = held_back(
             runs, furthest=self._furthest, now=self._wall_clock(), reserved=self._reserved
         )
-        left = num_queued(runs, self._reserved, back)
+        left = {opening.key: opening for opening in openings(runs, self._reserved, back)}
         if not left:
             return
         alive = self.alive()
         present = {worker.worker_id: worker for worker in alive}
         for worker_id in self._waiting.in_order():
-            key = choose_learner(
-                present[worker_id], runs, alive=alive, reserved=self._reserved, held_back=back
-            )
-            if key is not None and self._waiting.serve(worker_id, key):
-                self._reserved.add(key)
-                left -= 1
+            worker = present.get(worker_id)
+            if worker is None:  # so many have registered since that it was forgotten
+                continue
+            chosen = choose_learner(worker, left.values(), alive=alive)
+            if chosen is not None and self._waiting.serve(worker_id, chosen.key):
+                self._reserved.add(chosen.key)
+                del left[chosen.key]
             # Asking all of a thousand workers after each grant would hold everything up.
             if not left:
                 return
 
     def _on_change(self, run: RunRecord) -> None:
-        if run.state is not RunState.TRAINING:
-            self.leases.end_run(run.run_id)
-        else:
-            self._match()
+        if run.state is RunState.TRAINING:
+            self._match_soon()
 
     def _learner(self, key: AssignmentKey) -> tuple[RunRecord, LearnerRecord]:
         run = self._store.find(key.run_id)

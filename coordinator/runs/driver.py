@@ -173,7 +173,7 @@ class RunDriver:
         await self._advance(run_id, without_deadline)
         while self._store.held(run_id):
             revision = self._store.revision(run_id)
-            await self._store.wait_for_change(run_id, revision, timeout_seconds=60.0)
+            await self._store.wait_for_turn(run_id, revision, timeout_seconds=60.0)
 
     def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
         return run.changed(state=state, message=message, ended_at=self._wall_clock())
@@ -235,7 +235,7 @@ class RunDriver:
                 raise RunFailedError(decision.reason)
             if decision.verdict is Closing.MERGE:
                 break
-            await self._store.wait_for_change(
+            await self._store.wait_for_turn(
                 run.run_id, revision, timeout_seconds=decision.seconds_left or 60.0
             )
         logger.info("run %s closes: %s", run.name, decision.reason)

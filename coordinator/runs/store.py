@@ -1,20 +1,20 @@
 """Run store: all runs in memory, written to the database before anybody sees a change.
 
-A change is a function from the old record to the new one; changes are applied
-one after another, so a check inside it (is this lease still valid?) holds
-until it is durable.
+What a change is, and what holds of it, is in `lipt.coordinator.runs.changing`. Changes of one run
+that come while it is being written are written together, and are seen as one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import time
 
 from lipt.common.errors import UnknownRunError
-from lipt.common.states import LearnerPhase, RunState
+from lipt.common.states import LearnerPhase, LearnerState, RunState
+from lipt.coordinator.runs.changing import Change, ChangingRun, OnDurable
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, RunRecord
 
@@ -44,14 +44,21 @@ class LearnerProgress:
 
 @dataclass
 class _Entry:
-    run: RunRecord
+    record: ChangingRun
     revision: int
+    # The revision at which more has changed last than how far the run is.
+    turn: int
     activity: Activity = Activity()
     held: str = ""
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
     # Of the soup that is being made.
     ingredients: dict[int, IngredientRecord] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    turned: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def run(self) -> RunRecord:
+        return self.record.shown
 
 
 class RunStore:
@@ -60,13 +67,13 @@ class RunStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._entries: dict[str, _Entry] = {}
-        self._writing = asyncio.Lock()
+        self._learner_listeners: list[OnDurable] = []
         self._listeners: list[Callable[[RunRecord], None]] = []
 
     async def load(self) -> None:
         """Read what earlier processes left."""
         for run in await self._database.load_runs():
-            self._entries[run.run_id] = _Entry(run, _next_revision(0))
+            self._enter(run)
 
     def runs(self) -> tuple[RunRecord, ...]:
         """All runs, oldest first."""
@@ -98,43 +105,30 @@ class RunStore:
         return next((run for run in self.runs() if run.request_id == request_id), None)
 
     def listen(self, listener: Callable[[RunRecord], None]) -> None:
-        """Call `listener` after every durable change."""
+        """Call `listener` after every durable change, or after several that were made at once."""
         self._listeners.append(listener)
+
+    def listen_to_learners(self, listener: OnDurable) -> None:
+        """The same, with the learners that have changed; before those who `listen`."""
+        self._learner_listeners.append(listener)
 
     async def add(self, run: RunRecord) -> None:
         """Store a new run."""
-        async with self._writing:
-            await self._database.save_run(run, run.learners)
-            self._entries[run.run_id] = _Entry(run, _next_revision(0))
-        self._announce(run.run_id)
+        await self._database.save_run(run, run.learners)
+        self._enter(run)
+        self._announce(run, run.learners)
 
-    async def update(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
+    async def update(self, run_id: str, change: Change) -> RunRecord:
         """Apply a change, durably; what `change` raises leaves the run as it was.
+
+        Returns:
+            The run as the change left it; later ones may have changed it since.
 
         Raises:
             UnknownRunError: there is no such run.
+            StateError: it could not be written, nor could what was built upon it.
         """
-        async with self._writing:
-            entry = self._entries[self.find(run_id).run_id]
-            old, new = entry.run, change(entry.run)
-            if new == old:
-                return old
-            before = dict(enumerate(old.learners))
-            # Nearly all are the very same objects; comparing their fields takes its time.
-            changed = [
-                item
-                for item in new.learners
-                if (was := before.get(item.index)) is not item and was != item
-            ]
-            await self._database.save_run(new, changed)
-            entry.run = new
-            if new.state is not RunState.MERGING:
-                entry.ingredients.clear()
-            for learner in changed:
-                if not learner.state.open:
-                    entry.progress.pop(learner.index, None)
-        self._announce(new.run_id)
-        return new
+        return await self._entries[self.find(run_id).run_id].record.update(change)
 
     def activity(self, run_id: str) -> Activity:
         """What the run is doing now."""
@@ -153,13 +147,13 @@ class RunStore:
         """Say, for as long as this process lives, why nothing can be computed for the run."""
         if self._entries[run_id].held != reason:
             self._entries[run_id].held = reason
-            self._touch(run_id)
+            self._turn(run_id)
 
     def release(self, run_id: str) -> None:
         """The run's data is there: whoever waits for the run is told; harmless where none does."""
         if self._entries[run_id].held:
             self._entries[run_id].held = ""
-            self._announce(run_id)
+            self._announce(self._entries[run_id].run, ())
 
     def shown_state(self, run: RunRecord) -> RunState:
         """The run's state as peers see it: that of its record, unless it cannot leave it now."""
@@ -193,22 +187,62 @@ class RunStore:
         """The run's revision once it is above `after`, or at the time-out."""
         entry = self._entries[run_id]
         if entry.revision <= after:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_seconds):
-                    await entry.changed.wait()
+            await _wait(entry.changed, timeout_seconds)
         return entry.revision
 
-    def _announce(self, run_id: str) -> None:
-        self._touch(run_id)
+    async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
+        """Wait until the record has changed, or whether it is held, at a revision above `after`.
+
+        How far its learners are goes by unnoticed: a large run hears that all the time.
+        """
+        entry = self._entries[run_id]
+        if entry.turn <= after:
+            await _wait(entry.turned, timeout_seconds)
+
+    def _enter(self, run: RunRecord) -> None:
+        first = _next_revision(0)
+        record = ChangingRun(run, self._save, self._announce)
+        self._entries[run.run_id] = _Entry(record, first, first)
+
+    async def _save(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
+        await self._database.save_run(run, learners)
+
+    def _announce(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
+        entry = self._entries[run.run_id]
+        for learner in learners:
+            # How far a worker got says nothing of the next one's.
+            if learner.state is not LearnerState.LEASED:
+                entry.progress.pop(learner.index, None)
+        if run.state is not RunState.MERGING:
+            entry.ingredients.clear()
+        self._turn(run.run_id)
+        for on_learners in self._learner_listeners:
+            on_learners(run, learners)
         for listener in self._listeners:
-            listener(self._entries[run_id].run)
+            listener(run)
+
+    def _turn(self, run_id: str) -> None:
+        self._touch(run_id)
+        entry = self._entries[run_id]
+        entry.turn = entry.revision
+        entry.turned = _woken(entry.turned)
 
     def _touch(self, run_id: str) -> None:
         entry = self._entries[run_id]
         entry.revision = _next_revision(entry.revision)
-        # Whoever waits now is woken; whoever comes later waits for the next one.
-        entry.changed.set()
-        entry.changed = asyncio.Event()
+        entry.changed = _woken(entry.changed)
+
+
+def _woken(event: asyncio.Event) -> asyncio.Event:
+    # Whoever waits now is woken; whoever comes later waits for the next one.
+    event.set()
+    return asyncio.Event()
+
+
+async def _wait(event: asyncio.Event, timeout_seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_seconds):
+            await event.wait()
 
 
 def _next_revision(previous: int) -> int:

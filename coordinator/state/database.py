@@ -1,20 +1,24 @@
 """Database: all records of a state directory on disk, durable when a call returns.
 
-One thread owns the connection, so that an fsync never holds up the event loop.
+One thread owns the connection, so that an fsync never holds up the event loop; what several
+callers write at once shares one (`group_commit`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
 from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import read_runs, read_tokens
+from lipt.coordinator.state.group_commit import Action, GroupCommit
 from lipt.coordinator.state.migrations import migrate
 from lipt.coordinator.state.privacy import make_private_file
 from lipt.coordinator.state.records import (
@@ -31,11 +35,12 @@ RecordT = TypeVar("RecordT", RunRecord, TokenRecord)
 
 
 class Database:
-    """The open database; every method is one transaction."""
+    """The open database; what a method writes is on disk whole, or not at all."""
 
     def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
         self._connection = connection
         self._thread = thread
+        self._group = GroupCommit(connection, thread)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -58,6 +63,7 @@ class Database:
 
     async def close(self) -> None:
         """Close the file; what was acknowledged is in it."""
+        await self._group.finish()
         await self._do(self._connection.close)
         self._thread.shutdown()
 
@@ -79,12 +85,11 @@ class Database:
 
     async def save_token(self, token: TokenRecord) -> None:
         """Write a token."""
-        await self._do(lambda: _save_token(self._connection, token))
+        await self._write(partial(_save_token, token))
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
         """Write a run, and those of its learners that changed with it."""
-        changed = tuple(learners)
-        await self._do(lambda: _save_run(self._connection, run, changed))
+        await self._write(partial(_save_run, run, tuple(learners)))
 
     async def find_subset(self, key: str) -> SubsetRecord | None:
         """The subset that was computed under this key."""
@@ -108,7 +113,7 @@ class Database:
 
     async def save_subset(self, subset: SubsetRecord) -> None:
         """Write a subset."""
-        await self._do(lambda: _save_subset(self._connection, subset))
+        await self._write(partial(_save_subset, subset))
 
     async def find_diagnosis(self, key: str) -> DiagnosisRecord | None:
         """The diagnosis that was computed under this key."""
@@ -121,7 +126,7 @@ class Database:
 
     async def save_diagnosis(self, diagnosis: DiagnosisRecord) -> None:
         """Write a diagnosis."""
-        await self._do(lambda: _save_diagnosis(self._connection, diagnosis))
+        await self._write(partial(_save_diagnosis, diagnosis))
 
     async def find_data(self, fingerprint: str) -> DataRecord | None:
         """The data set of that fingerprint, if the directory was ever served with it."""
@@ -135,7 +140,7 @@ class Database:
     async def save_data(self, data: Iterable[DataRecord]) -> None:
         """Write what the directory is served with now, under all its fingerprints."""
         records = tuple(data)
-        await self._do(lambda: _save_data(self._connection, records))
+        await self._write(partial(_save_data, records))
 
     async def _load(
         self, read: Callable[[sqlite3.Connection, list[str]], tuple[RecordT, ...]]
@@ -150,18 +155,25 @@ class Database:
         return records
 
     async def _do(self, action: Callable[[], ResultT]) -> ResultT:
-        # A cancelled caller must not leave a transaction half awaited.
         loop = asyncio.get_running_loop()
         try:
             return await asyncio.shield(loop.run_in_executor(self._thread, action))
         except sqlite3.Error as error:
-            remedy = (
-                "Nothing was lost that had been acknowledged; free some space or mend the disk, "
-                "then ask again."
-            )
-            raise StateError(
-                f"the state could not be used: {error}. {_remedy(error, remedy)}"
-            ) from error
+            raise _unusable(error) from error
+
+    async def _write(self, action: Action) -> None:
+        try:
+            await self._group.write(action)
+        except sqlite3.Error as error:
+            raise _unusable(error) from error
+
+
+def _unusable(error: sqlite3.Error) -> StateError:
+    remedy = (
+        "Nothing was lost that had been acknowledged; free some space or mend the disk, then ask "
+        "again."
+    )
+    return StateError(f"the state could not be used: {error}. {_remedy(error, remedy)}")
 
 
 def _require_not_lost(path: Path) -> None:
@@ -202,72 +214,59 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _save_run(
-    connection: sqlite3.Connection, run: RunRecord, learners: tuple[LearnerRecord, ...]
+    run: RunRecord, learners: tuple[LearnerRecord, ...], connection: sqlite3.Connection
 ) -> None:
-    with _transaction(connection):
-        connection.execute(
-            "INSERT INTO runs (run_id, name, request_id, created_at, body) VALUES (?, ?, ?, ?, ?) "
-            "ON CONFLICT (run_id) DO UPDATE SET body = excluded.body",
-            (
-                run.run_id,
-                run.name,
-                run.request_id,
-                run.created_at,
-                run.model_dump_json(exclude={"learners"}),
-            ),
-        )
-        connection.executemany(
-            "INSERT INTO learners (run_id, learner_index, body) VALUES (?, ?, ?) "
-            "ON CONFLICT (run_id, learner_index) DO UPDATE SET body = excluded.body",
-            [(run.run_id, learner.index, learner.model_dump_json()) for learner in learners],
-        )
+    connection.execute(
+        "INSERT INTO runs (run_id, name, request_id, created_at, body) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (run_id) DO UPDATE SET body = excluded.body",
+        (
+            run.run_id,
+            run.name,
+            run.request_id,
+            run.created_at,
+            run.model_dump_json(exclude={"learners"}),
+        ),
+    )
+    if not learners:
+        return
+    bodies = [(learner.index, learner.model_dump_json()) for learner in learners]
+    # One statement for all: after each this thread waits for its turn at the interpreter, which
+    # the event loop hardly lets go of when it is busy.
+    connection.execute(
+        "INSERT INTO learners (run_id, learner_index, body) "
+        "SELECT ?, json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) "
+        "WHERE true ON CONFLICT (run_id, learner_index) DO UPDATE SET body = excluded.body",
+        (run.run_id, json.dumps(bodies, ensure_ascii=False)),
+    )
 
 
-def _save_subset(connection: sqlite3.Connection, subset: SubsetRecord) -> None:
-    with _transaction(connection):
-        connection.execute(
-            "INSERT INTO subsets (subset_key, run_id, body) VALUES (?, ?, ?) "
-            "ON CONFLICT (subset_key) DO UPDATE SET body = excluded.body",
-            (subset.key, subset.run_id, subset.model_dump_json()),
-        )
+def _save_subset(subset: SubsetRecord, connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "INSERT INTO subsets (subset_key, run_id, body) VALUES (?, ?, ?) "
+        "ON CONFLICT (subset_key) DO UPDATE SET body = excluded.body",
+        (subset.key, subset.run_id, subset.model_dump_json()),
+    )
 
 
-def _save_diagnosis(connection: sqlite3.Connection, diagnosis: DiagnosisRecord) -> None:
-    with _transaction(connection):
-        connection.execute(
-            "INSERT INTO diagnoses (diagnosis_key, run_id, body) VALUES (?, ?, ?) "
-            "ON CONFLICT (diagnosis_key) DO UPDATE SET body = excluded.body",
-            (diagnosis.key, diagnosis.run_id or None, diagnosis.model_dump_json()),
-        )
+def _save_diagnosis(diagnosis: DiagnosisRecord, connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "INSERT INTO diagnoses (diagnosis_key, run_id, body) VALUES (?, ?, ?) "
+        "ON CONFLICT (diagnosis_key) DO UPDATE SET body = excluded.body",
+        (diagnosis.key, diagnosis.run_id or None, diagnosis.model_dump_json()),
+    )
 
 
-def _save_token(connection: sqlite3.Connection, token: TokenRecord) -> None:
-    with _transaction(connection):
-        connection.execute(
-            "INSERT INTO tokens (token_id, body) VALUES (?, ?) "
-            "ON CONFLICT (token_id) DO UPDATE SET body = excluded.body",
-            (token.token_id, token.model_dump_json()),
-        )
+def _save_token(token: TokenRecord, connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "INSERT INTO tokens (token_id, body) VALUES (?, ?) "
+        "ON CONFLICT (token_id) DO UPDATE SET body = excluded.body",
+        (token.token_id, token.model_dump_json()),
+    )
 
 
-def _save_data(connection: sqlite3.Connection, data: tuple[DataRecord, ...]) -> None:
-    with _transaction(connection):
-        connection.executemany(
-            "INSERT INTO data_sets (fingerprint, body) VALUES (?, ?) "
-            "ON CONFLICT (fingerprint) DO UPDATE SET body = excluded.body",
-            [(one.fingerprint, one.model_dump_json()) for one in data],
-        )
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK when the body or the COMMIT raises."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        # A full disk has SQLite roll back by itself, sometimes.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+def _save_data(data: tuple[DataRecord, ...], connection: sqlite3.Connection) -> None:
+    connection.executemany(
+        "INSERT INTO data_sets (fingerprint, body) VALUES (?, ?) "
+        "ON CONFLICT (fingerprint) DO UPDATE SET body = excluded.body",
+        [(one.fingerprint, one.model_dump_json()) for one in data],
+    )

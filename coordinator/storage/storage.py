@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.contents import read_contents
 from lipt.coordinator.state.needs import named_by, named_digests
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.coordinator.storage.accounts import Accounts
 from lipt.coordinator.storage.allowances import Allowances
 from lipt.coordinator.storage.collector import Collector
@@ -98,7 +99,13 @@ async def open_storage(
     allowances = Allowances(dispatcher)
     accounts = Accounts(quota, clock=clock, is_live=allowances.is_live)
     accounts.restore(finished, unfinished)
-    store.listen(lambda run: accounts.forget(blob.sha256 for blob in named_by(run)))
+
+    def forget_named(run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
+        # Of thousands of learners the others were named before.
+        changed = run.changed(learners=tuple(learners))
+        accounts.forget(blob.sha256 for blob in named_by(changed))
+
+    store.listen_to_learners(forget_named)
     collector = Collector(directory, blobs.expiry, accounts, settings, events, wall_clock)
     return Storage(accounts, allowances, Uploads(blobs, accounts, allowances.of), collector)
 

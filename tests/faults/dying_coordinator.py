@@ -4,7 +4,8 @@ Run: python -m tests.faults.dying_coordinator KIND NUMBER -- ARGUMENTS OF lipt-c
 Every event says what the service is doing at that moment, so a test can put the end of the
 process inside a stage, whatever the machine's speed. With NUMBER 0 it never comes. When it
 ends by SIGTERM it prints how many events of each kind there were. With SYNC_JOURNAL it
-and its compute process write there what they have synced: see `power_cut`.
+and its compute process write there what they have synced: see `power_cut`. With COMMIT_SECONDS
+the disk takes so long for each transaction with a result.
 """
 
 from __future__ import annotations
@@ -82,19 +83,19 @@ class Death:
     def watch_database(self) -> None:
         """Make the moments before and after each commit events; a learner's result has its own."""
         death = self
+        commit_seconds = float(os.environ.get("COMMIT_SECONDS", "0"))
 
         class Connection(sqlite3.Connection):
             results = False
 
-            def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:
-                self.results = any('"state":"done"' in str(row) for row in rows)
-                return super().executemany(sql, rows)
-
-            def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+                # As the learners of one run are written: JSON in JSON.
+                self.results |= any(r"\"state\":\"done\"" in str(value) for value in parameters)
                 kinds = ("result", "recorded") if self.results else ("write", "written")
                 if sql == "COMMIT":
+                    sleep(commit_seconds if self.results else 0.0)
                     death.event(kinds[0])
-                cursor = super().execute(sql, *parameters)
+                cursor = super().execute(sql, parameters)
                 if sql == "COMMIT":
                     self.results = False
                     death.event(kinds[1])

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,11 +12,11 @@ from lipt.common.targets.multi_label import MultiLabel
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import (
     choose_learner,
-    num_queued,
+    openings,
     why_idle,
     why_waiting,
 )
-from lipt.coordinator.dispatch.quarantine import HeldBack
+from lipt.coordinator.dispatch.quarantine import NOTHING_HELD_BACK, HeldBack
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import after_failure
 from lipt.coordinator.state.records import RunRecord
@@ -35,19 +35,31 @@ def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecor
     return run
 
 
+def chosen(
+    who: WorkerRecord,
+    runs: Sequence[RunRecord],
+    *,
+    alive: Sequence[WorkerRecord] = (),
+    reserved: Collection[AssignmentKey] = (),
+    back: HeldBack = NOTHING_HELD_BACK,
+) -> AssignmentKey | None:
+    opening = choose_learner(who, openings(runs, reserved, back), alive=alive)
+    return None if opening is None else opening.key
+
+
 def test_lowest_index_of_the_oldest_run_goes_first(make_run: MakeRun) -> None:
     old = having(make_run("old"), LearnerState.DONE, LearnerState.LEASED)
-    assert choose_learner(worker(), [old, make_run("new")], alive=[]) == ("old", 2)
+    assert chosen(worker(), [old, make_run("new")]) == ("old", 2)
 
 
 def test_learner_that_is_being_handed_out_is_passed_over(make_run: MakeRun) -> None:
-    key = choose_learner(worker(), [make_run()], alive=[], reserved={AssignmentKey("r", 0)})
+    key = chosen(worker(), [make_run()], alive=[], reserved={AssignmentKey("r", 0)})
     assert key == ("r", 1)
 
 
 @pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.TRAINING])
 def test_only_runs_in_training_have_work(make_run: MakeRun, state: RunState) -> None:
-    assert choose_learner(worker(), [make_run(state=state)], alive=[]) is None
+    assert chosen(worker(), [make_run(state=state)]) is None
 
 
 def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: MakeRun) -> None:
@@ -56,9 +68,9 @@ def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: Make
         after_failure(run.learners[0], worker_id="bad", reason="NaN", max_attempts=3)
     )
     bad, good = worker("bad"), worker("good")
-    assert choose_learner(bad, [run], alive=[good]) is None
-    assert choose_learner(good, [run], alive=[bad]) == ("r", 0)
-    assert choose_learner(bad, [run], alive=[]) == ("r", 0)
+    assert chosen(bad, [run], alive=[good]) is None
+    assert chosen(good, [run], alive=[bad]) == ("r", 0)
+    assert chosen(bad, [run]) == ("r", 0)
 
 
 def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
@@ -68,26 +80,25 @@ def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
     keys = frozenset({AssignmentKey("old", 0), AssignmentKey("old", 1)})
     waiting, due = HeldBack(keys), HeldBack(keys, trials=(AssignmentKey("old", 1),))
 
-    def chosen(back: HeldBack, *runs: RunRecord) -> AssignmentKey | None:
-        return choose_learner(worker(), runs, alive=[], held_back=back)
+    def keys_of(*runs: RunRecord, back: HeldBack) -> list[AssignmentKey]:
+        return [opening.key for opening in openings(runs, held_back=back)]
 
-    assert chosen(waiting, old, new) == ("new", 0)
-    assert chosen(due, old, new) == ("new", 0)
-    assert chosen(waiting, old) is None
-    assert chosen(due, old) == ("old", 1)
-    assert [num_queued([old, new], held_back=back) for back in (waiting, due)] == [1, 2]
+    assert keys_of(old, new, back=waiting) == [("new", 0)]
+    assert keys_of(old, new, back=due) == [("new", 0), ("old", 1)]
+    assert chosen(worker(), [old], back=waiting) is None
+    assert chosen(worker(), [old], back=due) == ("old", 1)
 
 
 def test_worker_is_not_offered_a_run_that_it_found_too_much(make_run: MakeRun) -> None:
     small = replace(worker("small"), declined=frozenset({"r"}))
-    assert choose_learner(small, [make_run()], alive=[]) is None
-    assert choose_learner(small, [make_run(), make_run("other")], alive=[]) == ("other", 0)
+    assert chosen(small, [make_run()]) is None
+    assert chosen(small, [make_run(), make_run("other")]) == ("other", 0)
     # Nor does it keep a learner from one on which it failed.
     failed = make_run(num_learners=1)
     failed = failed.with_learner(
         after_failure(failed.learners[0], worker_id="w", reason="NaN", max_attempts=3)
     )
-    assert choose_learner(worker(), [failed], alive=[small]) == ("r", 0)
+    assert chosen(worker(), [failed], alive=[small]) == ("r", 0)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +116,7 @@ def test_factory_models_need_a_worker_that_allows_their_module(
     make_run: MakeRun, model: str, allowed: tuple[str, ...], may: bool
 ) -> None:
     run = make_run(model=model)
-    assert (choose_learner(worker("w", *allowed), [run], alive=[]) is not None) is may
+    assert (chosen(worker("w", *allowed), [run]) is not None) is may
 
 
 def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train(make_run: MakeRun) -> None:
@@ -152,9 +163,9 @@ def test_worker_of_an_older_protocol_is_given_no_examples_but_images(make_run: M
     column = ColumnFormat(Column("x", ColumnType.FLOAT32, (2,)))
     columns = make_run("columns").changed(inputs=ColumnsFormat((column,)))
     older, newer = replace(worker("older"), minor=3), replace(worker("newer"), minor=4)
-    assert choose_learner(older, [columns], alive=[]) is None
-    assert choose_learner(older, [columns, make_run("images")], alive=[]) == ("images", 0)
-    assert choose_learner(newer, [columns], alive=[]) == ("columns", 0)
+    assert chosen(older, [columns]) is None
+    assert chosen(older, [columns, make_run("images")]) == ("images", 0)
+    assert chosen(newer, [columns]) == ("columns", 0)
     why = "does not know examples that are no images (update lipt there)"
     assert why_idle(older, [columns]) == f"cannot train run name-columns, for it {why}"
     assert why_waiting(columns, alive=[older]) == f"worker older is idle, but {why}"
@@ -164,6 +175,6 @@ def test_worker_of_an_older_protocol_is_given_no_examples_but_images(make_run: M
 def test_an_older_worker_is_not_given_other_targets_than_classes(make_run: MakeRun) -> None:
     older, newer = replace(worker("older"), minor=3), replace(worker("newer"), minor=4)
     labels = make_run("labels").changed(num_classes=3, other_target=MultiLabel(3))
-    assert choose_learner(older, [labels], alive=[]) is None
-    assert choose_learner(newer, [labels], alive=[]) == ("labels", 0)
+    assert chosen(older, [labels]) is None
+    assert chosen(newer, [labels]) == ("labels", 0)
     assert "does not know multi-label (update lipt there)" in why_idle(older, [labels])

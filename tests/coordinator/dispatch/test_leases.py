@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from lipt.common.errors import StaleLeaseError
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.leases import LeaseTable, steady_clock
+from lipt.coordinator.dispatch.leases import LeaseTable, require_lease, steady_clock
+from lipt.coordinator.runs.transitions import leased
+from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
 
+MakeRun = Callable[..., RunRecord]
 KEY = AssignmentKey("r", 0)
 
 
@@ -18,7 +23,7 @@ def table(clock: Clock) -> LeaseTable:
 
 
 def test_lease_ends_when_its_duration_has_passed(table: LeaseTable, clock: Clock) -> None:
-    table.grant(KEY, "w", 1)
+    table.renew(KEY, "w", 1)
     clock.now = 129.9
     assert table.expired() == ()
     clock.now = 130.0
@@ -26,51 +31,92 @@ def test_lease_ends_when_its_duration_has_passed(table: LeaseTable, clock: Clock
 
 
 def test_renewal_counts_from_now(table: LeaseTable, clock: Clock) -> None:
-    table.grant(KEY, "w", 1)
+    table.renew(KEY, "w", 1)
     clock.now = 120.0
     table.renew(KEY, "w", 1)
     clock.now = 149.0
     assert table.expired() == ()
 
 
+def out(run: RunRecord, index: int, worker_id: str, epoch: int) -> RunRecord:
+    """The run with a learner at a worker, under this epoch."""
+    learner = run.learners[index].changed(epoch=epoch - 1)
+    return run.with_learner(leased(learner, worker_id=worker_id, worker_name="n", device="cpu"))
+
+
+def follow(table: LeaseTable, run: RunRecord) -> RunRecord:
+    table.follow(run, run.learners)
+    return run
+
+
 @pytest.mark.parametrize(("worker", "epoch"), [("other", 2), ("w", 1), ("w", 3)])
 def test_only_the_holder_of_the_present_epoch_is_accepted(
-    table: LeaseTable, worker: str, epoch: int
+    make_run: MakeRun, worker: str, epoch: int
 ) -> None:
-    table.grant(KEY, "w", 2)
-    table.require(KEY, "w", 2)
+    run = out(make_run(), 0, "w", 2)
+    require_lease(run, KEY, "w", 2)
     with pytest.raises(StaleLeaseError, match="its epoch is 2"):
-        table.require(KEY, worker, epoch)
+        require_lease(run, KEY, worker, epoch)
 
 
-def test_lease_that_has_ended_is_refused(table: LeaseTable) -> None:
-    table.grant(KEY, "w", 1)
-    table.end(KEY)
-    with pytest.raises(StaleLeaseError, match="nobody holds it now"):
-        table.renew(KEY, "w", 1)
+def test_lease_of_a_learner_that_is_in_or_of_a_run_that_has_closed_is_refused(
+    make_run: MakeRun,
+) -> None:
+    run = out(make_run(), 0, "w", 1)
+    is_in = run.with_learner(run.learners[0].changed(state=LearnerState.DONE))
+    closed = run.changed(state=RunState.MERGING)
+    for over in (is_in, closed):
+        with pytest.raises(StaleLeaseError, match="nobody holds it now"):
+            require_lease(over, KEY, "w", 1)
 
 
-def test_run_s_leases_end_together(table: LeaseTable) -> None:
-    for key in (KEY, AssignmentKey("r", 1), AssignmentKey("s", 0)):
-        table.grant(key, f"w-{key.run_id}-{key.learner}", 1)
-    table.end_run("r")
-    assert table.holders() == {"w-s-0"}
-    assert table.held_by("w-s-0") == ("s", 0)
-    assert table.held_by("w-r-0") is None
+def test_leases_follow_the_record(table: LeaseTable, clock: Clock, make_run: MakeRun) -> None:
+    run = follow(table, out(out(make_run(), 0, "a", 1), 1, "b", 1))
+    assert table.holders() == {"a", "b"}
+    clock.now = 120.0
+    # What is said of a learner that stays out does not renew its lease.
+    follow(table, run.with_learner(run.learners[0].changed(message="hello")))
+    run = follow(table, out(run, 1, "c", 2))
+    assert table.held_by("b") is None
+    assert table.held_by("c") == ("r", 1)
+    assert table.has(AssignmentKey("r", 1), 2)
+    clock.now = 130.0
+    assert [key for key, _ in table.expired()] == [KEY]
+    follow(table, run.with_learner(run.learners[0].changed(state=LearnerState.QUEUED)))
+    assert table.holders() == {"c"}
+
+
+def test_run_s_leases_end_with_its_training(table: LeaseTable, make_run: MakeRun) -> None:
+    run = follow(table, out(make_run(), 0, "a", 1))
+    follow(table, out(make_run("s"), 0, "b", 1))
+    # None of its learners has changed.
+    table.follow(run.changed(state=RunState.CANCELLED), ())
+    assert table.holders() == {"b"}
+    assert table.held_by("b") == ("s", 0)
+    assert len(table) == 1
+
+
+def test_worker_that_has_two_learners_holds_the_other_when_one_ends(
+    table: LeaseTable, make_run: MakeRun
+) -> None:
+    run = follow(table, out(out(make_run(), 0, "w", 1), 1, "w", 1))
+    assert table.held_by("w") == ("r", 0)
+    follow(table, run.with_learner(run.learners[0].changed(state=LearnerState.DONE)))
+    assert table.held_by("w") == ("r", 1)
 
 
 async def test_waiting_ends_when_a_lease_begins(table: LeaseTable) -> None:
     waiting = asyncio.create_task(table.wait_until_due())
     await asyncio.sleep(0)
     assert not waiting.done()
-    table.grant(KEY, "w", 1)
+    table.renew(KEY, "w", 1)
     await waiting
 
 
 async def test_while_nobody_could_be_heard_no_lease_ends(table: LeaseTable, clock: Clock) -> None:
-    table.grant(AssignmentKey("r", 0), "w-0", 1)
+    table.renew(AssignmentKey("r", 0), "w-0", 1)
     clock.now = 129.99
-    table.grant(AssignmentKey("r", 1), "w-1", 1)
+    table.renew(AssignmentKey("r", 1), "w-1", 1)
     waiting = asyncio.create_task(table.wait_until_due())
     await asyncio.sleep(0)
     clock.now = 200.0  # it was due at 130
@@ -83,7 +129,7 @@ async def test_while_nobody_could_be_heard_no_lease_ends(table: LeaseTable, cloc
 async def test_lease_that_is_looked_at_a_little_late_has_ended(
     table: LeaseTable, clock: Clock
 ) -> None:
-    table.grant(KEY, "w", 1)
+    table.renew(KEY, "w", 1)
     clock.now = 129.99
     waiting = asyncio.create_task(table.wait_until_due())
     await asyncio.sleep(0)
@@ -93,15 +139,15 @@ async def test_lease_that_is_looked_at_a_little_late_has_ended(
 
 
 async def test_time_that_went_into_other_work_is_no_stop(table: LeaseTable, clock: Clock) -> None:
-    table.grant(KEY, "w", 1)
+    table.renew(KEY, "w", 1)
     clock.now = 140.0  # writing took so long
     assert await table.wait_until_due() == 0.0
     assert [key for key, _ in table.expired()] == [KEY]
 
 
 async def test_a_silent_worker_is_spared_once(table: LeaseTable, clock: Clock) -> None:
-    table.grant(AssignmentKey("r", 0), "silent", 1)
-    table.grant(AssignmentKey("r", 1), "heard", 1)
+    table.renew(AssignmentKey("r", 0), "silent", 1)
+    table.renew(AssignmentKey("r", 1), "heard", 1)
 
     async def stop() -> float:
         clock.now += 29.99

@@ -12,7 +12,7 @@ from lipt.common.states import LearnerState
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.worker_identity import Binding
 from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.choosing import choose_learner, why_idle, why_waiting
+from lipt.coordinator.dispatch.choosing import choose_learner, openings, why_idle, why_waiting
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, judge, may_train
 from lipt.coordinator.dispatch.workers import WorkerRecord
@@ -113,8 +113,9 @@ def test_never_the_same_party_twice_and_first_the_same_kind_of_device(make_run: 
     # Of another kind only where nobody of this kind is left.
     assert not may_train(other, run, learner, alive=[a, b, other])
     assert may_train(other, run, learner, alive=[a, other])
-    assert choose_learner(a, [run], alive=[a]) is None
-    assert choose_learner(b, [run], alive=[a, b]) == ("r", 0)
+    waiting = openings([run])
+    assert choose_learner(a, waiting, alive=[a]) is None
+    assert choose_learner(b, waiting, alive=[a, b]) == waiting[0]
 
 
 def test_two_processes_with_one_certificate_are_one_party(make_run: MakeRun) -> None:

@@ -71,7 +71,7 @@ class TimedBook(RunStore):
         self.monotonic = 0.0
         self.waits: list[float] = []
 
-    async def wait_for_change(self, run_id: str, after: int, *, timeout_seconds: float) -> int:
+    async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> int:
         self.waits.append(timeout_seconds)
         self.monotonic += timeout_seconds
         return self.revision(run_id)
@@ -241,7 +241,7 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
 async def test_result_that_the_disk_has_damaged_is_asked_for_again(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
     await bench.store.add(make_run(num_learners=1))
     await bench.dispatcher.commit(*await bench.take("first"), LEARNER)
     bench.compute.answers = [DamagedLearners((0,)), SOUP]
@@ -261,7 +261,7 @@ async def test_result_that_the_disk_has_damaged_is_asked_for_again(
 async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the_soup(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
     await bench.store.add(make_run(num_learners=1))
     driving = asyncio.ensure_future(bench.drive())
     await bench.dispatcher.fail(*await bench.take("first"), "theta* arrived damaged")
@@ -274,7 +274,7 @@ async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the
 async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
     await bench.store.add(make_run())
     driver = bench.driver()
     driver.resume_all()
@@ -286,7 +286,7 @@ async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
 async def test_cancelled_run_takes_along_what_is_made_again_for_it(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
     given_up = asyncio.Event()
 
     async def restore(run: RunRecord, report: object) -> None:
@@ -382,7 +382,7 @@ async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late
             self.waits.append(timeout_seconds)
         return self.revision(run_id)
 
-    monkeypatch.setattr(TimedBook, "wait_for_change", wait)
+    monkeypatch.setattr(TimedBook, "wait_for_turn", wait)
     driver = bench.driver()
     driver.resume_all()
     (task,) = driver._tasks.values()
@@ -409,7 +409,7 @@ async def test_run_that_is_held_can_be_cancelled(bench: Bench, make_run: MakeRun
 async def test_inputs_that_cannot_be_restored_on_other_data_hold_the_run_in_training(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_change", RunStore.wait_for_change)
+    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
     await bench.store.add(make_run(num_learners=1))
     shown: list[RunState] = []
     back = asyncio.Event()
