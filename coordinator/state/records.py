@@ -189,6 +189,8 @@ class RunRecord(_Record):
     training_started_at: float | None = None
     soup: SoupRecord | None = None
     costs: CostRecord = CostRecord()
+    # The trace that it is part of, as W3C writes it; empty where its request came with none.
+    traceparent: str = ""
 
     def with_learner(self, learner: LearnerRecord) -> RunRecord:
         """This run with one learner replaced."""
