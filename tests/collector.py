@@ -99,10 +99,9 @@ def tree(spans: list[Spanned]) -> str:
     def draw(parent: str, depth: int) -> None:
         for span in sorted(spans, key=lambda span: span.start):
             if span.parent_id == parent or (not depth and span.parent_id not in known):
-                if span.parent_id == parent or depth == 0:
-                    error = f" [{span.error}]" if span.error else ""
-                    lines.append(f"{'  ' * depth}{span.name} ({span.service}){error}")
-                    draw(span.span_id, depth + 1)
+                error = f" [{span.error}]" if span.error else ""
+                lines.append(f"{'  ' * depth}{span.name} ({span.service}){error}")
+                draw(span.span_id, depth + 1)
 
     draw("", 0)
     return "\n".join(lines)

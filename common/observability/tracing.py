@@ -124,6 +124,12 @@ def begin(
     )
 
 
+def is_tracing() -> bool:
+    """Whether this process has a tracer provider, its own or this package's."""
+    api = _api()
+    return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+
+
 def current_traceparent() -> str:
     """What a call takes along; empty where there is no trace."""
     api = _api()

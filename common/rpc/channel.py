@@ -70,7 +70,7 @@ def open_channel(
 ) -> grpc.Channel:
     """A channel to `host:port`; it connects when it is first used, and follows the files of `tls`.
 
-    Its calls are part of the trace that they are made in.
+    In a process that traces, its calls are part of the trace that they are made in.
 
     Args:
         address: of the coordinator.

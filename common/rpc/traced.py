@@ -20,6 +20,7 @@ from lipt.common.observability.tracing import (
     attached,
     begin,
     current_traceparent,
+    is_tracing,
     span,
     valid_traceparent,
 )
@@ -47,8 +48,8 @@ _STATUS = "rpc.grpc.status_code"
 
 
 def traced(channel: grpc.Channel) -> grpc.Channel:
-    """The channel, whose calls take the trace along that they are made in."""
-    return grpc.intercept_channel(channel, _Tracing())
+    """The channel, whose calls take the trace along that they are made in, where there are any."""
+    return grpc.intercept_channel(channel, _Tracing()) if is_tracing() else channel
 
 
 def received(metadata: Any) -> str:
@@ -114,7 +115,7 @@ class _Tracing(
         if method in _WITHOUT_SPAN or not is_of_the_contract(method):
             return continuation(_with(details, current_traceparent()), request)
         begun = begin(_name(method), kind="CLIENT", named=_named(method))
-        call = continuation(_with(details, begun.traceparent or current_traceparent()), request)
+        call = continuation(_with(details, begun.traceparent), request)
         call.add_done_callback(lambda ended: _end(begun, ended))
         return call
 
