@@ -49,6 +49,10 @@ TRIALS = {
         ("mlflow", "tensorboard", "wandb"), ("tests/trainer/main_training/test_callbacks.py",)
     ),
     "metrics": Trial(("prometheus_client",), ("tests/common/observability/test_metrics.py",)),
+    "otel": Trial(
+        ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
+        ("tests/common/observability/test_exporting.py", "tests/common/rpc/test_traced.py"),
+    ),
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),
     "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_diagnosis_page.py",)),
     "text": Trial(("tokenizers",), ("tests/common/data/sources/tables/test_tokens.py",)),

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 
 # The key of W3C Trace Context, in gRPC's metadata as in HTTP's headers.
@@ -115,7 +116,7 @@ def begin(
         return Span()
     other = _context(api, link)
     return Span(
-        api.get_tracer(_NAME).start_span(
+        _tracer(api.get_tracer_provider()).start_span(
             name,
             kind=api.SpanKind[kind],
             attributes={**(named or {}), **_own(attributes)},
@@ -171,6 +172,12 @@ def valid_traceparent(text: str) -> str:
 def _api() -> Any:
     # Who has never imported it has no tracer provider either.
     return sys.modules.get("opentelemetry.trace")
+
+
+@lru_cache(maxsize=1)
+def _tracer(provider: Any) -> Any:
+    # To make one takes as long as a span.
+    return provider.get_tracer(_NAME)
 
 
 def _context(api: Any, traceparent: str) -> Any:
