@@ -114,9 +114,13 @@ class AssignmentRunner:
             OverLimitError: it is too much for this worker; nothing was fetched.
             LiptError: it cannot be carried out here, or its result was refused.
         """
-        about = {"run_id": assignment.run_id, "assignment_id": assignment.assignment_id}
-        with span("learner", worker_id=worker_id, epoch=assignment.epoch, **about) as learner:
-            learner.note(learner=assignment.learner_index, density=assignment.task.density)
+        with span("learner", run_id=assignment.run_id, worker_id=worker_id) as learner:
+            learner.note(
+                assignment_id=assignment.assignment_id,
+                learner=assignment.learner_index,
+                epoch=assignment.epoch,
+                density=assignment.task.density,
+            )
             self._carry_out(worker_id, assignment)
 
     def _carry_out(self, worker_id: str, assignment: Assignment) -> None:

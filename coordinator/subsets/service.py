@@ -197,9 +197,8 @@ class Subsets:
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers
     ) -> SubsetRecord:
         # Of the trace of who asks; how the run came about is another, or the same.
-        about = {"run_id": run.run_id, "run_name": run.name, "strategy": job.strategy}
-        with span("selection", link=run.traceparent, **about) as selection:
-            selection.note(budget=job.budget)
+        with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
+            selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
             subset = await self._compute_subset(key, run, job, report, callers)
             selection.note(num_examples=subset.num_examples, digest=subset.digest)
             return subset

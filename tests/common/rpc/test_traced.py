@@ -25,7 +25,7 @@ GIVEN = f"00-{TRACE}-{SPAN}-01"
 CREATE = "lipt.v1.RunService/CreateRun"
 
 
-class Service(run_pb2_grpc.RunServiceServicer, worker_pb2_grpc.WorkerServiceServicer):
+class _Service(run_pb2_grpc.RunServiceServicer, worker_pb2_grpc.WorkerServiceServicer):
     """Keeps the trace that each call was made in; refuses to cancel."""
 
     def __init__(self) -> None:
@@ -48,8 +48,14 @@ class Service(run_pb2_grpc.RunServiceServicer, worker_pb2_grpc.WorkerServiceServ
         return worker_pb2.HeartbeatResponse()
 
 
+def new_service() -> Any:
+    # It has fewer methods than the contract.
+    kind: Any = _Service
+    return kind()
+
+
 @asynccontextmanager
-async def serving(service: Service) -> AsyncIterator[str]:
+async def serving(service: Any) -> AsyncIterator[str]:
     server = grpc.aio.server(interceptors=[ErrorInterceptor(Events()), TracingInterceptor()])
     run_pb2_grpc.add_RunServiceServicer_to_server(service, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(service, server)
@@ -62,7 +68,7 @@ async def serving(service: Service) -> AsyncIterator[str]:
 
 
 async def asked(
-    service: Service, ask: Callable[[grpc.Channel], object], *, plain: bool = False
+    service: Any, ask: Callable[[grpc.Channel], object], *, plain: bool = False
 ) -> Remembered:
     """The spans of what `ask` does in a span "script", or without any client's where `plain`."""
     with remembering() as spans:
@@ -87,7 +93,7 @@ def create(channel: grpc.Channel, **options: Any) -> None:
 
 
 async def test_a_call_is_a_span_on_either_side_of_its_callers() -> None:
-    service = Service()
+    service = new_service()
     with remembering() as spans:
         async with serving(service) as address:
 
@@ -118,7 +124,7 @@ async def test_a_call_is_a_span_on_either_side_of_its_callers() -> None:
 
 
 async def test_calls_that_wait_or_come_again_and_again_belong_to_the_trace_without_a_span() -> None:
-    service = Service()
+    service = new_service()
 
     def ask(channel: grpc.Channel) -> None:
         request = worker_pb2.HeartbeatRequest()
@@ -137,7 +143,7 @@ async def test_a_refused_call_fails_on_either_side_without_the_peers_words() -> 
         with pytest.raises(grpc.RpcError, match="budget 1 is outside"):
             run_pb2_grpc.RunServiceStub(channel).CancelRun(run_pb2.CancelRunRequest(), timeout=30)
 
-    spans = await asked(Service(), ask)
+    spans = await asked(new_service(), ask)
     finished = spans.all()
     kinds = {each.kind.name: each.attributes for each in finished if each.kind.name != "INTERNAL"}
     assert kinds["SERVER"]["error.type"] == "INVALID_BUDGET"
@@ -158,7 +164,7 @@ async def test_a_refused_call_fails_on_either_side_without_the_peers_words() -> 
 async def test_a_call_without_a_readable_trace_begins_its_own(
     metadata: tuple[tuple[str, str], ...],
 ) -> None:
-    service = Service()
+    service = new_service()
     spans = await asked(service, lambda channel: create(channel, metadata=metadata), plain=True)
     (call,) = spans.all()
     assert call.parent is None
@@ -166,7 +172,7 @@ async def test_a_call_without_a_readable_trace_begins_its_own(
 
 
 async def test_a_stranger_that_speaks_w3c_is_the_parent() -> None:
-    service = Service()
+    service = new_service()
     spans = await asked(
         service, lambda channel: create(channel, metadata=(("traceparent", GIVEN),)), plain=True
     )
