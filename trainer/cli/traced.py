@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import typer
+
 from lipt.common.observability.exporting import exporting, wanted_exporters
 from lipt.common.observability.tracing import attached, span
 
@@ -30,9 +32,16 @@ def as_span(group: Any, context: Any) -> Iterator[None]:
     if not wanted_exporters(os.environ):
         yield
         return
-    parent = os.environ.get("TRACEPARENT", "")
+    parent, done = os.environ.get("TRACEPARENT", ""), None
     with attached(parent), span(" ".join(["lipt", *_words(group, context, sys.argv[1:])])):
-        yield
+        try:
+            yield
+        except typer.Exit as end:
+            if end.exit_code:
+                raise
+            done = end
+    if done is not None:
+        raise done
 
 
 def _words(command: Any, context: Any, arguments: list[str]) -> Iterator[str]:

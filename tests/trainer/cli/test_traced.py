@@ -31,7 +31,18 @@ def test_a_command_is_a_span_with_its_name(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], name: str
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    assert spans_of(monkeypatch, *arguments).names() == [name]
+    spans = spans_of(monkeypatch, *arguments)
+    assert spans.names() == [name]
+    assert spans[name].status.status_code.name == "UNSET"
+
+
+def test_a_command_that_is_refused_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    arguments = ("run", "list", "--coordinator", "nowhere")
+    monkeypatch.setattr(sys, "argv", ["lipt", *arguments])
+    with remembering() as spans:
+        assert CliRunner().invoke(main, arguments).exit_code == 1
+    assert spans["lipt run list"].attributes == {"error.type": "INVALID_CONFIG"}
 
 
 def test_a_command_is_within_what_its_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
