@@ -56,6 +56,7 @@ def coordinator(
     require_token: Annotated[bool | None, _knob("require_token", "--require-token")] = None,
     address_file: Annotated[Path | None, _knob("address_file")] = None,
     log_level: Annotated[str | None, _knob("log_level")] = None,
+    log_format: Annotated[str | None, _knob("log_format")] = None,
     version: Version = False,  # noqa: ARG001 - shown before anything else
 ) -> None:
     """Hold a data set, run the pipeline over workers, and serve subsets."""
@@ -88,6 +89,7 @@ def coordinator(
                 "require_token": require_token,
                 "address_file": address_file,
                 "log_level": log_level,
+                "log_format": log_format,
             },
         )
     except LiptError as error:
@@ -100,12 +102,13 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     import logging
 
     from lipt.common.config.settings import load_settings
+    from lipt.common.observability.exporting import exporting
     from lipt.common.process.logs import configure_logging
     from lipt.common.process.talking import talking
     from lipt.common.process.threads import wait_passively
 
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     wait_passively()
     say = logging.getLogger(__name__).info
     # Said now, as PyTorch alone takes seconds to import, and then the data is read.
@@ -118,7 +121,8 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     with talking("importing PyTorch", say):
         from lipt.coordinator.server import serve
 
-    asyncio.run(serve(settings))
+    with exporting("lipt-coordinator"):
+        asyncio.run(serve(settings))
 
 
 def main() -> None:

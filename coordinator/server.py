@@ -29,6 +29,7 @@ from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.rpc.kept_handlers import KeptHandlers
 from lipt.common.rpc.status import ErrorInterceptor
+from lipt.common.rpc.traced import TracingInterceptor
 from lipt.coordinator.access.admission import Admission, admission, describe_exposure
 from lipt.coordinator.access.identification import identification
 from lipt.coordinator.access.own_token import FILE as OWN_TOKEN_FILE
@@ -191,6 +192,7 @@ def _build(
             EntranceInterceptor(identify, app.events),
             ErrorInterceptor(app.events),
             LimitInterceptor(PeerLimits(limits, clock=monotonic)),
+            TracingInterceptor(),
         ],
         # gRPC itself would refuse health checks as well.
         maximum_concurrent_rpcs=limits.max_concurrent_calls + _SPARE_CALLS,

@@ -10,7 +10,13 @@ from pydantic import ByteSize, Field, model_validator
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig, Section
-from lipt.common.config.settings import LayeredSettings, LogLevel, MetricsAddress, TlsKey
+from lipt.common.config.settings import (
+    LayeredSettings,
+    LogFormat,
+    LogLevel,
+    MetricsAddress,
+    TlsKey,
+)
 from lipt.common.imports.factory import is_factory_spec
 from lipt.common.process.machine import Machine
 
@@ -175,6 +181,7 @@ class CoordinatorSettings(LayeredSettings):
     drain_seconds: float = Field(default=20.0, ge=0.0)
     """After SIGTERM, how long calls under way may take."""
     log_level: LogLevel = "INFO"
+    log_format: LogFormat = "text"
     dataset: DatasetSettings
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()

@@ -50,6 +50,10 @@ TRIALS = {
         ("tests/trainer/main_training/test_callbacks.py", "tests/trainer/tracking"),
     ),
     "metrics": Trial(("prometheus_client",), ("tests/common/observability/test_metrics.py",)),
+    "otel": Trial(
+        ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
+        ("tests/common/observability/test_exporting.py", "tests/common/rpc/test_traced.py"),
+    ),
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),
     "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_diagnosis_page.py",)),
     "text": Trial(("tokenizers",), ("tests/common/data/sources/tables/test_tokens.py",)),

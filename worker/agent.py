@@ -10,6 +10,8 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -30,7 +32,9 @@ from lipt.common.errors import (
 )
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name, processor_name, versions
+from lipt.common.process.log_context import logging_about
 from lipt.worker.client import Assignment, CoordinatorClient
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.settings import WorkerSettings
@@ -113,7 +117,8 @@ class Agent:
             try:
                 worker_id = self._register()
                 self._complained_of = None
-                self._work(worker_id)
+                with logging_about(worker=worker_id):
+                    self._work(worker_id)
             except UnknownWorkerError:
                 logger.info("the coordinator was restarted; joining again")
 
@@ -168,7 +173,12 @@ class Agent:
             assignment = self._client.acquire(worker_id)
             self._say_why_idle(self._client.idle_reason)
             if assignment is not None:
-                self._train(worker_id, assignment)
+                key, run = assignment.assignment_id, assignment.run_id
+                with (
+                    logging_about(run=run, assignment=key, learner=assignment.learner_index),
+                    attached(assignment.traceparent),
+                ):
+                    self._train(worker_id, assignment)
 
     def _say_why_idle(self, reason: str) -> None:
         # At every poll it is the same; what was mended is seen by the learner that comes.
@@ -199,7 +209,8 @@ class Agent:
                 finally:
                     ended.set()
 
-            thread = threading.Thread(target=work, name=assignment.assignment_id, daemon=True)
+            within = partial(copy_context().run, work)
+            thread = threading.Thread(target=within, name=assignment.assignment_id, daemon=True)
             thread.start()
             self._wait(ended)
             if not ended.is_set():

@@ -32,6 +32,7 @@ from lipt.common.errors import (
 from lipt.common.inputs.formats import spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.tracing import span
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
@@ -113,11 +114,24 @@ class AssignmentRunner:
             OverLimitError: it is too much for this worker; nothing was fetched.
             LiptError: it cannot be carried out here, or its result was refused.
         """
+        with span("learner", run_id=assignment.run_id, worker_id=worker_id) as learner:
+            learner.note(
+                assignment_id=assignment.assignment_id,
+                learner=assignment.learner_index,
+                epoch=assignment.epoch,
+                density=assignment.task.density,
+            )
+            self._carry_out(worker_id, assignment)
+
+    def _carry_out(self, worker_id: str, assignment: Assignment) -> None:
         started = self._clock()
         task = assignment.task
         self._require_fitting(task)
-        initial = self._initial_weights(assignment)
-        shard = self._shard(assignment)
+        with span("fetch weights") as fetching:
+            initial = self._initial_weights(assignment)
+            fetching.note(bytes=self._bytes_received)
+        with span("fetch shard", bytes=assignment.shard.size_bytes):
+            shard = self._shard(assignment)
         self._lease.report(worker_pb2.LEARNER_PHASE_TRAINING)
         learner = self._train(
             task,
@@ -150,10 +164,11 @@ class AssignmentRunner:
         ]
         seconds = self._clock() - started
         report = Report(learner.loss, learner.train_seconds, seconds, self._bytes_received)
-        self._insist(
-            lambda: self._client.commit(worker_id, assignment, result, report, snapshots),
-            waits_for=(UnavailableError,),
-        )
+        with span("commit"):
+            self._insist(
+                lambda: self._client.commit(worker_id, assignment, result, report, snapshots),
+                waits_for=(UnavailableError,),
+            )
         logger.info(
             "learner %s is in: loss %.3f, %.1f s, %.2f MB sent",
             assignment.assignment_id,
@@ -163,8 +178,12 @@ class AssignmentRunner:
         )
 
     def _upload(self, weights: Weights, encoding: WeightEncoding) -> BlobName:
-        content = encode_weights(weights, encoding)
-        return self._insist(lambda: self._transfers.upload(content), waits_for=(UnavailableError,))
+        with span("encode", encoding=encoding.value):
+            content = encode_weights(weights, encoding)
+        with span("upload", bytes=len(content)):
+            return self._insist(
+                lambda: self._transfers.upload(content), waits_for=(UnavailableError,)
+            )
 
     def _initial_weights(self, assignment: Assignment) -> Weights:
         task = assignment.task

@@ -56,6 +56,7 @@ def worker(
     metrics_listen: Annotated[str | None, _knob("metrics_listen")] = None,
     insecure: Annotated[bool | None, _knob("insecure", "--insecure")] = None,
     log_level: Annotated[str | None, _knob("log_level")] = None,
+    log_format: Annotated[str | None, _knob("log_format")] = None,
     version: Version = False,  # noqa: ARG001 - shown before anything else
 ) -> None:
     """Train learners for a coordinator until told to stop."""
@@ -83,6 +84,7 @@ def worker(
                 "metrics_listen": metrics_listen,
                 "insecure": insecure,
                 "log_level": log_level,
+                "log_format": log_format,
             },
         )
     except LiptError as error:
@@ -104,7 +106,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.common.process.threads import wait_passively
 
     settings = load_settings(WorkerSettings, config=config, flags=flags)
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     if tls is not None and (soon := tls.expires_soon()):
         logging.getLogger(__name__).warning("%s", soon)
@@ -117,6 +119,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     # Now, rather than when every learner has failed on it.
     require_importable(settings.allow_modules)
     from lipt.common.observability.events import Events
+    from lipt.common.observability.exporting import exporting
     from lipt.common.observability.metrics import serving_metrics
     from lipt.common.process.devices import resolve_device
     from lipt.common.process.machine import this_machine
@@ -132,6 +135,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
         limit_memory(limits.memory.at_most)
     events = Events()
     with ExitStack() as stack:
+        stack.enter_context(exporting("lipt-worker", instance=settings.name))
         if settings.metrics_listen is not None:
             stack.enter_context(
                 serving_metrics(settings.metrics_listen, tls, events, gauges=lambda: ())

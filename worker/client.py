@@ -20,6 +20,7 @@ from lipt.common.config.messages import task_from_proto
 from lipt.common.errors import LiptError
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.rpc.status import from_rpc_error
+from lipt.common.rpc.traced import received
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 from lipt.worker.showing import showing
 
@@ -47,6 +48,8 @@ class Assignment:
     initial_weights: BlobName
     shard: BlobName
     task: LearnerTask
+    # The run's, which this learner is a part of; empty where there is none.
+    traceparent: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ class CoordinatorClient:
             return None
         message = response.assignment
         try:
-            return _assignment(message)
+            return _assignment(message, received(polling.trailing_metadata()))
         except LiptError as error:
             # A newer coordinator may ask for what this version does not know.
             self._release(worker_id, message.assignment_id, message.lease.epoch, str(error))
@@ -238,7 +241,7 @@ def _call(method: Callable[..., Any], request: Any, timeout_seconds: float) -> A
         raise from_rpc_error(error) from None
 
 
-def _assignment(message: worker_pb2.Assignment) -> Assignment:
+def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment:
     return Assignment(
         assignment_id=message.assignment_id,
         run_id=message.run_id,
@@ -248,4 +251,5 @@ def _assignment(message: worker_pb2.Assignment) -> Assignment:
         initial_weights=blob_from_proto(message.initial_weights),
         shard=blob_from_proto(message.shard),
         task=task_from_proto(message.task),
+        traceparent=traceparent,
     )

@@ -23,6 +23,7 @@ from lipt.common.inputs.formats import spec_of
 from lipt.common.inputs.stored import Stored, num_stored, rows_of, stored_on
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.freezing import freeze, frozen_names
+from lipt.common.observability.tracing import span
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
 from lipt.worker.pruning import PruningInputs, prunable_parameters, prune
@@ -111,10 +112,19 @@ def train_learner(
     ):
         lay_out(model, task.model, device)
         examples_N, targets_N = stored_on(shard.examples, device), shard.targets_N.to(device)
-        loss = train_on_shard(
-            model, task, examples_N, targets_N, mode, on_step=after_step, should_stop=should_stop
-        )
-        weights = _pruned(model, task, examples_N, targets_N, mode, frozen)
+        with span("train", model=task.model, num_steps=task.learners.num_steps) as training:
+            loss = train_on_shard(
+                model,
+                task,
+                examples_N,
+                targets_N,
+                mode,
+                on_step=after_step,
+                should_stop=should_stop,
+            )
+            training.note(loss=loss)
+        with span("prune", method=task.pruning_method.value, density=task.density):
+            weights = _pruned(model, task, examples_N, targets_N, mode, frozen)
     seconds = time.perf_counter() - started
     return LearnerResult(weights, loss, train_seconds=seconds, snapshots=tuple(snapshots))
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextvars import copy_context
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -34,7 +36,9 @@ class LeaseKeeper:
         )
         self._left = threading.Event()
         self._news = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        # What it logs belongs to the same run as what its maker does.
+        keep = partial(copy_context().run, self._keep)
+        self._thread = threading.Thread(target=keep, name="lease", daemon=True)
 
     def report(self, phase: worker_pb2.LearnerPhase, step: int = 0, loss: float = 0.0) -> None:
         """Say how far the learner is; it goes out with the next heartbeat, which is now."""

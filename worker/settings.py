@@ -11,6 +11,7 @@ from pydantic import ByteSize, Field
 
 from lipt.common.config.settings import (
     LayeredSettings,
+    LogFormat,
     LogLevel,
     MetricsAddress,
     TlsKey,
@@ -70,6 +71,7 @@ class WorkerSettings(LayeredSettings):
     """Show metrics beyond this machine without TLS: only where the network itself keeps strangers
     out."""
     log_level: LogLevel = "INFO"
+    log_format: LogFormat = "text"
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/worker.pem"])
     """PEM file of this worker's certificate, for a coordinator that asks for one; it has the role
     worker: the URI lipt:role:worker, or the unit lipt-worker. New files are used without a

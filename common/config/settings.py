@@ -28,6 +28,13 @@ LogLevel = Annotated[
     Literal["DEBUG", "INFO", "WARNING", "ERROR"],
     Field(description="Messages of this level and above are logged."),
 ]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    Field(
+        description="How log lines look: `text`, or `json` for an object a line, with the ids of "
+        "the run and the assignment that it belongs to."
+    ),
+]
 MetricsAddress = Annotated[
     str | None,
     Field(

@@ -12,6 +12,8 @@ import re
 from collections import Counter
 from enum import StrEnum
 
+from lipt.common.process.json_logs import EVENT
+
 logger = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
@@ -71,10 +73,12 @@ class Events:
             fields: what it happened to, for the log line only.
         """
         self._counts[kind, detail] += 1
-        named = {"event": kind, "detail": detail, **fields}
+        said = {"detail": detail, **fields}
+        given = {name: value for name, value in said.items() if value != ""}
         logger.log(
             level,
-            " ".join(f"{name}={_shown(value)}" for name, value in named.items() if value != ""),
+            " ".join(f"{name}={_shown(value)}" for name, value in {"event": kind, **given}.items()),
+            extra={EVENT: {"kind": kind.value, **given}},
         )
 
     def count(self, kind: EventKind, detail: str | None = None) -> int:

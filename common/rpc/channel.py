@@ -17,6 +17,7 @@ from lipt.common.network.renewal import Renewal
 from lipt.common.network.tls import TlsContents, TlsFiles
 from lipt.common.rpc.renewing import RenewingChannel
 from lipt.common.rpc.showing import local_credentials, showing
+from lipt.common.rpc.traced import traced
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ def open_channel(
 ) -> grpc.Channel:
     """A channel to `host:port`; it connects when it is first used, and follows the files of `tls`.
 
+    In a process that traces, its calls are part of the trace that they are made in.
+
     Args:
         address: of the coordinator.
         tls: how it is checked, and what it is shown; None for a connection in the clear.
@@ -78,6 +81,10 @@ def open_channel(
     Raises:
         ConfigError: `address` is not `host:port`, or a file of TLS does not work.
     """
+    return traced(_open_channel(address, tls, token))
+
+
+def _open_channel(address: str, tls: TlsFiles | None, token: TokenSource | None) -> grpc.Channel:
     host, port = split_address(address)
     if tls is not None:
 

@@ -50,7 +50,7 @@ class _LocalToken(grpc.AuthMetadataPlugin):
         callback(((METADATA_KEY, token),) if token else (), None)
 
 
-class _Details(NamedTuple):
+class Details(NamedTuple):
     """`grpc.ClientCallDetails`, which has no constructor."""
 
     method: str
@@ -88,8 +88,8 @@ class _WithMetadata(
 
     intercept_stream_stream = intercept_stream_unary
 
-    def _shown(self, details: Any) -> _Details:
-        return _Details(
+    def _shown(self, details: Any) -> Details:
+        return Details(
             details.method,
             details.timeout,
             (*(details.metadata or ()), *self._entries()),

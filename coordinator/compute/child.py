@@ -12,6 +12,8 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 
 from lipt.common.errors import ComputeError, LiptError
+from lipt.common.observability.exporting import exporting
+from lipt.common.process.logs import configure_logging
 from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
 from lipt.coordinator.compute.context import Context, Report
 from lipt.coordinator.compute.memory import out_of_memory
@@ -49,16 +51,18 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     with suppress(EOFError):
         open_context: OpenContext = pipe.recv()
         context = open_context(_reporting(pipe))
+        configure_logging(context.settings.log_level, context.settings.log_format)
         # A device that there is not is a job's to say.
         with suppress(LiptError):
             # The driver of a CUDA device maps far more than is used.
             if context.device.type == "cpu":
                 limit_memory(memory_bytes)
-        while True:
-            message = pipe.recv()
-            # One that came too late for its job is of no meaning any more.
-            if not isinstance(message, Stop):
-                pipe.send(carry_out(message, context, memory_bytes))
+        with exporting("lipt-compute"):
+            while True:
+                message = pipe.recv()
+                # One that came too late for its job is of no meaning any more.
+                if not isinstance(message, Stop):
+                    pipe.send(carry_out(message, context, memory_bytes))
 
 
 def _reporting(pipe: Connection) -> Report:

@@ -79,8 +79,9 @@ class OnData(Generic[ResultT]):
 
 
 def name_of(job: object) -> str:
-    """What a job is called in a sentence."""
-    return type(job.job if isinstance(job, OnData) else job).__name__
+    """What a job is called in a sentence; not what is put around it."""
+    inner = getattr(job, "job", None)
+    return type(job).__name__ if inner is None else name_of(inner)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from lipt.coordinator.compute.child import OpenContext
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.lane import Computation, Lane
 from lipt.coordinator.compute.messages import Asked, Cost, Job, TooDearError
+from lipt.coordinator.compute.origin import with_origin
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.thread import ComputeThread
@@ -88,6 +89,7 @@ class ComputeQueue:
             OutOfMemoryError: it needs more memory than its process may take, or there is.
             ComputeError: its process ended without an answer, each time.
         """
+        job = with_origin(job)
         if self._cheap is not None and asked.cost < Cost.DEAR:
             try:
                 return await self._cheap.run(job, on_progress, asked)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.process.log_context import logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import (
@@ -383,15 +384,17 @@ class Dispatcher:
     def _record(
         self, kind: EventKind, key: AssignmentKey, worker_id: str, reason: str, *, detail: str = ""
     ) -> None:
-        self._events.record(
-            kind,
-            detail=detail,
-            level=logging.WARNING,
-            run=self._store.find(key.run_id).name,
-            learner=key.learner,
-            worker=self.workers.name(worker_id),
-            reason=reason,
-        )
+        about = {"run": key.run_id, "assignment": key, "learner": key.learner, "worker": worker_id}
+        with logging_about(**about):
+            self._events.record(
+                kind,
+                detail=detail,
+                level=logging.WARNING,
+                run=self._store.find(key.run_id).name,
+                learner=key.learner,
+                worker=self.workers.name(worker_id),
+                reason=reason,
+            )
 
     def _match_soon(self) -> None:
         """Match once, however much has changed in this turn of the loop."""

@@ -16,6 +16,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import LearnerRejectedError
+from lipt.common.observability.tracing import span
 from lipt.common.weights.container import read_container
 from lipt.common.weights.specs import TensorSpec
 from lipt.coordinator.dispatch.assignment import AssignmentKey
@@ -76,7 +77,8 @@ class LearnerIntake:
         sent = (blob.sha256 for blob in (result.blob, *result.snapshots))
         with self._blobs.expiry.holding(*sent):
             try:
-                await self._check(run, key.learner, worker_id, result)
+                with span("check learner", run_id=key.run_id, assignment_id=str(key)):
+                    await self._check(run, key.learner, worker_id, result)
             except LearnerRejectedError as error:
                 await self._dispatcher.fail(worker_id, key, epoch, str(error))
                 raise

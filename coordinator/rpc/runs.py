@@ -10,6 +10,8 @@ import grpc.aio
 
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.errors import InvalidRequestError
+from lipt.common.observability.tracing import current_traceparent
+from lipt.common.rpc.traced import received
 from lipt.coordinator.rpc.messages import run_view
 from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.runs.requests import RunRequests
@@ -51,7 +53,11 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         self, request: pb.CreateRunRequest, context: Context
     ) -> pb.CreateRunResponse:
         """Start a run."""
-        run = await self._requests.create(request.request_id, request.name, request.config)
+        # The caller's own span where it has one: this process may be killed before it sends its.
+        traceparent = received(context.invocation_metadata()) or current_traceparent()
+        run = await self._requests.create(
+            request.request_id, request.name, request.config, traceparent
+        )
         return pb.CreateRunResponse(run=self._view(run))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:

@@ -15,6 +15,8 @@ from lipt.common.errors import (
     IncompatibleProtocolError,
     InvalidRequestError,
 )
+from lipt.common.observability.tracing import TRACEPARENT
+from lipt.common.process.log_context import log_about
 from lipt.common.rpc.messages import enum_value
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerPhase
@@ -97,17 +99,22 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             worker = self._dispatcher.workers.heard(request.worker_id)
             return pb.AcquireAssignmentResponse(idle_reason=self._dispatcher.why_idle(worker))
         self._note(request.worker_id, context)
-        return pb.AcquireAssignmentResponse(assignment=self._assignment(*granted))
+        run, learner = granted
+        self._log_about(request.worker_id, AssignmentKey(run.run_id, learner.index))
+        if run.traceparent:
+            context.set_trailing_metadata(((TRACEPARENT, run.traceparent),))
+        return pb.AcquireAssignmentResponse(assignment=self._assignment(run, learner))
 
     async def Heartbeat(
         self, request: pb.HeartbeatRequest, context: Context
     ) -> pb.HeartbeatResponse:
         """Keep a lease."""
         self._require_worker(request.worker_id, context)
-        progress = request.progress
+        key, progress = AssignmentKey.parse(request.assignment_id), request.progress
+        self._log_about(request.worker_id, key)
         stop = self._dispatcher.heartbeat(
             request.worker_id,
-            AssignmentKey.parse(request.assignment_id),
+            key,
             request.epoch,
             LearnerProgress(
                 phase=_phase(progress.phase),
@@ -124,6 +131,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         """Check and take a learner."""
         self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
+        self._log_about(request.worker_id, key)
         report = request.report
         result = LearnerResult(
             blob_from_proto(request.result),
@@ -140,7 +148,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     ) -> pb.ReleaseAssignmentResponse:
         """Take a learner back undone."""
         self._require_worker(request.worker_id, context)
-        held = (request.worker_id, AssignmentKey.parse(request.assignment_id), request.epoch)
+        key = AssignmentKey.parse(request.assignment_id)
+        self._log_about(request.worker_id, key)
+        held = (request.worker_id, key, request.epoch)
         if request.over_limits:
             await self._dispatcher.decline(*held, request.error[:1000])
         elif request.error:
@@ -151,6 +161,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
     def _require_worker(self, worker_id: str, context: Context) -> None:
         self._dispatcher.workers.require(worker_id, shown_by(context))
+
+    def _log_about(self, worker_id: str, key: AssignmentKey) -> None:
+        log_about(run=key.run_id, assignment=key, learner=key.learner, worker=worker_id)
 
     def _note(self, worker_id: str, context: Context) -> None:
         # Of those that have a learner only: nobody else's files are waited for.

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from time import monotonic
 from typing import TypeVar
 
 from lipt.common.errors import LiptError, RunFailedError
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.tracing import attached, span
+from lipt.common.process.log_context import log_about, logging_about
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
@@ -45,6 +48,14 @@ from lipt.coordinator.state.records import RunRecord
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
+
+# What the stages are called in traces.
+_SPANS = {
+    RunState.INITIALIZING: "initialize weights",
+    RunState.SHARDING: "cut shards",
+    RunState.TRAINING: "train learners",
+    RunState.MERGING: "merge learners",
+}
 
 
 class RunDriver:
@@ -99,11 +110,13 @@ class RunDriver:
             # One that is held waits in its task.
             self.start(run.run_id)
             if not self._store.held(run.run_id):
-                logger.info("run %s goes on from %s", run.name, run.state)
-                self._upkeep.look_after(run, self._report(run.run_id))
+                with logging_about(run=run.run_id), attached(run.traceparent):
+                    logger.info("run %s goes on from %s", run.name, run.state)
+                    self._upkeep.look_after(run, self._report(run.run_id))
 
     async def cancel(self, run_id: str) -> RunRecord:
         """End a run now, with what is computed for it; one that has ended stays as it is."""
+        log_about(run=run_id)
 
         def change(run: RunRecord) -> RunRecord:
             return run if run.state.ended else self._ended(run, RunState.CANCELLED, "cancelled")
@@ -130,12 +143,14 @@ class RunDriver:
             RunState.TRAINING: self._train,
             RunState.MERGING: self._merge,
         }
+        log_about(run=run_id)
         try:
             while not self._store.find(run_id).state.ended:
                 await self._wait_while_held(run_id)
                 run = self._store.find(run_id)
                 self._store.set_activity(run_id, Activity())
-                await stages[run.state](run)
+                with _stage_span(run):
+                    await stages[run.state](run)
                 logger.info("run %s: %s", run.name, self._store.find(run_id).state)
         except LiptError as error:
             await self._fail(run_id, str(error))
@@ -300,3 +315,14 @@ class RunDriver:
             lambda: self._store.update(run_id, lambda run: run if run.state.ended else change(run)),
             stage="record",
         )
+
+
+@contextmanager
+def _stage_span(run: RunRecord) -> Iterator[None]:
+    """The block as a stage in the run's own trace, which an earlier process may have begun."""
+    name = _SPANS.get(run.state)
+    with (
+        attached(run.traceparent),
+        span(name, run_id=run.run_id, run_name=run.name) if name else nullcontext(),
+    ):
+        yield

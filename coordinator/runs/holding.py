@@ -9,6 +9,7 @@ from typing import TypeVar
 from lipt.common.backoff import Backoff
 from lipt.common.errors import OtherDataError
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.process.log_context import logging_about
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
 
@@ -54,4 +55,5 @@ class Holding:
 
 def record_held(run: RunRecord, reason: str, events: Events) -> None:
     """Log and count that a run is held."""
-    events.record(EventKind.RUN_HELD, level=logging.ERROR, run=run.name, reason=reason)
+    with logging_about(run=run.run_id):
+        events.record(EventKind.RUN_HELD, level=logging.ERROR, run=run.name, reason=reason)

@@ -10,6 +10,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.messages import run_config_from_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import ConfigError, RunNotReadyError
+from lipt.common.process.log_context import log_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.planning.admission import Admission
@@ -47,9 +48,19 @@ class RunRequests:
         self._wall_clock = wall_clock
 
     async def create(
-        self, request_id: str, name: str, overrides: config_pb2.RunConfig
+        self,
+        request_id: str,
+        name: str,
+        overrides: config_pb2.RunConfig,
+        traceparent: str = "",
     ) -> RunRecord:
         """Start a run, or answer with the one that this request started before.
+
+        Args:
+            request_id: the request's own; the same one comes again where its answer was lost.
+            name: what the run is to be called; one is made up where it is empty.
+            overrides: what differs from the defaults.
+            traceparent: the trace that the run is to be a part of.
 
         Raises:
             ConfigError: a value is out of range, or the name is taken.
@@ -63,7 +74,7 @@ class RunRequests:
         given = config.initialization.weights_sha256
         # Until the record names them they are anybody's upload, which expires.
         with self._blobs.expiry.holding(*([given] if given else [])):
-            return await self._create(request_id, name, config, fitted)
+            return await self._create(request_id, name, config, fitted, traceparent)
 
     def _fitted(self, overrides: config_pb2.RunConfig) -> tuple[RunConfig, str]:
         """The run's configuration, and what was lowered for the data in it."""
@@ -74,7 +85,7 @@ class RunRequests:
         return config.model_copy(update={"learners": found.learners}), found.said
 
     async def _create(
-        self, request_id: str, name: str, config: RunConfig, fitted: str
+        self, request_id: str, name: str, config: RunConfig, fitted: str, traceparent: str
     ) -> RunRecord:
         note = await self._admission.require(config)
         async with self._creating:
@@ -92,7 +103,9 @@ class RunRequests:
                 other_target=self._data.other_target,
                 fitted=fitted,
                 note=note,
+                traceparent=traceparent,
             )
+            log_about(run=run.run_id)
             await self._store.add(run)
         self._driver.start(run.run_id)
         return run

@@ -193,7 +193,7 @@ class RunRecord(_Record):
     training_started_at: float | None = None
     soup: SoupRecord | None = None
     costs: CostRecord = CostRecord()
-    # W3C trace context that everything done for it is traced under; empty for none.
+    # The trace that it is part of, as W3C writes it; empty where its request came with none.
     traceparent: str = ""
 
     def with_learner(self, learner: LearnerRecord) -> RunRecord:

@@ -17,7 +17,9 @@ from time import monotonic
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
+from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
+from lipt.common.process.log_context import log_about
 from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
@@ -107,6 +109,7 @@ class Diagnoses:
         if query.run:
             or_else = ", or leave the run out"
             run = find_ready(self._store, query.run, self._data, or_else=or_else)
+            log_about(run=run.run_id)
         job = self._job(query, run)
         key = self._key(job, run)
         stored = await self._database.find_diagnosis(key)
@@ -169,7 +172,9 @@ class Diagnoses:
             if job.question.initial is not None:
                 await restore_initial_weights(run, self._blobs, self._compute, report, asked)
         fingerprint = run.fingerprint if run else self._data.fingerprint
-        diagnosed = await self._compute.run(OnData(fingerprint, job), report, asked)
+        link = run.traceparent if run else ""
+        with span("diagnosis", link=link, run_id=asked.run, proxy=str(job.question.proxy)):
+            diagnosed = await self._compute.run(OnData(fingerprint, job), report, asked)
         features = job.question.features
         diagnosis = DiagnosisRecord(
             key=key,

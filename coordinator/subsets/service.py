@@ -18,7 +18,9 @@ from typing import Any
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import OtherDataError, UnknownBlobError
+from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
+from lipt.common.process.log_context import log_about
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -103,6 +105,7 @@ class Subsets:
     async def _get(self, query: SubsetQuery, on_progress: OnProgress, callers: Callers) -> Answer:
         find = find_begun if needs_no_learners(query) else find_finished
         run = find(self._store, query.run)
+        log_about(run=run.run_id)
         held = self._store.held(run.run_id)
         num_examples = await self._num_examples(run, held)
         kind = self._data.target.kind
@@ -120,7 +123,7 @@ class Subsets:
             raise OtherDataError(held)
         subset = await self._flights.run(
             key,
-            lambda report, waiting: self._compute_subset(key, run, job, report, waiting),
+            lambda report, waiting: self._selection(key, run, job, report, waiting),
             on_progress,
             callers,
         )
@@ -190,6 +193,16 @@ class Subsets:
         if known is None:
             raise OtherDataError(held)
         return known.num_examples
+
+    async def _selection(
+        self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers
+    ) -> SubsetRecord:
+        # Of the trace of who asks; how the run came about is another, or the same.
+        with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
+            selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
+            subset = await self._compute_subset(key, run, job, report, callers)
+            selection.note(num_examples=subset.num_examples, digest=subset.digest)
+            return subset
 
     async def _compute_subset(
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers

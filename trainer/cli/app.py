@@ -33,6 +33,7 @@ from lipt.trainer.cli.commands import (
 )
 from lipt.trainer.cli.display.leaving import leaving
 from lipt.trainer.cli.plugins import plugin, plugin_names
+from lipt.trainer.cli.traced import as_span, tracing
 
 
 class _Commands(TyperGroup):
@@ -52,7 +53,8 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a refusal ends the process with status 1."""
         try:
-            return super().invoke(ctx)
+            with as_span(self, ctx):
+                return super().invoke(ctx)
         except OSError as error:
             if error.errno == errno.EPIPE:  # `lipt run list | head`
                 raise
@@ -81,7 +83,7 @@ def _lipt(*, version: Version = False) -> None:
 
 def program() -> None:
     """`lipt` as a process of its own: what the console script and `python -m` call."""
-    with leaving():
+    with leaving(), tracing():
         main(prog_name="lipt")
 
 

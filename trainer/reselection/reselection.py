@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -182,7 +183,7 @@ class Reselection:
             if _rank_of_ranks()[0] == 0:
                 weights = _weights_of(self._model)
                 self._asked = self._executor.submit(
-                    self._ask, weights=weights, previous=self.subset
+                    copy_context().run, self._ask, weights=weights, previous=self.subset
                 )
         return self.subset
 

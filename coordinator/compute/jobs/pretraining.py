@@ -23,6 +23,7 @@ from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.specs import InputSpec
 from lipt.common.models.freezing import freeze, head_names
+from lipt.common.observability.tracing import span
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.targets.target import Target
 from lipt.common.targets.values import OtherTarget
@@ -250,16 +251,20 @@ class MakeSoup:
 
         learners = [opener(name) for _, name in self.learners]
         report = context.progress("merging learners")
-        if soup.method is SoupMethod.GREEDY:
-            made = greedy_soup(
-                learners,
-                evaluator,
-                num_alphas=soup.num_alphas,
-                on_progress=report,
-                on_ingredient=lambda at, part: context.tell(Offered(self.learners[at][0], part)),
-            )
-        else:
-            made = uniform_soup(learners, evaluator, on_progress=report)
+        with span("soup", method=soup.method.value, num_learners=len(learners)) as merging:
+            if soup.method is SoupMethod.GREEDY:
+                made = greedy_soup(
+                    learners,
+                    evaluator,
+                    num_alphas=soup.num_alphas,
+                    on_progress=report,
+                    on_ingredient=lambda at, part: context.tell(
+                        Offered(self.learners[at][0], part)
+                    ),
+                )
+            else:
+                made = uniform_soup(learners, evaluator, on_progress=report)
+            merging.note(accuracy=made.accuracy)
         accuracies = [part.accuracy for part in made.ingredients.values()]
         record = SoupRecord(
             initial_accuracy=initial_accuracy,

@@ -15,6 +15,7 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.formats import InputFormat
+from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.copies import copies_of
@@ -97,11 +98,15 @@ class SelectSubset:
         strategy = find_strategy(self.strategy)
         options = strategy.parse_options(dict(self.options))
         find_signals = self._signals if self.labels is None else self._unlabelled
-        signals, facts = find_signals(context, set(strategy.needs_for(options)))
+        with span("signals", strategy=self.strategy):
+            signals, facts = find_signals(context, set(strategy.needs_for(options)))
         context.report(f"selecting by {self.strategy}", 0, 1)
         # What is drawn from labels alone is the same everywhere: no device has to be woken up.
         device = torch.device("cpu") if self.cost is Cost.LABELS else context.device
-        with pinned_kernels(self.config.evaluation_threads):
+        with (
+            pinned_kernels(self.config.evaluation_threads),
+            span("select", strategy=self.strategy, budget=self.budget),
+        ):
             chosen = select(
                 strategy,
                 place(signals, device),

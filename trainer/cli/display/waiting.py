@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -47,7 +48,8 @@ def in_background(
         arrived.put(end)
 
     # A daemon: Ctrl-C must not wait for a call that hangs.
-    threading.Thread(target=pump, name=BACKGROUND, daemon=True).start()
+    within = partial(copy_context().run, pump)
+    threading.Thread(target=within, name=BACKGROUND, daemon=True).start()
     while True:
         try:
             item = arrived.get(timeout=tick_seconds)

@@ -1,0 +1,161 @@
+"""Traced calls: the trace that a call belongs to travels in its metadata, as W3C's `traceparent`.
+
+A call that does something is a span on either side. Those that only wait, or come again and
+again, are not: they would bury the others. What a peer sends is read by the grammar, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from lipt.common.errors import LiptError
+from lipt.common.observability.tracing import (
+    TRACEPARENT,
+    Span,
+    attached,
+    begin,
+    current_traceparent,
+    is_tracing,
+    span,
+    valid_traceparent,
+)
+from lipt.common.rpc.handlers import (
+    Context,
+    behaviour_of,
+    is_of_the_contract,
+    with_behaviour,
+    within,
+)
+from lipt.common.rpc.showing import Details
+
+_WITHOUT_SPAN = frozenset(
+    {
+        "/lipt.v1.InfoService/GetInfo",
+        "/lipt.v1.RunService/GetRun",
+        "/lipt.v1.RunService/ListRuns",
+        "/lipt.v1.RunService/WatchRun",
+        "/lipt.v1.WorkerService/AcquireAssignment",
+        "/lipt.v1.WorkerService/Heartbeat",
+        "/lipt.v1.WorkerService/Register",
+    }
+)
+_STATUS = "rpc.grpc.status_code"
+
+
+def traced(channel: grpc.Channel) -> grpc.Channel:
+    """The channel, whose calls take the trace along that they are made in, where there are any."""
+    return grpc.intercept_channel(channel, _Tracing()) if is_tracing() else channel
+
+
+def received(metadata: Any) -> str:
+    """The `traceparent` in a peer's metadata; empty where there is none, or not one."""
+    found = [str(value) for key, value in metadata or () if key == TRACEPARENT]
+    return valid_traceparent(found[0]) if len(found) == 1 else ""
+
+
+class TracingInterceptor(grpc.aio.ServerInterceptor):
+    """Runs each call in the trace that its caller has sent, most of them as a span of it."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wrap the handler of one call."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not is_of_the_contract(method):
+            return handler
+        around = _in_trace if method in _WITHOUT_SPAN else _as_span
+        behaviour = within(
+            behaviour_of(handler),
+            lambda context: around(context, method),
+            streams_responses=handler.response_streaming,
+        )
+        return with_behaviour(handler, behaviour)
+
+
+@asynccontextmanager
+async def _in_trace(context: Context, method: str) -> AsyncIterator[None]:  # noqa: ARG001 - as below
+    with attached(received(context.invocation_metadata())):
+        yield
+
+
+@asynccontextmanager
+async def _as_span(context: Context, method: str) -> AsyncIterator[None]:
+    with (
+        attached(received(context.invocation_metadata())),
+        span(_name(method), kind="SERVER", named=_named(method)) as call,
+    ):
+        try:
+            yield
+        except LiptError as error:
+            call.note_as({_STATUS: error.code.value[0]})
+            raise
+
+
+class _Tracing(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Gives every call the trace that it is made in."""
+
+    def intercept_unary_unary(
+        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
+    ) -> Any:
+        """A call with the metadata, as a span that ends with it."""
+        details, method = client_call_details, client_call_details.method
+        if method in _WITHOUT_SPAN or not is_of_the_contract(method):
+            return continuation(_with(details, current_traceparent()), request)
+        begun = begin(_name(method), kind="CLIENT", named=_named(method))
+        call = continuation(_with(details, begun.traceparent), request)
+        call.add_done_callback(lambda ended: _end(begun, ended))
+        return call
+
+    intercept_unary_stream = intercept_unary_unary
+
+    def intercept_stream_unary(
+        self, continuation: Callable[..., Any], client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        """As a call of a single request."""
+        return self.intercept_unary_unary(continuation, client_call_details, request_iterator)
+
+    intercept_stream_stream = intercept_stream_unary
+
+
+def _with(details: Any, traceparent: str) -> Any:
+    if not traceparent:
+        return details
+    return Details(
+        details.method,
+        details.timeout,
+        (*(details.metadata or ()), (TRACEPARENT, traceparent)),
+        details.credentials,
+        details.wait_for_ready,
+        details.compression,
+    )
+
+
+def _end(begun: Span, call: Any) -> None:
+    code = call.code() or grpc.StatusCode.UNKNOWN
+    begun.note_as({_STATUS: code.value[0]})
+    # Who leaves a stream has what it came for.
+    if code not in {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}:
+        begun.fail(code.name)
+    begun.end()
+
+
+def _name(method: str) -> str:
+    return method.removeprefix("/")
+
+
+def _named(method: str) -> dict[str, str | float]:
+    service, _, name = _name(method).partition("/")
+    return {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}

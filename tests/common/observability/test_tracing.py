@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipt.common.errors import ConfigError
+from lipt.common.observability.tracing import (
+    attached,
+    begin,
+    current_traceparent,
+    is_tracing,
+    span,
+    valid_traceparent,
+)
+from tests.remembered_spans import remembering
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+GIVEN = f"00-{TRACE}-{SPAN}-01"
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (GIVEN, GIVEN),
+        (f"00-{TRACE}-{SPAN}-00", f"00-{TRACE}-{SPAN}-00"),
+        # Flags that this version does not know are not handed on.
+        (f"00-{TRACE}-{SPAN}-ff", GIVEN),
+        # A later version may say more.
+        (f"cc-{TRACE}-{SPAN}-01", GIVEN),
+        (f"cc-{TRACE}-{SPAN}-01-what.the-future-says", GIVEN),
+        ("", ""),
+        ("garbage", ""),
+        (f"{GIVEN}-more", ""),
+        (f"{GIVEN}\n", ""),
+        (f" {GIVEN}", ""),
+        (f"cc-{TRACE}-{SPAN}-01.x", ""),
+        (f"cc-{TRACE}-{SPAN}-01-" + "x" * 300, ""),
+        (f"ff-{TRACE}-{SPAN}-01", ""),
+        (f"00-{'0' * 32}-{SPAN}-01", ""),
+        (f"00-{TRACE}-{'0' * 16}-01", ""),
+        (GIVEN.upper(), ""),
+        (f"00-{TRACE[:-1]}-{SPAN}-01", ""),
+        (f"00-{TRACE}-{SPAN}-1", ""),
+    ],
+)
+def test_reads_what_the_grammar_allows_and_nothing_else(text: str, read: str) -> None:
+    assert valid_traceparent(text) == read
+
+
+@given(st.text(max_size=400))
+def test_any_text_is_a_traceparent_or_nothing(text: str) -> None:
+    assert valid_traceparent(text) in {"", f"00-{text[3:35]}-{text[36:52]}-01"} | {
+        f"00-{text[3:35]}-{text[36:52]}-00"
+    }
+
+
+def test_without_opentelemetry_nothing_is_made_and_what_came_in_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
+    assert not is_tracing()
+    with span("outer", run_id="r") as outer, attached(GIVEN):
+        outer.note(bytes=1)
+        outer.fail("X")
+        assert outer.traceparent == ""
+        assert current_traceparent() == GIVEN
+        with attached("garbage"):
+            assert current_traceparent() == GIVEN
+    begin("call").end()
+    assert current_traceparent() == ""
+    assert "opentelemetry.trace" not in sys.modules
+
+
+def test_a_span_is_within_the_one_around_it_and_within_what_was_attached() -> None:
+    with remembering() as spans:
+        assert is_tracing()
+        with (
+            attached(GIVEN),
+            span("outer", kind="SERVER", run_id="r", named={"rpc.system": "grpc"}),
+        ):
+            with span("inner") as inner:
+                inner.note(bytes=3)
+                assert inner.traceparent == current_traceparent()
+            called = begin("call", kind="CLIENT")
+            called.end()
+        assert current_traceparent() == ""
+    assert spans.names() == ["inner", "call", "outer"]
+    outer = spans["outer"]
+    assert outer.parent is not None
+    assert f"{outer.parent.span_id:016x}" == SPAN
+    assert f"{outer.context.trace_id:032x}" == TRACE
+    assert outer.kind.name == "SERVER"
+    assert outer.attributes == {"lipt.run_id": "r", "rpc.system": "grpc"}
+    for name in ("inner", "call"):
+        assert spans[name].parent == outer.context
+    assert spans["inner"].attributes == {"lipt.bytes": 3}
+
+
+def test_a_trace_that_its_caller_does_not_sample_is_not_sampled() -> None:
+    with remembering() as spans, attached(f"00-{TRACE}-{SPAN}-00"), span("inner"):
+        assert current_traceparent().startswith(f"00-{TRACE}-")
+        assert current_traceparent().endswith("-00")
+    assert spans.names() == []
+
+
+@pytest.mark.parametrize("garbage", ["", "garbage", f"00-{'0' * 32}-{SPAN}-01"])
+def test_garbage_begins_a_trace_of_its_own(garbage: str) -> None:
+    with remembering() as spans, attached(garbage), span("outer", link=garbage):
+        pass
+    assert spans["outer"].parent is None
+    assert not spans["outer"].links
+
+
+def test_another_trace_can_be_named() -> None:
+    with remembering() as spans, span("outer", link=GIVEN):
+        pass
+    (link,) = spans["outer"].links
+    assert f"{link.context.trace_id:032x}" == TRACE
+    assert spans["outer"].context.trace_id != link.context.trace_id
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConfigError("a secret, or a peer's text"), "INVALID_CONFIG"),
+        (ValueError("as well"), "ValueError"),
+    ],
+)
+def test_an_error_fails_its_span_by_its_kind_alone(error: Exception, kind: str) -> None:
+    with remembering() as spans, pytest.raises(type(error)), span("outer"):
+        raise error
+    failed = spans["outer"]
+    assert failed.status.status_code.name == "ERROR"
+    assert failed.status.description is None
+    assert failed.attributes == {"error.type": kind}
+    assert not failed.events
+
+
+def test_what_is_cancelled_has_not_failed() -> None:
+    with remembering() as spans, pytest.raises(asyncio.CancelledError), span("outer"):
+        raise asyncio.CancelledError
+    assert spans["outer"].status.status_code.name == "UNSET"
+    assert spans["outer"].attributes == {"lipt.interrupted": True}
