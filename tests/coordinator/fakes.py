@@ -30,6 +30,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.memory import Resident
 from lipt.coordinator.compute.messages import Asked, OnData, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.assignment import AssignmentKey
@@ -90,6 +91,14 @@ class FakeCompute:
         if isinstance(answer, Exception):
             raise answer
         return await answer if isawaitable(answer) else answer
+
+    memory_limit_bytes = 2**30
+
+    def oldest_seconds(self) -> Mapping[str, float]:
+        return {"cheap": 0.0, "dear": 0.0}
+
+    def resident(self) -> Mapping[str, Resident]:
+        return {"dear": Resident(now_bytes=5, peak_bytes=7)}
 
     def open_cheap_lane(self, known: object) -> None:
         self.known = known
