@@ -79,8 +79,8 @@ QUEUE_WAIT = Histogram(
 )
 JOB = Histogram(
     "lipt_job_seconds",
-    "How long jobs were computed, to their end or until they were dropped.",
-    ("lane", "job"),
+    "How long jobs of each kind were computed, to their end or until they were dropped.",
+    ("lane", "kind"),
     buckets=_WORK,
 )
 COMPUTE_RESIDENT = Gauge(

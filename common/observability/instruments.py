@@ -68,6 +68,11 @@ class Histogram(Instrument):
 
     buckets: tuple[float, ...]
 
+    @property
+    def from_the_start(self) -> tuple[tuple[str, ...], ...]:
+        """Of which series there is a figure before anything was observed."""
+        return () if self.labels else ((),)
+
 
 # Figures that are read as they stand, by label values.
 Readings: TypeAlias = Mapping[Counter | Gauge, Mapping[tuple[str, ...], float]]

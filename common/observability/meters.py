@@ -93,7 +93,9 @@ class Meters:
     def distributions(self, histogram: Histogram) -> dict[Labels, Distribution]:
         """What a histogram holds, by its label values."""
         with self._lock:
-            series = self._distributions.get(histogram, {})
+            nothing = _Buckets(len(histogram.buckets) + 1)
+            series = dict.fromkeys(histogram.from_the_start, nothing)
+            series |= self._distributions.get(histogram, {})
             return {
                 labels: Distribution(tuple(found.counts), found.total)
                 for labels, found in series.items()

@@ -23,6 +23,8 @@ def test_names_and_units_follow_the_conventions(instrument: Instrument) -> None:
     assert instrument.name.endswith("_total") == isinstance(instrument, Counter)
     assert instrument.text.endswith(".")
     assert "\n" not in instrument.text
+    # Prometheus says these of every series that it scrapes.
+    assert not {"job", "instance"} & set(instrument.labels)
     if isinstance(instrument, Histogram):
         assert instrument.name.endswith("_seconds")
         assert list(instrument.buckets) == sorted(set(instrument.buckets))

@@ -57,6 +57,7 @@ def test_series_that_are_declared_are_there_before_anything_was_counted() -> Non
     assert meters.sums(sent) == {("a",): 0.0, ("b",): 0.0}
     assert meters.sums(Counter("lipt_plain_total", "Plain.")) == {(): 0.0}
     assert meters.sums(Gauge("lipt_now", "Now.")) == {}
+    assert meters.distributions(TOOK) == {(): Distribution((0, 0, 0), 0.0)}
     meters.add(sent, "b")
     assert meters.sums(sent) == {("a",): 0.0, ("b",): 1.0}
 
