@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 import shutil
+import signal
 import subprocess
 import time
 import urllib.parse
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.cluster import LoggedProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 OBSERVABILITY = ROOT / "deploy" / "observability"
@@ -88,30 +91,18 @@ def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
     settings = "global: {scrape_interval: 250ms, evaluation_interval: 1s}\n"
     config = folder / "prometheus.yml"
     config.write_text(f"{settings}rule_files: [alerts.yml]\nscrape_configs:\n{scrape_configs}")
-    process = subprocess.Popen(
-        [
-            tool("prometheus"),
-            f"--config.file={config}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            "--web.listen-address=127.0.0.1:0",
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    arguments = [
+        tool("prometheus"),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+    ]
+    # Python becomes that process: what is known of its output is known of Prometheus'.
+    become = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+    process = LoggedProcess(["-c", become, *arguments], folder / "prometheus.log", os.environ)
     try:
-        assert process.stdout is not None
-        yield Prometheus(_listening(process.stdout))
+        address = process.wait_for(r'"Listening on" address=(\S+)')[1]
+        process.wait_for("Server is ready to receive web requests")
+        yield Prometheus(address)
     finally:
-        process.kill()
-        process.communicate()
-
-
-def _listening(lines: Iterator[str]) -> str:
-    said: list[str] = []
-    for line in lines:
-        said.append(line)
-        if found := re.search(r'"Listening on" address=(\S+)', line):
-            return found[1]
-    raise AssertionError("Prometheus has ended:\n" + "".join(said))
+        process.stop(signal.SIGKILL)
