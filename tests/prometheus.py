@@ -81,14 +81,14 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
-    """One with the alerts of deploy/ that scrapes four times a second, until the block ends.
+    """One with the alerts of deploy/ that scrapes every second, until the block ends.
 
     Args:
         folder: for its configuration and its data.
         scrape_configs: as in the file of that name.
     """
     shutil.copy(OBSERVABILITY / "alerts.yml", folder)
-    settings = "global: {scrape_interval: 250ms, evaluation_interval: 1s}\n"
+    settings = "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
     config = folder / "prometheus.yml"
     config.write_text(f"{settings}rule_files: [alerts.yml]\nscrape_configs:\n{scrape_configs}")
     arguments = [
