@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from deploy.generate.panels import ROWS, Panel
+from deploy.generate.panel import Panel
+from deploy.generate.panels import ROWS
 
 _COLUMNS = 24
 _HEIGHT, _STAT_HEIGHT = 8, 4

@@ -1,58 +1,11 @@
-"""Panels of the Grafana dashboard: every instrument of both services, row by row.
-
-In an expression `@C` stands for the coordinators that are chosen at the top of the page, `@W` for
-the workers, and `@R` for the range of a rate that Grafana thinks fit.
-"""
+"""Panels of the Grafana dashboard: every instrument of the coordinator, then those of workers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from deploy.generate.panel import Panel, Row, mean, quantiles, stat
+from deploy.generate.worker_panels import WORKERS_ROW
 
-
-@dataclass(frozen=True)
-class Panel:
-    """One picture.
-
-    Attributes:
-        title: above it.
-        text: what it shows, and what to look for.
-        unit: Grafana's name of it.
-        lines: expressions by the names of their lines, in which {{label}} is a label's value.
-        width: of 24.
-        stat: one number in place of a course in time.
-        stacked: lines add up.
-    """
-
-    title: str
-    text: str
-    unit: str
-    lines: dict[str, str]
-    width: int = 8
-    stat: bool = False
-    stacked: bool = False
-
-
-def _stat(title: str, text: str, unit: str, expression: str) -> Panel:
-    return Panel(title, text, unit, {title: expression}, width=3, stat=True)
-
-
-def _quantiles(name: str, by: str, *shares: float) -> dict[str, str]:
-    return {
-        f"p{100 * share:g} {{{{{by}}}}}": f"histogram_quantile({share:g}, sum by (le, {by}) "
-        f"(rate({name}_bucket{{@C}}[@R])))"
-        for share in shares
-    }
-
-
-def _mean(name: str, by: str, chosen: str = "@C") -> dict[str, str]:
-    """Since the start: such things are too rare for a rate."""
-    return {
-        f"{{{{{by}}}}}": f"sum by ({by}) ({name}_sum{{{chosen}}}) "
-        f"/ (sum by ({by}) ({name}_count{{{chosen}}}) > 0)"
-    }
-
-
-ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
+ROWS: tuple[Row, ...] = (
     (
         "At a glance",
         (
@@ -64,33 +17,33 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 width=3,
                 stat=True,
             ),
-            _stat(
+            stat(
                 "Runs under way",
                 "Runs that have not ended and are not held.",
                 "none",
                 'sum(lipt_runs{@C,state!~"ready|failed|cancelled|held"})',
             ),
-            _stat(
+            stat(
                 "Learners that wait",
                 "For a worker. What to scale workers by.",
                 "none",
                 'sum(lipt_learners{@C,state="queued"})',
             ),
-            _stat("Workers", "That are there.", "none", "sum(lipt_workers{@C})"),
-            _stat("Leases", "Learners that a worker has now.", "none", "sum(lipt_leases{@C})"),
-            _stat(
+            stat("Workers", "That are there.", "none", "sum(lipt_workers{@C})"),
+            stat("Leases", "Learners that a worker has now.", "none", "sum(lipt_leases{@C})"),
+            stat(
                 "Soup",
                 "Accuracy of the newest ready run's soup.",
                 "percentunit",
                 'max(lipt_soup_accuracy_ratio{@C,of="soup"})',
             ),
-            _stat(
+            stat(
                 "Calls under way",
                 "Long ones too.",
                 "none",
                 "sum(lipt_rpc_in_flight{@C})",
             ),
-            _stat(
+            stat(
                 "Certificate's days",
                 "Until the first of the certificates expires; empty without TLS.",
                 "d",
@@ -141,7 +94,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Seconds by stage",
                 "Mean over the runs that became ready since the coordinator started.",
                 "s",
-                _mean("lipt_run_stage_seconds", "stage"),
+                mean("lipt_run_stage_seconds", "stage"),
             ),
             Panel(
                 "Training of a learner",
@@ -177,7 +130,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Seconds of a subset by strategy",
                 "Mean since the start, with its turn in the queue.",
                 "s",
-                _mean("lipt_selection_seconds", "strategy"),
+                mean("lipt_selection_seconds", "strategy"),
             ),
             Panel(
                 "Jobs that wait",
@@ -195,13 +148,13 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Waiting time",
                 "Of jobs that began.",
                 "s",
-                _quantiles("lipt_queue_wait_seconds", "lane", 0.5, 0.95),
+                quantiles("lipt_queue_wait_seconds", "lane", 0.5, 0.95),
             ),
             Panel(
                 "Computing time by kind of job",
                 "Mean since the start.",
                 "s",
-                _mean("lipt_job_seconds", "kind"),
+                mean("lipt_job_seconds", "kind"),
             ),
             Panel(
                 "Memory of the compute processes",
@@ -228,13 +181,13 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Latency by method",
                 "Of those calls.",
                 "s",
-                _quantiles("lipt_rpc_duration_seconds", "method", 0.5, 0.99),
+                quantiles("lipt_rpc_duration_seconds", "method", 0.5, 0.99),
             ),
             Panel(
                 "Long calls",
                 "Streams, transfers and polls: the whole call counts.",
                 "s",
-                _quantiles("lipt_rpc_long_duration_seconds", "method", 0.95),
+                quantiles("lipt_rpc_long_duration_seconds", "method", 0.95),
             ),
             Panel(
                 "Answers by code",
@@ -325,74 +278,5 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
         ),
     ),
-    (
-        "Workers, where these are scraped",
-        (
-            Panel(
-                "What workers do",
-                "Shares of their time. Fetching that is large asks for a better network, waiting "
-                "for more learners or fewer workers.",
-                "percentunit",
-                {
-                    "{{phase}}": "sum by (phase) (rate(lipt_worker_phase_seconds_total{@W}[@R])) "
-                    "/ on () group_left sum(rate(lipt_worker_phase_seconds_total{@W}[@R]))"
-                },
-                stacked=True,
-            ),
-            Panel(
-                "Steps",
-                "A step is a pass over a shard.",
-                "ops",
-                {"{{instance}}": "rate(lipt_worker_steps_total{@W}[@R])"},
-            ),
-            Panel(
-                "Examples",
-                "That were trained on.",
-                "ops",
-                {"{{instance}}": "rate(lipt_worker_examples_total{@W}[@R])"},
-            ),
-            Panel(
-                "Learners by outcome",
-                "How they ended on their workers.",
-                "none",
-                {"{{outcome}}": "sum by (outcome) (increase(lipt_worker_learners_total{@W}[@R]))"},
-            ),
-            Panel(
-                "A learner from fetch to commit",
-                "Mean since each worker started.",
-                "s",
-                _mean("lipt_worker_learner_seconds", "instance", "@W"),
-            ),
-            Panel(
-                "Files on the wire",
-                "Between workers and coordinator.",
-                "Bps",
-                {
-                    "{{direction}}": "sum by (direction) "
-                    "(rate(lipt_worker_blob_bytes_total{@W}[@R]))"
-                },
-            ),
-            Panel(
-                "Results by encoding",
-                "What was encoded to be handed in.",
-                "Bps",
-                {
-                    "{{encoding}}": "sum by (encoding) "
-                    "(rate(lipt_worker_result_bytes_total{@W}[@R]))"
-                },
-            ),
-            Panel(
-                "Memory of CUDA devices",
-                "In tensors, and kept from others; empty on CPUs.",
-                "bytes",
-                {"{{instance}} {{kind}}": "lipt_worker_device_memory_bytes{@W}"},
-            ),
-            Panel(
-                "Memory of the processes",
-                "Coordinators and workers; the compute processes have panels of their own.",
-                "bytes",
-                {"{{instance}}": 'process_resident_memory_bytes{instance=~"$coordinator|$worker"}'},
-            ),
-        ),
-    ),
+    WORKERS_ROW,
 )

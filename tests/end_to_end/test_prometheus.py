@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from deploy.generate.dashboard import expressions
-from deploy.generate.panels import ROWS, Panel
+from deploy.generate.panel import Panel
+from deploy.generate.panels import ROWS
 from lipt.common.errors import UnknownRunError
 from lipt.common.network.tls import TlsFiles
 from lipt.trainer import Client

@@ -61,7 +61,10 @@ def test_events_and_readings_are_as_they_stand_at_the_scrape() -> None:
     pytest.importorskip("prometheus_client")
     events = Events()
     runs = {"ready": 0.0}
-    readings = lambda: {RUNS: {(state,): runs[state] for state in runs}, WORKERS: {(): 2.0}}  # noqa: E731
+
+    def readings() -> Readings:
+        return {RUNS: {(state,): number for state, number in runs.items()}, WORKERS: {(): 2.0}}
+
     with served(events=events, instruments=(RUNS, WORKERS), readings=readings) as address:
         events.record(EventKind.RETRIED, detail="stage")
         events.record(EventKind.RETRIED, detail="stage")
