@@ -19,9 +19,9 @@ _MOST = 64
 OTHER = "other"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Instrument:
-    """What all of them have.
+    """What all of them have; one is the same as itself alone, which is quick to tell.
 
     Attributes:
         name: as it is shown.
@@ -41,7 +41,7 @@ class Instrument:
         return ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Counter(Instrument):
     """Grows from 0 since the process started.
 
@@ -57,12 +57,12 @@ class Counter(Instrument):
         return self.at_zero if self.labels else ((),)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gauge(Instrument):
     """A figure of this moment."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Histogram(Instrument):
     """How many observations there were up to each of `buckets`, and what they are together."""
 

@@ -1,6 +1,6 @@
 """Meters: what the instruments of one process have counted, written where things happen.
 
-Plain numbers under one lock, so that recording costs about a microsecond from any thread, and works
+Plain numbers under one lock, so that recording costs a few microseconds in any thread, and works
 where nobody ever asks and Prometheus' library is not installed. Label values are bounded: whatever
 peers send, the number of series has an end.
 """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +14,16 @@ CALLS = Counter("lipt_calls_total", "Calls.", ("peer", "code"), most=2)
 TOOK = Histogram("lipt_took_seconds", "Took.", buckets=(1, 2))
 
 
+@pytest.fixture
+def impatient_threads() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("impatient_threads")
 def test_counting_from_many_threads_loses_nothing() -> None:
     meters = Meters()
     begin = threading.Barrier(8)
