@@ -12,6 +12,7 @@ from time import monotonic, time
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import StateError
 from lipt.common.observability.events import Events
+from lipt.common.observability.meters import Meters
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.states import RunState
@@ -50,6 +51,7 @@ class App:
 
     settings: CoordinatorSettings
     events: Events
+    meters: Meters
     data: DataDescription
     lock: StateLock
     blobs: BlobStore
@@ -69,7 +71,7 @@ class App:
 async def open_app(
     settings: CoordinatorSettings,
     *,
-    make_compute: Callable[[CoordinatorSettings, Events], ComputeQueue] = ComputeQueue,
+    make_compute: Callable[[CoordinatorSettings, Events, Meters], ComputeQueue] = ComputeQueue,
 ) -> AsyncIterator[App]:
     """Open the state and the data, and go on with what an earlier process left.
 
@@ -83,7 +85,7 @@ async def open_app(
         ConfigError: the backbone's weights cannot be read.
         LiptError: the configured model cannot be built.
     """
-    events = Events()
+    events, meters = Events(), Meters()
     # Both count the same deadline.
     deadline_clock = steady_clock(time, monotonic)
     async with AsyncExitStack() as stack:
@@ -94,7 +96,7 @@ async def open_app(
         tokens = Tokens(database, keep_own_token(settings.state_dir), wall_clock=time)
         await tokens.load()
         blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
-        compute = make_compute(settings, events)
+        compute = make_compute(settings, events, meters)
         stack.push_async_callback(compute.stop)
         backbone = settings.backbone and await asyncio.to_thread(
             backbone_identity, settings.backbone
@@ -161,6 +163,7 @@ async def open_app(
             wall_clock=time,
             linger_seconds=settings.compute.linger_seconds,
             backbone=backbone,
+            meters=meters,
         )
         stack.push_async_callback(subsets.stop)
         diagnoses = Diagnoses(
@@ -177,11 +180,12 @@ async def open_app(
         stack.push_async_callback(diagnoses.stop)
         weights = RunWeights(store, blobs, compute, linger_seconds=settings.compute.linger_seconds)
         stack.push_async_callback(weights.stop)
-        intake = LearnerIntake(dispatcher, blobs)
+        intake = LearnerIntake(dispatcher, blobs, meters)
         stack.callback(intake.stop)
         yield App(
             settings=settings,
             events=events,
+            meters=meters,
             data=data,
             lock=lock,
             blobs=blobs,

@@ -1,59 +1,124 @@
-"""Gauges: how the coordinator stands now, shown at `/metrics` beside its event counters."""
+"""Readings: how the coordinator stands at a scrape, beside what was recorded on the way."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
-from lipt.common.observability.metrics import Gauge
+from lipt.common.errors import StateError
+from lipt.common.observability.instruments import Readings
+from lipt.common.observability.meters import Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.instruments import (
+    COMPUTE_LIMIT,
+    COMPUTE_PEAK,
+    COMPUTE_RESIDENT,
+    LEARNERS,
+    LEASES,
+    QUEUE,
+    QUEUE_OLDEST,
+    RUNS,
+    SOUP_ACCURACY,
+    SOUP_KEPT,
+    STAGES,
+    STORAGE_FREE,
+    WORKERS,
+    WORKERS_WAITING,
+)
 from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.storage.quota import free_bytes
 
 # A scrape is given up where the service is too busy to answer.
 _PATIENCE_SECONDS = 5.0
 
 
-def from_other_threads(
-    gauges: Callable[[], tuple[Gauge, ...]],
-) -> Callable[[], tuple[Gauge, ...]]:
-    """Let the running loop compute `gauges` for a caller in another thread: it owns the state."""
+def from_other_threads(read: Callable[[], Readings]) -> Callable[[], Readings]:
+    """Let the running loop read for a caller in another thread: it owns the state."""
     loop = asyncio.get_running_loop()
 
-    async def compute() -> tuple[Gauge, ...]:
-        return gauges()
+    async def compute() -> Readings:
+        return read()
 
     return lambda: asyncio.run_coroutine_threadsafe(compute(), loop).result(_PATIENCE_SECONDS)
 
 
-def gauges(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue) -> tuple[Gauge, ...]:
-    """Runs, learners, workers, leases, and what waits to be computed."""
+def of_the_state(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue) -> Readings:
+    """Runs, learners, workers, leases, the newest soup, and what waits to be computed."""
     runs = store.runs()
     by_state = Counter(store.shown_state(run) for run in runs)
     learners: Counter[LearnerState] = Counter()
     for run in runs:
         if store.shown_state(run) is RunState.TRAINING:
             learners += run.count()
-    return (
-        Gauge(
-            "lipt_runs",
-            "Runs by state.",
-            "state",
-            {state.value: by_state[state] for state in RunState if state is not RunState.UNKNOWN},
-        ),
-        Gauge(
-            "lipt_learners",
-            "Learners of runs in training, by state.",
-            "state",
-            {
-                state.value: learners[state]
-                for state in LearnerState
-                if state is not LearnerState.UNKNOWN
-            },
-        ),
-        Gauge("lipt_workers", "Workers that are there.", "", {"": len(dispatcher.alive())}),
-        Gauge("lipt_leases", "Learners that a worker has now.", "", {"": len(dispatcher.leases)}),
-        Gauge("lipt_queue", "Jobs that wait to be computed.", "lane", dict(compute.waiting())),
+    waiting, oldest = compute.waiting(), compute.oldest_seconds()
+    return {
+        RUNS: {(it.value,): by_state[it] for it in RunState if it is not RunState.UNKNOWN},
+        LEARNERS: {
+            (it.value,): learners[it] for it in LearnerState if it is not LearnerState.UNKNOWN
+        },
+        WORKERS: {(): len(dispatcher.alive())},
+        WORKERS_WAITING: {(): dispatcher.num_waiting()},
+        LEASES: {(): len(dispatcher.leases)},
+        QUEUE: {(lane,): number for lane, number in waiting.items()},
+        QUEUE_OLDEST: {(lane,): seconds for lane, seconds in oldest.items()},
+        **_of_the_newest_soup(runs),
+    }
+
+
+def _of_the_newest_soup(runs: tuple[RunRecord, ...]) -> Readings:
+    newest = max(
+        (run for run in runs if run.soup is not None),
+        key=lambda run: run.ended_at or 0.0,
+        default=None,
     )
+    if newest is None or newest.soup is None:
+        return {}
+    soup = newest.soup
+    return {
+        SOUP_ACCURACY: {
+            ("soup",): soup.soup_accuracy,
+            ("initial",): soup.initial_accuracy,
+            ("mean_learner",): soup.mean_learner_accuracy,
+            ("best_learner",): soup.best_learner_accuracy,
+        },
+        SOUP_KEPT: {(): soup.num_kept},
+    }
+
+
+def of_the_machine(compute: ComputeQueue, directory: Path) -> Readings:
+    """Memory of the compute processes, and what is free on the disk; from any thread.
+
+    Args:
+        compute: their queue.
+        directory: of the state.
+    """
+    memory = compute.resident()
+    free: dict[tuple[str, ...], float] = {}
+    with suppress(StateError):  # a disk that says nothing has no figure
+        free = {(): free_bytes(directory)}
+    return {
+        COMPUTE_RESIDENT: {(lane,): found.now_bytes for lane, found in memory.items()},
+        COMPUTE_PEAK: {(lane,): found.peak_bytes for lane, found in memory.items()},
+        COMPUTE_LIMIT: {(): compute.memory_limit_bytes},
+        STORAGE_FREE: free,
+    }
+
+
+def measure_stages(store: RunStore, meters: Meters) -> None:
+    """Have what the stages took of every run recorded once it is ready, from now on."""
+    measured = {run.run_id for run in store.runs() if run.state is RunState.READY}
+
+    def measure(run: RunRecord) -> None:
+        if run.state is not RunState.READY or run.run_id in measured:
+            return
+        measured.add(run.run_id)
+        for name, seconds in run.costs.model_dump().items():
+            meters.observe(STAGES, seconds, name.removesuffix("_seconds"))
+
+    store.listen(measure)

@@ -36,13 +36,20 @@ from lipt.coordinator.access.own_token import FILE as OWN_TOKEN_FILE
 from lipt.coordinator.announcing import notes_on
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
-from lipt.coordinator.metrics import from_other_threads, gauges
+from lipt.coordinator.instruments import COORDINATOR
+from lipt.coordinator.metrics import (
+    from_other_threads,
+    measure_stages,
+    of_the_machine,
+    of_the_state,
+)
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.diagnoses import DiagnosisService
 from lipt.coordinator.rpc.entrance import EntranceInterceptor
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limiting import LimitInterceptor
+from lipt.coordinator.rpc.metering import MeteringInterceptor
 from lipt.coordinator.rpc.peer_limits import PeerLimits
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.stopping import unless
@@ -149,14 +156,26 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
 
 @contextmanager
 def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
+    measure_stages(app.store, app.meters)
     listen = app.settings.metrics_listen
     if listen is None:
         yield
         return
-    figures = from_other_threads(
-        lambda: gauges(app.store, app.dispatcher, app.compute) + app.storage.gauges()
+    state = from_other_threads(
+        lambda: {
+            **of_the_state(app.store, app.dispatcher, app.compute),
+            **app.storage.readings(),
+        }
     )
-    with serving_metrics(listen, tls, app.events, figures) as address:
+    directory = app.settings.state_dir
+    with serving_metrics(
+        listen,
+        tls,
+        app.events,
+        app.meters,
+        COORDINATOR,
+        lambda: {**state(), **of_the_machine(app.compute, directory)},
+    ) as address:
         logger.info("metrics on %s/metrics", address)
         yield
 
@@ -185,10 +204,11 @@ def _build(
     identify = identification(admitted, app.tokens)
     limits = app.settings.limits
     server = grpc.aio.server(
-        # From the outside in: nothing of a call is read before its caller is known, and errors
-        # are answered around whatever refuses.
+        # From the outside in: all of a call is measured, nothing of it is read before its caller is
+        # known, and errors are answered around whatever refuses.
         interceptors=[
             KeptHandlers(),
+            MeteringInterceptor(app.meters),
             EntranceInterceptor(identify, app.events),
             ErrorInterceptor(app.events),
             LimitInterceptor(PeerLimits(limits, clock=monotonic)),
@@ -217,7 +237,12 @@ def _build(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )
     access_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(app.tokens), server)
-    blobs = BlobService(app.blobs, app.storage.uploads, of_workers=WorkerBlobs(app.dispatcher))
+    blobs = BlobService(
+        app.blobs,
+        app.storage.uploads,
+        of_workers=WorkerBlobs(app.dispatcher),
+        meters=app.meters,
+    )
     blob_pb2_grpc.add_BlobServiceServicer_to_server(blobs, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)

@@ -36,7 +36,9 @@ from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name, processor_name, versions
 from lipt.common.process.log_context import logging_about
 from lipt.worker.client import Assignment, CoordinatorClient
+from lipt.worker.instruments import LEARNERS, Outcome, Phase
 from lipt.worker.lease import LeaseKeeper
+from lipt.worker.metering import Metering
 from lipt.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ class Agent:
         device: torch.device,
         events: Events,
         *,
+        metering: Metering | None = None,
         pause: Callable[[float], object] | None = None,
     ) -> None:
         """Work for the coordinator that `client` calls.
@@ -79,11 +82,13 @@ class Agent:
             make_runner: makes what carries an assignment out.
             device: what it trains on.
             events: where retries are counted.
+            metering: where phases and outcomes are noted.
             pause: waits so many seconds before something is tried again; where it is
                 not given, `stop` ends the wait.
         """
         self._settings = settings
         self._events = events
+        self._metering = metering or Metering()
         self._client = client
         self._make_runner = make_runner
         self._device = device
@@ -147,6 +152,7 @@ class Agent:
         return self._stopping.is_set() or self._learners_left == 0
 
     def _register(self) -> str:
+        self._metering.phases.enter(Phase.JOINING)
         worker_id = self._client.register(
             self._instance_id,
             name=self._settings.name,
@@ -170,6 +176,7 @@ class Agent:
 
     def _work(self, worker_id: str) -> None:
         while not self._finished():
+            self._metering.phases.enter(Phase.WAITING)
             assignment = self._client.acquire(worker_id)
             self._say_why_idle(self._client.idle_reason)
             if assignment is not None:
@@ -214,13 +221,19 @@ class Agent:
             thread.start()
             self._wait(ended)
             if not ended.is_set():
+                self._count(Outcome.STOPPED)
                 self._give_back(worker_id, assignment)
                 thread.join(_LEAVE_SECONDS)
                 return
         if failure:
             self._explain(worker_id, assignment, failure[0])
-        elif self._learners_left is not None:
+            return
+        self._count(Outcome.IN)
+        if self._learners_left is not None:
             self._learners_left -= 1
+
+    def _count(self, outcome: Outcome) -> None:
+        self._metering.meters.add(LEARNERS, outcome.value)
 
     def _wait(self, ended: threading.Event) -> None:
         # In slices: a signal handler runs between them.
@@ -245,18 +258,23 @@ class Agent:
         name = assignment.assignment_id
         match error:
             case LearnerStoppedError():
+                self._count(Outcome.STOPPED)
                 if self._stopping.is_set():
                     self._give_back(worker_id, assignment)
             case StaleLeaseError() | UnknownRunError() | UnknownWorkerError():
+                self._count(Outcome.STOPPED)
                 logger.warning("%s", error)
             case OverLimitError():
+                self._count(Outcome.DECLINED)
                 logger.warning("learner %s is too much for this worker: %s", name, error)
                 self._give_back(worker_id, assignment, str(error), over_limits=True)
                 self._pause(_RETRY_SECONDS)
             case LearnerRejectedError():
+                self._count(Outcome.REFUSED)
                 # The coordinator counted the attempt when it refused the result.
                 logger.error("learner %s was refused: %s", name, error)
             case _:
+                self._count(Outcome.FAILED)
                 if isinstance(error, LiptError):
                     logger.error("learner %s failed: %s", name, error)
                 else:

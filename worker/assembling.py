@@ -14,6 +14,7 @@ from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.client import CoordinatorClient
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.limits import WorkerLimits
+from lipt.worker.metering import Metering
 from lipt.worker.settings import WorkerSettings
 
 
@@ -24,6 +25,7 @@ def assemble(
     limits: WorkerLimits,
     events: Events,
     *,
+    metering: Metering | None = None,
     around: Callable[[Runner], Runner] = lambda runner: runner,
 ) -> Agent:
     """An agent that has not begun.
@@ -34,8 +36,10 @@ def assemble(
         device: what to train on.
         limits: what this worker takes on.
         events: where retries are counted.
+        metering: where everything else is measured.
         around: what is put around the runner of each learner.
     """
+    metering = metering or Metering()
     client = CoordinatorClient(channel)
     cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
 
@@ -48,9 +52,10 @@ def assemble(
             cache_bytes=settings.cache_bytes,
             device=device,
             events=events,
+            metering=metering,
             allowed_modules=settings.allow_modules,
             require_fitting=limits.require,
         )
         return around(runner)
 
-    return Agent(settings, client, make_runner, device, events)
+    return Agent(settings, client, make_runner, device, events, metering=metering)

@@ -38,8 +38,10 @@ from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, Report
+from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, LEARNER, RESULT_BYTES, STEPS, Phase
 from lipt.worker.learner import LearnerResult, train_learner
 from lipt.worker.lease import LeaseKeeper
+from lipt.worker.metering import Metering
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class AssignmentRunner:
         device: torch.device,
         events: Events,
         allowed_modules: Collection[str],
+        metering: Metering | None = None,
         require_fitting: Callable[[LearnerTask], object] = lambda _: None,
         train: Callable[..., LearnerResult] = train_learner,
         clock: Callable[[], float] = perf_counter,
@@ -78,6 +81,7 @@ class AssignmentRunner:
             device: what to train on.
             events: where retries are counted.
             allowed_modules: modules that model factories may be imported from.
+            metering: where phases, steps and bytes are noted.
             require_fitting: refuses a learner that is too much for this worker.
             train: `train_learner`, or what a test has in its place.
             clock: seconds, for how long everything took.
@@ -89,6 +93,8 @@ class AssignmentRunner:
         self._lease = lease
         self._device = device
         self._events = events
+        metering = metering or Metering()
+        self._meters, self._phases = metering.meters, metering.phases
         self._allowed_modules = allowed_modules
         self._require_fitting = require_fitting
         self._should_stop = should_stop
@@ -98,7 +104,10 @@ class AssignmentRunner:
             sleep=pause,
             on_retry=lambda error: self._retried("transfer", f"{error} Going on where it was."),
         )
-        self._transfers = Transfers(client.blobs, policy=policy)
+        self._downloads, self._uploads = (
+            Transfers(client.blobs, policy=policy, on_bytes=self._counting(direction))
+            for direction in ("received", "sent")
+        )
         self._waits = RetryPolicy.every(
             _RETRY_SECONDS,
             sleep=pause,
@@ -125,6 +134,7 @@ class AssignmentRunner:
 
     def _carry_out(self, worker_id: str, assignment: Assignment) -> None:
         started = self._clock()
+        self._phases.enter(Phase.FETCHING)
         task = assignment.task
         self._require_fitting(task)
         with span("fetch weights") as fetching:
@@ -133,17 +143,17 @@ class AssignmentRunner:
         with span("fetch shard", bytes=assignment.shard.size_bytes):
             shard = self._shard(assignment)
         self._lease.report(worker_pb2.LEARNER_PHASE_TRAINING)
+        self._phases.enter(Phase.TRAINING)
         learner = self._train(
             task,
             initial,
             shard,
             device=self._device,
             allowed_modules=self._allowed_modules,
-            on_step=lambda step, loss: self._lease.report(
-                worker_pb2.LEARNER_PHASE_TRAINING, step, loss
-            ),
+            on_step=lambda step, loss: self._after_step(task, step, loss),
             should_stop=self._should_stop,
         )
+        self._phases.enter(Phase.SUBMITTING)
         self._lease.report(
             worker_pb2.LEARNER_PHASE_SUBMITTING, task.learners.num_steps, learner.loss
         )
@@ -153,6 +163,16 @@ class AssignmentRunner:
             # It was there already, or so it seemed: the disk had changed it.
             self._retried("handing over", f"{error} Sending it again.")
             self._hand_in(worker_id, assignment, learner, started)
+        self._meters.observe(LEARNER, self._clock() - started)
+
+    def _after_step(self, task: LearnerTask, step: int, loss: float) -> None:
+        self._meters.add(STEPS)
+        learners = task.learners
+        self._meters.add(EXAMPLES, by=learners.num_minibatches * learners.batch_size)
+        self._lease.report(worker_pb2.LEARNER_PHASE_TRAINING, step, loss)
+
+    def _counting(self, direction: str) -> Callable[[int], None]:
+        return lambda num_bytes: self._meters.add(BLOB_BYTES, direction, by=num_bytes)
 
     def _hand_in(
         self, worker_id: str, assignment: Assignment, learner: LearnerResult, started: float
@@ -180,9 +200,10 @@ class AssignmentRunner:
     def _upload(self, weights: Weights, encoding: WeightEncoding) -> BlobName:
         with span("encode", encoding=encoding.value):
             content = encode_weights(weights, encoding)
+        self._meters.add(RESULT_BYTES, encoding.value, by=len(content))
         with span("upload", bytes=len(content)):
             return self._insist(
-                lambda: self._transfers.upload(content), waits_for=(UnavailableError,)
+                lambda: self._uploads.upload(content), waits_for=(UnavailableError,)
             )
 
     def _initial_weights(self, assignment: Assignment) -> Weights:
@@ -209,14 +230,14 @@ class AssignmentRunner:
     def _cached(self, name: BlobName) -> Path:
         # It may lie here since long ago.
         if not self._cache.keep_if_whole(name):
-            self._insist(lambda: self._transfers.download(name, self._cache))
+            self._insist(lambda: self._downloads.download(name, self._cache))
             self._bytes_received += name.size_bytes
         self._cache.trim(self._cache_bytes, keep=name)
         return self._cache.path(name)
 
     def _downloaded(self, name: BlobName) -> bytes:
         content: bytes = self._insist(
-            lambda: self._transfers.download_bytes(name, max_bytes=self._cache.max_blob_bytes)
+            lambda: self._downloads.download_bytes(name, max_bytes=self._cache.max_blob_bytes)
         )
         self._bytes_received += len(content)
         return content

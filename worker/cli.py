@@ -126,22 +126,32 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.common.process.memory import limit_memory
     from lipt.common.rpc.channel import open_channel
     from lipt.worker.assembling import assemble
+    from lipt.worker.instruments import WORKER
     from lipt.worker.limits import WorkerLimits
+    from lipt.worker.metering import Metering
 
     device = resolve_device(settings.device)
     limits = WorkerLimits(settings, this_machine(), device, allowed_modules=settings.allow_modules)
     # The driver of a CUDA device maps far more than is used.
     if limits.memory is not None and device.type == "cpu":
         limit_memory(limits.memory.at_most)
-    events = Events()
+    events, metering = Events(), Metering()
     with ExitStack() as stack:
         stack.enter_context(exporting("lipt-worker", instance=settings.name))
         if settings.metrics_listen is not None:
-            stack.enter_context(
-                serving_metrics(settings.metrics_listen, tls, events, gauges=lambda: ())
+            address = stack.enter_context(
+                serving_metrics(
+                    settings.metrics_listen,
+                    tls,
+                    events,
+                    metering.meters,
+                    WORKER,
+                    lambda: metering.readings(device),
+                )
             )
+            logging.getLogger(__name__).info("metrics on %s/metrics", address)
         channel = stack.enter_context(open_channel(settings.coordinator, tls, token))
-        agent = assemble(settings, channel, device, limits, events)
+        agent = assemble(settings, channel, device, limits, events, metering=metering)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.run()

@@ -131,11 +131,21 @@ class TlsFiles:
             f"that its own {_CA} names."
         )
 
+    def expires_at(self) -> datetime | None:
+        """When this side's own certificate expires; None where it has none.
+
+        Raises:
+            ConfigError: its file cannot be read.
+        """
+        if self.cert is None:
+            return None
+        return read_certificates(PemFile.read(_CERT, self.cert))[0].not_valid_after_utc
+
     def expires_soon(self, now: datetime | None = None) -> str:
         """A sentence where this side's own certificate has few days left; else empty."""
-        if self.cert is None:
+        end = self.expires_at()
+        if end is None:
             return ""
-        end = read_certificates(PemFile.read(_CERT, self.cert))[0].not_valid_after_utc
         days = (end - (now or utc_now())).days
         if days >= SOON_DAYS:
             return ""

@@ -54,6 +54,26 @@ class EventKind(StrEnum):
     # A run has ended; detail: its state.
     RUN_ENDED = "run_ended"
 
+    @property
+    def known_details(self) -> tuple[str, ...]:
+        """What `detail` may be; nothing where it is a matter of what happens."""
+        return _DETAILS.get(self, ("",))
+
+
+_DETAILS: dict[EventKind, tuple[str, ...]] = {
+    EventKind.CALL_REFUSED: (),  # every reason of `lipt.common.errors`
+    EventKind.LEARNER_DISPUTED: ("", "settled"),
+    EventKind.JOB_DROPPED: ("waiting", "computing"),
+    EventKind.EXPIRED: ("blobs", "uploads"),
+    EventKind.RETRIED: (
+        # by the coordinator
+        *("stage", "record", "compute", "lease expiry", "collection"),
+        # by a worker
+        *("joining", "heartbeat", "transfer", "caching", "handing over"),
+    ),
+    EventKind.RUN_ENDED: ("ready", "failed", "cancelled"),
+}
+
 
 class Events:
     """The events of one process, counted since it started; safe to read from any thread."""

@@ -13,9 +13,11 @@ from typing import Any, Protocol, TypeVar
 
 from lipt.common.errors import QueueFullError
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.meters import Meters
 from lipt.coordinator.compute.messages import Asked, DroppedError, Job, name_of
 from lipt.coordinator.compute.order import PIPELINE, Shares, Waiting, in_order
 from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
+from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from lipt.coordinator.settings import ComputeSettings
 
 ResultT = TypeVar("ResultT")
@@ -29,6 +31,11 @@ _OF_THE_PIPELINE = frozenset({PIPELINE})
 
 class Place(Protocol):
     """Where jobs are run, one at a time: a process, or a thread of this one."""
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, where it has one of its own and that is there now."""
+        ...
 
     async def run(self, job: Job[ResultT], on_progress: OnProgress = ...) -> ResultT:
         """The job's result."""
@@ -105,6 +112,8 @@ class Lane:
         events: Events,
         *,
         clock: Callable[[], float],
+        name: str = "dear",
+        meters: Meters | None = None,
     ) -> None:
         """Begin with nothing.
 
@@ -113,8 +122,12 @@ class Lane:
             settings: how many jobs may wait.
             events: where dropped jobs are counted.
             clock: seconds.
+            name: what it is called where it is measured.
+            meters: where waiting and computing are measured.
         """
         self.process = process
+        self._name = name
+        self._meters = meters or Meters()
         self._settings = settings
         self._events = events
         self._clock = clock
@@ -155,6 +168,12 @@ class Lane:
             )
             for entry in (*present, *waiting)
         )
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest of them has waited; 0 where there is none."""
+        now = self._clock()
+        return max((now - entry.since for entry in self._waiting.values()), default=0.0)
 
     async def run(self, job: Job[ResultT], on_progress: OnProgress, asked: Asked) -> ResultT:
         """The job's result, once it had its turn; who stops waiting drops it.
@@ -219,6 +238,7 @@ class Lane:
             self._turn += 1
             self._present = self._waiting.pop(order[0].number)
             self._began = self._clock()
+            self._meters.observe(QUEUE_WAIT, self._began - self._present.since, self._name)
             self._present.tell(Progressed(_BEGINNING, 0, 0))
             self._computing = asyncio.create_task(self._compute(self._present, order[0]))
 
@@ -248,6 +268,7 @@ class Lane:
             now = self._clock()
             seconds = now - self._began
             self._shares.charge(waited, seconds, now)
+            self._meters.observe(JOB, seconds, self._name, name_of(entry.job))
             self._typical_seconds += 0.3 * (seconds - self._typical_seconds)
             self._present = None
             self._proceed()

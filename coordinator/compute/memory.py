@@ -33,6 +33,23 @@ class Seen:
     kills: int = 0
 
 
+@dataclass(frozen=True)
+class Resident:
+    """What a process has in memory now, and the most that it had, in bytes."""
+
+    now_bytes: int
+    peak_bytes: int
+
+
+def resident(pid: int, *, proc: Path = _PROC) -> Resident | None:
+    """The memory of a process; None where it is gone."""
+    try:
+        status = (proc / str(pid) / "status").read_text()
+    except OSError:
+        return None
+    return Resident(_kilobytes("VmRSS", status), _kilobytes("VmHWM", status))
+
+
 class MemoryWatch:
     """Looks at one process, as long as it is there."""
 

@@ -152,6 +152,11 @@ class ComputeProcess:
         finally:
             looking.cancel()
 
+    @property
+    def pid(self) -> int | None:
+        """Of the child; None where there is none now."""
+        return self._child.pid if self._child is not None else None
+
     def drop(self) -> None:
         """Have the job given up that is under way, or about to be: its `run` raises before long."""
         child, self._dropped = self._child, True

@@ -13,11 +13,13 @@ from time import monotonic
 from typing import TypeVar
 
 from lipt.common.observability.events import Events
+from lipt.common.observability.meters import Meters
 from lipt.common.process.machine import this_machine
 from lipt.coordinator.compute.cheap import CheapContext, KnownData
 from lipt.coordinator.compute.child import OpenContext
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.lane import Computation, Lane
+from lipt.coordinator.compute.memory import Resident, resident
 from lipt.coordinator.compute.messages import Asked, Cost, Job, TooDearError
 from lipt.coordinator.compute.origin import with_origin
 from lipt.coordinator.compute.process import ComputeProcess
@@ -37,6 +39,7 @@ class ComputeQueue:
         self,
         settings: CoordinatorSettings,
         events: Events | None = None,
+        meters: Meters | None = None,
         *,
         clock: Callable[[], float] = monotonic,
         in_this_process: bool = False,
@@ -46,16 +49,18 @@ class ComputeQueue:
         Args:
             settings: of the coordinator; they travel to the processes.
             events: where jobs that are done again, and dropped ones, are counted.
+            meters: where waiting and computing are measured.
             clock: seconds, for how long jobs wait and take.
             in_this_process: run jobs in a thread, all in one lane: for a coordinator that is
                 embedded in a program, which a process of its own would have to import again.
         """
         self._settings = settings
         self._events = events or Events()
+        self._meters = meters or Meters()
         self._clock = clock
         self._in_this_process = in_this_process
-        self._memory_bytes = compute_memory_bytes(settings.limits, this_machine())
-        self._dear = self._lane("lipt-compute", partial(Context, settings))
+        self.memory_limit_bytes = compute_memory_bytes(settings.limits, this_machine())
+        self._dear = self._lane("dear", "lipt-compute", partial(Context, settings))
         self._cheap: Lane | None = None
 
     def open_cheap_lane(self, known: KnownData) -> None:
@@ -63,7 +68,7 @@ class ComputeQueue:
         if self._in_this_process:
             return
         open_context = partial(CheapContext, self._settings, known=known)
-        self._cheap = self._lane("lipt-compute-cheap", open_context)
+        self._cheap = self._lane("cheap", "lipt-compute-cheap", open_context)
 
     def warm(self) -> None:
         """Have the cheap lane's process there before the first cheap job."""
@@ -107,17 +112,36 @@ class ComputeQueue:
         cheap = () if self._cheap is None else self._cheap.computations("cheap")
         return (*self._dear.computations("dear"), *cheap)
 
+    def oldest_seconds(self) -> Mapping[str, float]:
+        """How long the oldest job that waits has waited, by lane."""
+        cheap = self._cheap.oldest_seconds if self._cheap is not None else 0.0
+        return {"cheap": cheap, "dear": self._dear.oldest_seconds}
+
+    def resident(self) -> Mapping[str, Resident]:
+        """The memory of the processes that are there now, by lane; read in any thread."""
+        lanes = {"cheap": self._cheap, "dear": self._dear}
+        pids = {name: lane.process.pid for name, lane in lanes.items() if lane is not None}
+        found = {name: resident(pid) for name, pid in pids.items() if pid is not None}
+        return {name: memory for name, memory in found.items() if memory is not None}
+
     async def stop(self) -> None:
         """End the processes, for good; whatever they were doing is lost."""
         if self._cheap is not None:
             await self._cheap.stop()
         await self._dear.stop()
 
-    def _lane(self, name: str, open_context: OpenContext) -> Lane:
-        memory = self._memory_bytes
+    def _lane(self, lane: str, name: str, open_context: OpenContext) -> Lane:
+        memory = self.memory_limit_bytes
         process = (
             ComputeThread(open_context, memory_bytes=memory, name=name)
             if self._in_this_process
             else ComputeProcess(open_context, self._events, memory_bytes=memory, name=name)
         )
-        return Lane(process, self._settings.compute, self._events, clock=self._clock)
+        return Lane(
+            process,
+            self._settings.compute,
+            self._events,
+            clock=self._clock,
+            name=lane,
+            meters=self._meters,
+        )

@@ -80,6 +80,11 @@ class ComputeThread:
         finally:
             self._dropped = False
 
+    @property
+    def pid(self) -> int | None:
+        """None: it has no process of its own."""
+        return None
+
     def drop(self) -> None:
         """Have the job given up that is under way, or about to be: its `run` raises before long."""
         self._dropped = True

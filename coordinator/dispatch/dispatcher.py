@@ -101,6 +101,10 @@ class Dispatcher:
         """The workers that are there now."""
         return self.workers.alive(self.leases.holders() | self._waiting.worker_ids())
 
+    def num_waiting(self) -> int:
+        """How many workers wait for a learner at this moment."""
+        return len(self._waiting.worker_ids())
+
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
         """How long a worker has been silent; one that waits for work is not."""
         waiting = worker.worker_id in self._waiting.worker_ids()

@@ -16,6 +16,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import LearnerRejectedError
+from lipt.common.observability.meters import Meters
 from lipt.common.observability.tracing import span
 from lipt.common.weights.container import read_container
 from lipt.common.weights.specs import TensorSpec
@@ -28,6 +29,7 @@ from lipt.coordinator.dispatch.learner_check import (
     require_snapshots,
     trained_norm,
 )
+from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
 from lipt.coordinator.pretraining.frozen_part import frozen_in
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import RunRecord
@@ -49,8 +51,11 @@ class Reference:
 class LearnerIntake:
     """Checks results one after another, and commits what passes."""
 
-    def __init__(self, dispatcher: Dispatcher, blobs: BlobStore) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, blobs: BlobStore, meters: Meters | None = None
+    ) -> None:
         self._dispatcher = dispatcher
+        self._meters = meters or Meters()
         self._blobs = blobs
         self._references: dict[BlobName, Reference] = {}
         self._reading = asyncio.Lock()
@@ -83,6 +88,7 @@ class LearnerIntake:
                 await self._dispatcher.fail(worker_id, key, epoch, str(error))
                 raise
             await self._dispatcher.commit(worker_id, key, epoch, result)
+        self._measure(run, result)
 
     async def reference(self, run: RunRecord) -> Reference:
         """What the learners of a run are compared with: its theta*, read once."""
@@ -94,6 +100,14 @@ class LearnerIntake:
             if name not in self._references:
                 self._references[name] = await asyncio.to_thread(self._read_reference, name)
         return self._references[name]
+
+    def _measure(self, run: RunRecord, result: LearnerResult) -> None:
+        encoding = run.config.learners.encoding.value
+        # Not pruned, a result is its last snapshot, and is sent once.
+        sent = sum(blob.size_bytes for blob in {*result.snapshots, result.blob})
+        self._meters.observe(LEARNER_TRAIN, result.train_seconds)
+        self._meters.add(LEARNER_BYTES, "to_workers", encoding, by=result.bytes_received)
+        self._meters.add(LEARNER_BYTES, "from_workers", encoding, by=sent)
 
     async def _check(
         self, run: RunRecord, index: int, worker_id: str, result: LearnerResult

@@ -24,8 +24,10 @@ from lipt.common.errors import (
     UnreachableError,
     WrongOffsetError,
 )
+from lipt.common.observability.meters import Meters
 from lipt.common.rpc.protocol import CHUNK_BYTES
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
+from lipt.coordinator.instruments import BLOB_BYTES
 from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.rpc.proving import shown_by
 from lipt.coordinator.storage.uploads import Uploads
@@ -47,6 +49,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         *,
         of_workers: WorkerBlobs | None = None,
         idle_seconds: float = IDLE_SECONDS,
+        meters: Meters | None = None,
     ) -> None:
         """Serve `store`.
 
@@ -55,11 +58,13 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
             uploads: what arrives in it.
             of_workers: says which of them a worker may name; None where there are no workers.
             idle_seconds: an upload without a message for so long is ended.
+            meters: where bytes are counted.
         """
         self._store = store
         self._of_workers = of_workers
         self._uploads = uploads
         self._idle_seconds = idle_seconds
+        self._meters = meters or Meters()
 
     async def ReadBlob(
         self, request: blob_pb2.ReadBlobRequest, context: Context
@@ -86,6 +91,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
                 offset += len(response.chunk.data)
                 ahead = _read_soon(name, file, offset)
                 yield response
+                self._meters.add(BLOB_BYTES, "sent", by=len(response.chunk.data))
         finally:
             ahead.cancel()
             # In a thread: it waits for the read that is still running.
@@ -133,6 +139,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     ) -> None:
         """Write a stream's chunks; the next one arrives while one is written."""
         while request is not None:
+            self._meters.add(BLOB_BYTES, "received", by=len(request.chunk.data))
             writing = asyncio.ensure_future(asyncio.to_thread(_append, upload, request.chunk))
             try:
                 request = await self._next(rest)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.observability.events import Events
-from lipt.common.observability.metrics import Gauge
+from lipt.common.observability.instruments import Readings
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.contents import read_contents
@@ -35,30 +36,18 @@ class Storage:
     uploads: Uploads
     collector: Collector
 
-    def gauges(self) -> tuple[Gauge, ...]:
+    def readings(self) -> Readings:
         """What is stored, by kind, and how many uploads are unfinished."""
         latest = self.collector.latest
-        return (
-            Gauge(
-                "lipt_storage_bytes",
-                "Bytes of blobs: what records need and what they do not, as of the last "
-                "collection; uploads that no record names, and what is reserved for unfinished "
-                "ones, as of now.",
-                "kind",
-                {
-                    "needed": latest.needed_bytes,
-                    "spare": latest.spare_bytes,
-                    "uploaded": self.accounts.num_bytes(finished=True),
-                    "reserved": self.accounts.num_bytes(finished=False),
-                },
-            ),
-            Gauge(
-                "lipt_unfinished_uploads",
-                "Uploads that have begun and are not whole.",
-                "",
-                {"": self.accounts.num_unfinished()},
-            ),
-        )
+        return {
+            STORAGE: {
+                ("needed",): latest.needed_bytes,
+                ("spare",): latest.spare_bytes,
+                ("uploaded",): self.accounts.num_bytes(finished=True),
+                ("reserved",): self.accounts.num_bytes(finished=False),
+            },
+            UNFINISHED_UPLOADS: {(): self.accounts.num_unfinished()},
+        }
 
 
 async def open_storage(

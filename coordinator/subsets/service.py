@@ -18,6 +18,7 @@ from typing import Any
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import OtherDataError, UnknownBlobError
+from lipt.common.observability.meters import Meters
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
 from lipt.common.process.log_context import log_about
@@ -27,6 +28,7 @@ from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.messages import Asked, Cost, OnData
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.instruments import SELECTION
 from lipt.coordinator.proxies.proxy import SOUP
 from lipt.coordinator.runs.repair import (
     Restore,
@@ -68,6 +70,7 @@ class Subsets:
         wall_clock: Callable[[], float],
         linger_seconds: float,
         backbone: str | None = None,
+        meters: Meters | None = None,
     ) -> None:
         self._store = store
         self._database = database
@@ -76,6 +79,7 @@ class Subsets:
         self._data = data
         self._wall_clock = wall_clock
         self._backbone = backbone
+        self._meters = meters or Meters()
         self._flights = SingleFlight(linger_seconds=linger_seconds)
         self._contents = SubsetContents(database, blobs)
 
@@ -215,6 +219,8 @@ class Subsets:
         if job.initial is not None:
             await self._restore(run, "theta*", restore_initial_weights, report, callers)
         selected = await self._compute.run(OnData(run.fingerprint, job), report, asked)
+        seconds = monotonic() - started
+        self._meters.observe(SELECTION, seconds, job.strategy)
         subset = SubsetRecord(
             key=key,
             run_id=run.run_id,
@@ -225,7 +231,7 @@ class Subsets:
             # The blob is the very bytes that the digest is defined over.
             digest=selected.blob.sha256,
             weights_sha256=job.weights.sha256,
-            manifest=self._manifest(run, job, selected, seconds=monotonic() - started),
+            manifest=self._manifest(run, job, selected, seconds=seconds),
             blob=selected.blob,
             created_at=self._wall_clock(),
         )

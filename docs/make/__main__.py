@@ -9,6 +9,7 @@ from pathlib import Path
 from docs.make.check import complaints, loads_from_elsewhere
 from docs.make.configuration import configuration
 from docs.make.errors import errors
+from docs.make.metrics import metrics
 from docs.make.strategies import strategies
 
 _ROOT = Path(__file__).parents[2]
@@ -18,7 +19,7 @@ _GENERATED = _ROOT / "docs" / "generated"
 def main() -> int:
     """Build the site; the status is 0 where nothing is wrong with it."""
     _GENERATED.mkdir(exist_ok=True)
-    for part in (configuration, errors, strategies):
+    for part in (configuration, errors, metrics, strategies):
         (_GENERATED / f"{part.__name__}.md").write_text(part(), encoding="utf-8")
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     built = subprocess.run(  # noqa: S603 - our own command

@@ -30,6 +30,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.memory import Resident
 from lipt.coordinator.compute.messages import Asked, OnData
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
@@ -91,6 +92,14 @@ class FakeCompute:
         if isinstance(answer, Exception):
             raise answer
         return await answer if isawaitable(answer) else answer
+
+    memory_limit_bytes = 2**30
+
+    def oldest_seconds(self) -> Mapping[str, float]:
+        return {"cheap": 0.0, "dear": 0.0}
+
+    def resident(self) -> Mapping[str, Resident]:
+        return {"dear": Resident(now_bytes=5, peak_bytes=7)}
 
     def open_cheap_lane(self, known: object) -> None:
         self.known = known

@@ -13,15 +13,19 @@ from docs.make.check import complaints, loads_from_elsewhere
 from docs.make.configuration import configuration
 from docs.make.errors import errors
 from docs.make.markdown import table
+from docs.make.metrics import metrics
 from docs.make.strategies import section, strategies
 from lipt.common.config.knobs import sections
 from lipt.common.config.run_config import RunConfig
+from lipt.common.observability.instruments import EVERYWHERE
+from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.signals.signals import Signals
 from lipt.trainer import Recipe
+from lipt.worker.instruments import WORKER
 from lipt.worker.settings import WorkerSettings
 
 
@@ -58,6 +62,14 @@ def test_every_setting_has_a_row_with_its_description(model: type[BaseModel]) ->
     for part in sections(model):
         for knob in part.knobs:
             assert re.search(rf"^\| `{knob.name}` \| .* \| \S.* \|$", page, re.MULTILINE)
+
+
+def test_every_metric_has_a_row_with_its_type_and_labels() -> None:
+    page = metrics()
+    for instrument in (*EVERYWHERE, *COORDINATOR, *WORKER):
+        assert f"| `{instrument.name}` | " in page
+    row = "| `lipt_rpc_duration_seconds` | histogram | `method`, `code` | How long calls took "
+    assert row in page
 
 
 def test_every_reason_leads_to_its_entry() -> None:

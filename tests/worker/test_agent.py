@@ -29,7 +29,9 @@ from lipt.common.observability.events import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.agent import Agent
 from lipt.worker.client import Assignment
+from lipt.worker.instruments import LEARNERS
 from lipt.worker.lease import LeaseKeeper
+from lipt.worker.metering import Metering
 from lipt.worker.settings import WorkerSettings
 from tests.worker.fake_client import FakeClient, make_assignment
 
@@ -61,6 +63,7 @@ class World:
 
     fake: FakeClient
     events: Events = field(default_factory=Events)
+    metering: Metering = field(default_factory=Metering)
     work: list[Work] = field(default_factory=lambda: [succeed])
     done: list[tuple[str, str]] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
@@ -79,10 +82,15 @@ class World:
             lambda lease, should_stop: _Runner(self, lease, should_stop),
             torch.device("cpu"),
             self.events,
+            metering=self.metering,
             pause=self.pause,
         )
         self.fake.when_idle = agent.stop
         return agent
+
+    def outcomes(self) -> dict[str, float]:
+        counted = self.metering.meters.sums(LEARNERS)
+        return {outcome: number for (outcome,), number in counted.items() if number}
 
     def live(self, *assignments: Assignment | Exception | None) -> None:
         self.fake.assignments = list(assignments)
@@ -202,6 +210,19 @@ def test_assignment_that_this_version_does_not_know_does_not_end_the_worker(worl
     assert len(world.pauses) == 1
 
 
+def test_learners_are_counted_by_how_they_ended(world: World) -> None:
+    world.work = [
+        fail(DataError("the shard has 3 images.")),
+        fail(OverLimitError("too many threads.")),
+        fail(LearnerRejectedError("it is not finite.")),
+        fail(StaleLeaseError("too late.")),
+        succeed,
+    ]
+    world.live(*(make_assignment(index) for index in range(6)))
+    expected = {"failed": 1, "declined": 1, "refused": 1, "stopped": 1, "in": 2}
+    assert world.outcomes() == expected
+
+
 def test_learner_that_cannot_be_trained_here_is_given_back_with_the_reason(world: World) -> None:
     world.work = [fail(DataError("the shard has 3 images.")), succeed]
     world.live(make_assignment(0), make_assignment(1))
@@ -286,6 +307,7 @@ def test_stop_while_training_gives_the_learner_back_without_waiting_for_its_end(
     agent.run()
     assert world.fake.released == [("worker-1", "r/0", "")]
     assert stopped == [True]
+    assert world.outcomes() == {"stopped": 1}
     assert len(world.fake.assignments) == 1
 
 

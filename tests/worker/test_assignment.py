@@ -28,14 +28,18 @@ from lipt.common.inputs.formats import spec_of
 from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.meters import Phases
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.v1 import worker_pb2
 from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.client import Assignment
+from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, RESULT_BYTES, STEPS, Phase
+from lipt.worker.instruments import LEARNER as TOOK
 from lipt.worker.learner import LearnerResult
 from lipt.worker.lease import LeaseKeeper
+from lipt.worker.metering import Metering
 from tests.blob_files import flip_a_bit
 from tests.clock import Clock
 from tests.worker.fake_client import TASK, FakeClient, make_assignment
@@ -112,6 +116,7 @@ class World:
         self.clock = Clock()
         self.training = FakeTraining(self.clock)
         self.events = Events()
+        self.metering = Metering(phases=Phases(*Phase, clock=self.clock))
         self.said: list[tuple[int, int, float]] = []
         self.pauses: list[float] = []
         self.stopping = self.stops_while_it_waits = False
@@ -137,6 +142,7 @@ class World:
                 cache_bytes=cache_bytes,
                 device=torch.device("cpu"),
                 events=self.events,
+                metering=self.metering,
                 allowed_modules=ALLOWED,
                 train=self.training,
                 clock=self.clock,
@@ -191,6 +197,23 @@ def test_lease_is_told_of_each_step_and_of_the_handing_in(world: World) -> None:
         (worker_pb2.LEARNER_PHASE_TRAINING, 1, 0.75),
         (worker_pb2.LEARNER_PHASE_SUBMITTING, 2, 0.5),
     ]
+
+
+def test_what_it_took_is_measured(world: World) -> None:
+    world.run()
+    sums = world.metering.meters.sums
+    ((_, result, _, _),) = world.fake.committed
+    fetched = (world.assignment.initial_weights, world.assignment.shard)
+    assert sums(BLOB_BYTES) == {
+        ("received",): sum(name.size_bytes for name in fetched),
+        ("sent",): result.size_bytes,
+    }
+    assert sums(RESULT_BYTES) == {("bitmask",): result.size_bytes}
+    # One step is reported, of a minibatch of 8.
+    assert (sums(STEPS), sums(EXAMPLES)) == ({(): 1.0}, {(): 8.0})
+    assert world.metering.phases.seconds()[("training",)] == 3.0
+    (took,) = world.metering.meters.distributions(TOOK).values()
+    assert took.total == 3.0
 
 
 def test_next_learner_of_the_run_does_not_fetch_theta_star_again(world: World) -> None:

@@ -5,6 +5,8 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import trustme
 from lipt.common.errors import ConfigError, MissingExtraError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.events import EventKind, Events
-from lipt.common.observability.metrics import Gauge, serving_metrics
+from lipt.common.observability.instruments import Counter, Gauge, Histogram, Instrument, Readings
+from lipt.common.observability.meters import Meters
+from lipt.common.observability.metrics import serving_metrics
 from tests.tls_files import write_files
 
 
@@ -31,34 +35,101 @@ def present(context: ssl.SSLContext, files: TlsFiles) -> None:
     context.load_cert_chain(files.cert, files.key)
 
 
-def test_events_and_gauges_are_read_as_they_stand_at_the_scrape() -> None:
+RUNS = Gauge("lipt_runs", "Runs.", ("state",))
+WORKERS = Gauge("lipt_workers", "Workers.")
+SENT = Counter("lipt_sent_total", "Sent.", ("to",), at_zero=(("a",), ("b",)))
+PLAIN = Counter("lipt_plain_total", "Plain.")
+TOOK = Histogram("lipt_took_seconds", "Took.", ("what",), buckets=(0.5, 10))
+
+
+@contextmanager
+def served(
+    tls: TlsFiles | None = None,
+    *,
+    events: Events | None = None,
+    meters: Meters | None = None,
+    instruments: Sequence[Instrument] = (),
+    readings: Callable[[], Readings] = dict,
+) -> Iterator[str]:
+    with serving_metrics(
+        "127.0.0.1:0", tls, events or Events(), meters or Meters(), instruments, readings
+    ) as address:
+        yield address
+
+
+def test_events_and_readings_are_as_they_stand_at_the_scrape() -> None:
     pytest.importorskip("prometheus_client")
     events = Events()
     runs = {"ready": 0.0}
-    figures = lambda: (Gauge("lipt_runs", "Runs.", "state", dict(runs)),)  # noqa: E731
-    with serving_metrics("127.0.0.1:0", None, events, figures) as address:
+
+    def readings() -> Readings:
+        return {RUNS: {(state,): number for state, number in runs.items()}, WORKERS: {(): 2.0}}
+
+    with served(events=events, instruments=(RUNS, WORKERS), readings=readings) as address:
         events.record(EventKind.RETRIED, detail="stage")
         events.record(EventKind.RETRIED, detail="stage")
         runs["ready"] = 3.0
         lines = scrape(f"http://{address}/metrics")
         assert 'lipt_events_total{detail="stage",event="retried"} 2.0' in lines
+        assert 'lipt_events_total{detail="failed",event="run_ended"} 0.0' in lines
         assert 'lipt_runs{state="ready"} 3.0' in lines
+        assert "lipt_workers 2.0" in lines
+        assert [line for line in lines if line.startswith("process_resident_memory_bytes ")]
     with pytest.raises(urllib.error.URLError):
         scrape(f"http://{address}/metrics")
 
 
-def test_figure_without_a_label_has_none() -> None:
+def test_what_was_recorded_is_shown_in_the_text_format_to_the_letter() -> None:
     pytest.importorskip("prometheus_client")
-    figures = lambda: (Gauge("lipt_workers", "Workers.", "", {"": 2.0}),)  # noqa: E731
-    with serving_metrics("127.0.0.1:0", None, Events(), figures) as address:
-        assert "lipt_workers 2.0" in scrape(f"http://{address}/metrics")
+    meters = Meters()
+    meters.add(SENT, "a", by=2.5)
+    meters.add(SENT, 'c"\n', by=1)
+    for seconds in (0.1, 0.5, 9.0, 11.0):
+        meters.observe(TOOK, seconds, "soup")
+    with served(meters=meters, instruments=(SENT, PLAIN, TOOK, WORKERS)) as address:
+        lines = scrape(f"http://{address}/metrics")
+    own = lines[lines.index("# HELP lipt_sent_total Sent.") :]
+    # A bucket has all that is not above it: 0.1 and 0.5; those and 9; all four.
+    assert own == [
+        "# HELP lipt_sent_total Sent.",
+        "# TYPE lipt_sent_total counter",
+        'lipt_sent_total{to="a"} 2.5',
+        'lipt_sent_total{to="b"} 0.0',
+        r'lipt_sent_total{to="c\"\n"} 1.0',
+        "# HELP lipt_plain_total Plain.",
+        "# TYPE lipt_plain_total counter",
+        "lipt_plain_total 0.0",
+        "# HELP lipt_took_seconds Took.",
+        "# TYPE lipt_took_seconds histogram",
+        'lipt_took_seconds_bucket{le="0.5",what="soup"} 2.0',
+        'lipt_took_seconds_bucket{le="10.0",what="soup"} 3.0',
+        'lipt_took_seconds_bucket{le="+Inf",what="soup"} 4.0',
+        'lipt_took_seconds_count{what="soup"} 4.0',
+        'lipt_took_seconds_sum{what="soup"} 20.6',
+        "# HELP lipt_workers Workers.",
+        "# TYPE lipt_workers gauge",
+    ]
+
+
+def test_the_end_of_the_own_certificate_is_shown_as_a_time(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    files = write_files(tmp_path / "tls", trustme.CA())
+    context = ssl.create_default_context(cafile=files.ca)
+    present(context, files)
+    with served(files) as address:
+        lines = scrape(f"https://{address}/metrics", context)
+        end = files.expires_at()
+        assert end is not None
+        prefix = "lipt_certificate_expiry_timestamp_seconds "
+        (shown,) = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+        assert float(shown) == end.timestamp()
 
 
 def test_with_certificates_it_is_https_and_strangers_are_kept_out(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client")
     files = write_files(tmp_path / "tls", trustme.CA())
     context = ssl.create_default_context(cafile=files.ca)
-    with serving_metrics("127.0.0.1:0", files, Events(), lambda: ()) as address:
+    with served(files) as address:
         with pytest.raises(OSError):  # noqa: PT011 - TLS 1.3 shows a missing certificate in many ways
             scrape(f"https://{address}/metrics", context)
         present(context, files)
@@ -77,7 +148,7 @@ def test_certificates_that_change_are_shown_and_asked_for_from_the_next_scrape_o
         context = ssl.create_default_context(cafile=scraper.ca)
         present(context, scraper)
         clients.append(context)
-    with serving_metrics("127.0.0.1:0", files, Events(), lambda: ()) as address:
+    with served(files) as address:
         url = f"https://{address}/metrics"
         assert scrape(url, clients[0])
         assert files.key is not None
@@ -94,7 +165,7 @@ def test_certificates_that_change_are_shown_and_asked_for_from_the_next_scrape_o
 def test_who_connects_and_says_nothing_keeps_no_other_waiting(tmp_path: Path, secure: bool) -> None:
     pytest.importorskip("prometheus_client")
     files = write_files(tmp_path / "tls", trustme.CA()) if secure else None
-    with serving_metrics("127.0.0.1:0", files, Events(), lambda: ()) as address:
+    with served(files) as address:
         host, port = address.split(":")
         with socket.create_connection((host, int(port))):
             if files is None:
@@ -108,9 +179,9 @@ def test_who_connects_and_says_nothing_keeps_no_other_waiting(tmp_path: Path, se
 def test_address_that_is_taken_is_refused_by_its_flag() -> None:
     pytest.importorskip("prometheus_client")
     with (
-        serving_metrics("127.0.0.1:0", None, Events(), lambda: ()) as address,
+        served() as address,
         pytest.raises(ConfigError, match=f"--metrics-listen {address}"),
-        serving_metrics(address, None, Events(), lambda: ()),
+        serving_metrics(address, None, Events(), Meters(), (), dict),
     ):
         pass
 
@@ -131,6 +202,6 @@ def test_missing_package_is_refused_with_the_command_that_installs_it(
     monkeypatch.setattr("importlib.import_module", import_module)
     with (
         pytest.raises(MissingExtraError, match=r"pip install 'lipt\[metrics\]'"),
-        serving_metrics("127.0.0.1:0", None, Events(), lambda: ()),
+        served(),
     ):
         pass

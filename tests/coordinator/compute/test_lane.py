@@ -11,10 +11,12 @@ import pytest
 
 from lipt.common.errors import BudgetError, QueueFullError
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.meters import Meters
 from lipt.coordinator.compute.lane import Lane
 from lipt.coordinator.compute.messages import Asked, Cost, DroppedError
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
+from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from lipt.coordinator.settings import ComputeSettings
 from tests.clock import Clock
 
@@ -72,7 +74,15 @@ class Bench:
         self.clock, self.events = clock, Events()
         self.process = PlayedProcess()
         process = cast("ComputeProcess", cast("Any", self.process))
-        self.lane = Lane(process, ComputeSettings(**limits), self.events, clock=clock)
+        self.meters = Meters()
+        self.lane = Lane(
+            process,
+            ComputeSettings(**limits),
+            self.events,
+            clock=clock,
+            name="dear",
+            meters=self.meters,
+        )
 
     def ask(
         self,
@@ -137,6 +147,23 @@ async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
     assert [one.progress.activity for one in seen] == ["squaring", *["waiting for its turn"] * 2]
     await bench.end_all()
     assert bench.lane.computations("dear") == ()
+
+
+async def test_waiting_and_computing_are_measured_apart(bench: Bench) -> None:
+    bench.ask("first")
+    await settled()
+    bench.clock.now += 2.0
+    bench.ask("second")
+    assert bench.lane.oldest_seconds == 0.0
+    await settled()
+    bench.clock.now += 3.0
+    assert bench.lane.oldest_seconds == 3.0
+    await bench.end_all()  # the first after 6 s, the second, which waited 4 s, after 1 s
+    assert bench.lane.oldest_seconds == 0.0
+    waited = bench.meters.distributions(QUEUE_WAIT)[("dear",)]
+    assert (sum(waited.counts), waited.total) == (2, 4.0)
+    computed = bench.meters.distributions(JOB)[("dear", "str")]
+    assert (sum(computed.counts), computed.total) == (2, 7.0)
 
 
 async def test_error_reaches_who_asked_and_the_next_begins(bench: Bench) -> None:

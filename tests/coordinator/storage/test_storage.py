@@ -93,8 +93,9 @@ class Served:
         return Peer(await self._stack.enter_async_context(channel))
 
     def figures(self, name: str) -> dict[str, float]:
-        (found,) = [gauge for gauge in self.app.storage.gauges() if gauge.name == name]
-        return found.values
+        readings = self.app.storage.readings()
+        (found,) = [figures for gauge, figures in readings.items() if gauge.name == name]
+        return {"".join(labels): figure for labels, figure in found.items()}
 
 
 @asynccontextmanager

@@ -1,0 +1,135 @@
+"""Instruments of the coordinator: all that it measures, in the order in which pages show it.
+
+Counters and histograms are recorded where things happen; gauges are read from the state when they
+are asked for, in `lipt.coordinator.metrics`.
+"""
+
+from __future__ import annotations
+
+from lipt.common.config.run_config import WeightEncoding
+from lipt.common.observability.instruments import Counter, Gauge, Histogram, Instrument
+
+# From what is answered out of memory to what is longer than a caller's patience.
+_ANSWERS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+# From a moment to half a day.
+_WORK = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 43200)
+
+# What stands for a call's code where its client has gone.
+CANCELLED = "CANCELLED"
+
+RUNS = Gauge("lipt_runs", "Runs by state.", ("state",))
+LEARNERS = Gauge("lipt_learners", "Learners of runs in training, by state.", ("state",))
+WORKERS = Gauge("lipt_workers", "Workers that are there.")
+WORKERS_WAITING = Gauge(
+    "lipt_workers_waiting", "Workers that are there and wait for a learner at this moment."
+)
+LEASES = Gauge("lipt_leases", "Learners that a worker has now.")
+LEARNER_TRAIN = Histogram(
+    "lipt_learner_train_seconds",
+    "What training took of each learner that was taken, as its worker says.",
+    buckets=_WORK,
+)
+LEARNER_BYTES = Counter(
+    "lipt_learner_bytes_total",
+    "Bytes of learners that were taken: what their workers fetched for them, and their results "
+    "with their snapshots, by their run's encoding.",
+    ("direction", "encoding"),
+    at_zero=tuple(
+        (direction, encoding.value)
+        for direction in ("to_workers", "from_workers")
+        for encoding in WeightEncoding
+    ),
+)
+BLOB_BYTES = Counter(
+    "lipt_blob_bytes_total",
+    "Bytes of files on the wire, whoever they are of, with what went twice.",
+    ("direction",),
+    at_zero=(("received",), ("sent",)),
+)
+STAGES = Histogram(
+    "lipt_run_stage_seconds",
+    "What each stage took of runs that became ready.",
+    ("stage",),
+    buckets=_WORK,
+)
+SOUP_ACCURACY = Gauge(
+    "lipt_soup_accuracy_ratio",
+    "Accuracy on the validation split of the newest run that is ready: of its soup, of theta*, of "
+    "its learners in the mean and of the best one. Of a target that is no class it is that "
+    "target's measure.",
+    ("of",),
+)
+SOUP_KEPT = Gauge("lipt_soup_kept_learners", "Learners that the newest ready run's soup kept.")
+SELECTION = Histogram(
+    "lipt_selection_seconds",
+    "What computing a subset took, with its turn in the queue, by strategy; stored subsets that "
+    "are answered again do not count.",
+    ("strategy",),
+    buckets=_WORK,
+)
+QUEUE = Gauge("lipt_queue", "Jobs that wait to be computed, without the one that is.", ("lane",))
+QUEUE_OLDEST = Gauge(
+    "lipt_queue_oldest_seconds", "How long the oldest of these jobs has waited.", ("lane",)
+)
+QUEUE_WAIT = Histogram(
+    "lipt_queue_wait_seconds",
+    "How long jobs had waited when they began.",
+    ("lane",),
+    buckets=(0.01, *_WORK),
+)
+JOB = Histogram(
+    "lipt_job_seconds",
+    "How long jobs of each kind were computed, to their end or until they were dropped.",
+    ("lane", "kind"),
+    buckets=_WORK,
+)
+COMPUTE_RESIDENT = Gauge(
+    "lipt_compute_resident_bytes", "Memory that a lane's compute process has now.", ("lane",)
+)
+COMPUTE_PEAK = Gauge(
+    "lipt_compute_peak_resident_bytes", "The most that it had since it started.", ("lane",)
+)
+COMPUTE_LIMIT = Gauge(
+    "lipt_compute_limit_bytes",
+    "What a compute process may take: limits.compute_memory. It holds on a CPU.",
+)
+RPC = Histogram(
+    "lipt_rpc_duration_seconds",
+    "How long calls took that are answered at once, by method and code.",
+    ("method", "code"),
+    buckets=_ANSWERS,
+)
+RPC_LONG = Histogram(
+    "lipt_rpc_long_duration_seconds",
+    "The same of calls that wait for something or carry a file: streams, and AcquireAssignment. "
+    "The whole call counts.",
+    ("method", "code"),
+    buckets=_WORK,
+)
+RPC_IN_FLIGHT = Gauge("lipt_rpc_in_flight", "Calls under way, long ones too.")
+PEER_REFUSALS = Counter(
+    "lipt_peer_refusals_total",
+    "Calls that were answered with an error, by the caller's name, or its address where it has "
+    "none, and by code. After 50 callers the rest are `other`.",
+    ("peer", "code"),
+    most=50,
+)
+STORAGE = Gauge(
+    "lipt_storage_bytes",
+    "Bytes of blobs: what records need (`needed`) and what they do not (`spare`), as of the last "
+    "collection; uploads that no record names (`uploaded`), and what is reserved for unfinished "
+    "ones (`reserved`), as of now.",
+    ("kind",),
+)
+STORAGE_FREE = Gauge(
+    "lipt_storage_free_bytes", "What could still be written to the state directory's disk."
+)
+UNFINISHED_UPLOADS = Gauge("lipt_unfinished_uploads", "Uploads that have begun and are not whole.")
+
+COORDINATOR: tuple[Instrument, ...] = (
+    *(RUNS, LEARNERS, WORKERS, WORKERS_WAITING, LEASES, LEARNER_TRAIN, LEARNER_BYTES, BLOB_BYTES),
+    *(STAGES, SOUP_ACCURACY, SOUP_KEPT, SELECTION),
+    *(QUEUE, QUEUE_OLDEST, QUEUE_WAIT, JOB, COMPUTE_RESIDENT, COMPUTE_PEAK, COMPUTE_LIMIT),
+    *(RPC, RPC_LONG, RPC_IN_FLIGHT, PEER_REFUSALS),
+    *(STORAGE, STORAGE_FREE, UNFINISHED_UPLOADS),
+)

@@ -1,0 +1,75 @@
+"""Instruments of a worker: all that it measures, in the order in which pages show it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from lipt.common.observability.instruments import Counter, Gauge, Histogram, Instrument
+
+
+class Phase(StrEnum):
+    """What a worker does: at any moment one of these."""
+
+    JOINING = "joining"
+    WAITING = "waiting"
+    FETCHING = "fetching"
+    TRAINING = "training"
+    SUBMITTING = "submitting"
+
+
+class Outcome(StrEnum):
+    """How a learner ended here."""
+
+    # Its result was taken.
+    IN = "in"
+    # This worker was asked to stop, or the learner is no longer needed, or is another's by now.
+    STOPPED = "stopped"
+    # It is more than this worker allows.
+    DECLINED = "declined"
+    # The coordinator refused its result.
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+LEARNERS = Counter(
+    "lipt_worker_learners_total",
+    "Learners that this worker was given, by how they ended here: `in`; `stopped`, with this "
+    "worker or because nobody needs it; `declined`, as it asks for more than this worker allows; "
+    "`refused` by the coordinator; `failed`.",
+    ("outcome",),
+    at_zero=tuple((outcome.value,) for outcome in Outcome),
+)
+SECONDS = Counter(
+    "lipt_worker_phase_seconds_total",
+    "What this worker has spent its time with; what is under way counts already.",
+    ("phase",),
+    at_zero=tuple((phase.value,) for phase in Phase),
+)
+STEPS = Counter("lipt_worker_steps_total", "Training steps, each of which is a pass over a shard.")
+EXAMPLES = Counter("lipt_worker_examples_total", "Examples that were trained on, in all passes.")
+LEARNER = Histogram(
+    "lipt_worker_learner_seconds",
+    "What learners that are in took here, from the fetch of their weights to their commit.",
+    buckets=(1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 43200),
+)
+BLOB_BYTES = Counter(
+    "lipt_worker_blob_bytes_total",
+    "Bytes of files between this worker and its coordinator, with what went twice.",
+    ("direction",),
+    at_zero=(("received",), ("sent",)),
+)
+RESULT_BYTES = Counter(
+    "lipt_worker_result_bytes_total",
+    "Bytes of results and snapshots that this worker has encoded to hand in, by encoding.",
+    ("encoding",),
+)
+DEVICE_MEMORY = Gauge(
+    "lipt_worker_device_memory_bytes",
+    "Memory of the CUDA device that this process has in tensors (`allocated`), and that it keeps "
+    "from others (`reserved`); absent on a CPU.",
+    ("kind",),
+)
+
+WORKER: tuple[Instrument, ...] = (
+    *(LEARNERS, SECONDS, STEPS, EXAMPLES, LEARNER, BLOB_BYTES, RESULT_BYTES, DEVICE_MEMORY),
+)
