@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lipt.coordinator.compute.memory import MemoryWatch, Seen, ended_for_memory, out_of_memory
+from lipt.coordinator.compute.memory import (
+    MemoryWatch,
+    Resident,
+    Seen,
+    ended_for_memory,
+    out_of_memory,
+    resident,
+)
 
 MB = 2**20
 
@@ -89,3 +96,13 @@ def test_error_has_the_figures_and_the_remedy() -> None:
     assert str(error).startswith("MakeSoup ran out of memory: it had 2 GB. The compute process may")
     assert "3.0 GB (limits.compute_memory)" in str(error)
     assert not error.retryable
+
+
+def test_what_a_process_has_is_read_while_it_is_there(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text("Name:\tx\nVmHWM:\t    30 kB\nVmRSS:\t    20 kB\n")
+    assert resident(7, proc=tmp_path) == Resident(now_bytes=20 * 1024, peak_bytes=30 * 1024)
+    assert resident(8, proc=tmp_path) is None
+    own = resident(os.getpid())
+    assert own is not None
+    assert 0 < own.now_bytes <= own.peak_bytes
