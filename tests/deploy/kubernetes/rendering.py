@@ -1,4 +1,4 @@
-"""The objects that each overlay and each values file of the chart come to, as Kubernetes gets them."""
+"""The objects that each overlay and each values file of the chart come to."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def _built(overlay: str) -> str:
 @cache
 def charted(name: str) -> str:
     """The chart with a values file of its folder ci, as release `lipt` in the namespace `lipt`."""
-    return "---\n".join(rendered(yaml.safe_load((CHART / "ci" / f"{name}-values.yaml").read_text())))
+    values = yaml.safe_load((CHART / "ci" / f"{name}-values.yaml").read_text())
+    return "---\n".join(rendered(values))
 
 
 def rendered(values: Mapping[str, Any], *, release: str = "lipt") -> list[str]:
@@ -58,9 +59,7 @@ def pods(given: list[Object]) -> Iterator[tuple[Object, Object]]:
 
 def only(given: list[Object], kind: str, name: str) -> Object:
     """The object of that kind and name."""
-    (found,) = [
-        each for each in given if (each["kind"], each["metadata"]["name"]) == (kind, name)
-    ]
+    (found,) = [each for each in given if (each["kind"], each["metadata"]["name"]) == (kind, name)]
     return found
 
 

@@ -12,8 +12,7 @@ from tests.deploy.kubernetes.rendering import WAYS, Object, objects
 
 # From the chart's oldest to the newest that there is a schema of.
 VERSIONS = [
-    f"1.{minor}"
-    for minor in range(29, int(kubernetes_validate.latest_version().split(".")[1]) + 1)
+    f"1.{minor}" for minor in range(29, int(kubernetes_validate.latest_version().split(".")[1]) + 1)
 ]
 
 # These are other projects', whose schemas are in no package.
