@@ -77,7 +77,10 @@ def become(given: dict[str, Any]) -> None:
     user, group = str(given["user"]), str(given["group"])
     capabilities = ["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     ids = ["--reuid", user, "--regid", user, "--groups", group]
-    os.execvpe("setpriv", ["setpriv", *ids, *capabilities, *given["command"]], given["env"])
+    # Whose parent ends: a change of the user makes the kernel forget what unshare asked of it.
+    end = ["--pdeathsig", "KILL"]
+    command = ["setpriv", *ids, *capabilities, *end, *given["command"]]
+    os.execvpe(command[0], command, given["env"])
 
 
 def _mount(*arguments: object) -> None:

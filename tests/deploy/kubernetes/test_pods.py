@@ -6,8 +6,9 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.certificates import Certificates
 from tests.cluster import Cluster
@@ -24,7 +25,7 @@ class Served:
     """A coordinator's pod with certificates, and a trainer's way to it."""
 
     def __init__(self, machine: Node, certificates: Certificates, folder: Path) -> None:
-        self.machine, self._certificates, self._folder = machine, certificates, folder
+        self.machine, self.folder, self._certificates = machine, folder, certificates
         self.secrets = {
             f"lipt-{name}-tls": {"tls.crt": files.cert, "tls.key": files.key, "ca.crt": files.ca}
             for name in ("coordinator", "worker")
@@ -53,6 +54,7 @@ class Served:
         files = self._certificates.files("alice")
         environment = {
             "LIPT_COORDINATOR": "localhost:50051",
+            "LIPT_WAIT": "60",
             "LIPT_TLS_CERT": str(files.cert),
             "LIPT_TLS_KEY": str(files.key),
             "LIPT_TLS_CA": str(files.ca),
@@ -60,18 +62,19 @@ class Served:
         return self.machine.run(*LIPT, *arguments, environment=environment)
 
     def subset(self) -> str:
-        found = re.search(DIGEST, self.lipt(*SUBSET, str(self._folder / "s.npy")))
+        found = re.search(DIGEST, self.lipt(*SUBSET, str(self.folder / "s.npy")))
         assert found
         return found[1]
 
 
-@contextmanager
-def served(folder: Path, way: str) -> Iterator[Served]:
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("pods")
     certificates = Certificates(folder / "certs")
     certificates.make("init", "--host", "lipt-coordinator")
     certificates.make("worker")
     certificates.make("trainer", "alice")
-    with node(folder, objects(way)) as machine:
+    with node(folder, objects("helm/mtls")) as machine:
         yield Served(machine, certificates, folder)
 
 
@@ -87,39 +90,34 @@ def plain_digest(cluster: Cluster) -> str:
 
 
 def test_pods_come_to_the_plain_run_s_subset_and_go_on_with_their_volume(
-    tmp_path: Path, cluster: Cluster
+    service: Served, cluster: Cluster
 ) -> None:
-    with served(tmp_path, "helm/mtls") as service:
-        worker = service.start_worker("Deployment", "lipt-worker-a")
-        service.start_worker("Deployment", "lipt-worker-b")
-        service.coordinator.process.wait_for("lipt-coordinator on")
-        assert service.machine.probe(service.coordinator, "readinessProbe")
-        service.lipt(*START)
-        first = service.subset()
-        assert first == plain_digest(cluster)
-        assert re.search(r"lipt-worker-[ab]\b", service.lipt("run", "show", "first"))
-        assert worker.terminate() == 0
-        assert service.coordinator.terminate() == 0
-        state = tmp_path / "state-lipt-coordinator-0" / "state"
-        assert stat.S_IMODE(state.stat().st_mode) == 0o700
-        assert state.stat().st_uid == 10001
-        assert "is open to other users" not in service.coordinator.process.text()
-        assert "Traceback" not in service.coordinator.process.text()
-        service.start_coordinator().process.wait_for("lipt-coordinator on")
-        assert service.subset() == first
+    workers = [service.start_worker("Deployment", f"lipt-worker-{letter}") for letter in ("a", "b")]
+    coordinator = service.coordinator
+    coordinator.process.wait_for("lipt-coordinator on")
+    assert service.machine.probe(coordinator, "readinessProbe")
+    service.lipt(*START)
+    digest = service.subset()
+    assert digest == plain_digest(cluster)
+    assert re.search(r"lipt-worker-[ab]\b", service.lipt("run", "show", "first"))
+    assert [worker.terminate() for worker in workers] == [0, 0]
+    assert coordinator.terminate() == 0
+    assert "Traceback" not in coordinator.process.text()
+    assert "is open to other users" not in coordinator.process.text()
+    state = service.folder / "state-lipt-coordinator-0" / "state"
+    assert (stat.S_IMODE(state.stat().st_mode), state.stat().st_uid) == (0o700, 10001)
+    service.start_coordinator().process.wait_for("lipt-coordinator on")
+    assert service.subset() == digest
 
 
-def test_pre_stop_gives_the_learner_back_within_the_grace(tmp_path: Path) -> None:
-    with served(tmp_path, "helm/mtls") as service:
-        leaving = service.start_worker("Deployment", "lipt-worker-leaving")
-        leaving.process.wait_for("joined")
-        # So long that only giving it back can end it.
-        service.lipt(
-            "run", "start", "--num-learners", "1", "--set", "learners.num_steps=100000",
-            "--set", "learners.batch_size=64",
-        )  # fmt: skip
-        leaving.process.wait_for("density")
-        leaving.execute(leaving.container["lifecycle"]["preStop"]["exec"]["command"])
-        assert leaving.process.process.wait(leaving.grace_seconds) == 0
-        assert "gave" in leaving.process.text()
-        service.start_worker("Deployment", "lipt-worker-heir").process.wait_for("density")
+def test_pre_stop_gives_the_learner_back_within_the_grace(service: Served) -> None:
+    leaving = service.start_worker("Deployment", "lipt-worker-leaving")
+    leaving.process.wait_for("joined")
+    # So long that only giving it back can end it.
+    steps = ("--set", "learners.num_steps=100000", "--set", "learners.batch_size=64")
+    service.lipt("run", "start", "--name", "long", "--num-learners", "1", *steps)
+    leaving.process.wait_for("density")
+    leaving.execute(leaving.container["lifecycle"]["preStop"]["exec"]["command"])
+    assert leaving.process.process.wait(leaving.grace_seconds) == 0
+    assert "gave" in leaving.process.text()
+    service.start_worker("Deployment", "lipt-worker-heir").process.wait_for("density")
