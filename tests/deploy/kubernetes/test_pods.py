@@ -89,6 +89,7 @@ def plain_digest(cluster: Cluster) -> str:
     return found[1]
 
 
+@pytest.mark.timeout(900)  # three coordinators are started, one after the other
 def test_pods_come_to_the_plain_run_s_subset_and_go_on_with_their_volume(
     service: Served, cluster: Cluster
 ) -> None:
