@@ -21,7 +21,6 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local_token import published
-from lipt.common.errors import ConfigError
 from lipt.common.network.address import require_deliberate_exposure, split_address
 from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
@@ -44,6 +43,7 @@ from lipt.coordinator.metrics import (
     of_the_state,
 )
 from lipt.coordinator.rpc.access import AccessService
+from lipt.coordinator.rpc.binding import bind
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.diagnoses import DiagnosisService
 from lipt.coordinator.rpc.entrance import EntranceInterceptor
@@ -51,6 +51,7 @@ from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limiting import LimitInterceptor
 from lipt.coordinator.rpc.metering import MeteringInterceptor
 from lipt.coordinator.rpc.peer_limits import PeerLimits
+from lipt.coordinator.rpc.probing import answering_probes
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.rpc.subsets import SubsetService
@@ -115,13 +116,15 @@ async def serve(
         )
     asked = asked or _on_signals()
     async with AsyncExitStack() as stack:
+        probes = await stack.enter_async_context(answering_probes(settings.health_listen))
         app = await unless(asked, stack.enter_async_context(opening(settings)))
         if app is None:
             logger.info("stopping before the state and the data are open")
         else:
             stack.enter_context(_metrics(app, tls))
             async with serving(app, tls):
-                await asked.wait()
+                with probes.ready():
+                    await asked.wait()
     logger.info("stopped")
 
 
@@ -138,7 +141,8 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     )
     stopping = asyncio.Event()
     server, healthy = _build(app, stopping, admitted)
-    address = _bind(server, settings.listen, tls)
+    credentials = None if tls is None else server_credentials(tls)
+    address = bind(server, settings.listen, credentials, flag="--listen")
     # From before the first call can be answered until after the last.
     with _local_token(app, address, admitted):
         await server.start()
@@ -255,21 +259,6 @@ def _build(
         (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
     )
     return server, healthy
-
-
-def _bind(server: grpc.aio.Server, listen: str, tls: TlsFiles | None) -> str:
-    host, _ = split_address(listen)
-    try:
-        port = (
-            server.add_insecure_port(listen)
-            if tls is None
-            else server.add_secure_port(listen, server_credentials(tls))
-        )
-    except RuntimeError:
-        raise ConfigError(
-            f"--listen {listen}: the address is in use, or is not this machine's. Choose another."
-        ) from None
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admission) -> None:

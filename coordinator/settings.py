@@ -168,6 +168,9 @@ class CoordinatorSettings(LayeredSettings):
     """PEM file of the authority that must have signed the certificates of workers and trainers
     (mTLS), and gives them their roles. Without it, everybody is asked for a token."""
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9464"])
+    health_listen: str | None = Field(default=None, examples=["0.0.0.0:50052"])
+    """Address of gRPC's health alone, without TLS, for probes; it answers before the data is open.
+    Default: health is where everything else is served."""
     device: str = "auto"
     """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first
     CUDA device if there is one."""

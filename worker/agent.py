@@ -104,6 +104,11 @@ class Agent:
         self._stopping.set()
         self._client.interrupt()
 
+    @property
+    def cut_short(self) -> bool:
+        """Whether it was told to stop before all that it was to do was done."""
+        return self._stopping.is_set() and self._learners_left != 0
+
     def run(self) -> None:
         """Work until `stop`, or until `max_learners` are done.
 

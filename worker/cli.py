@@ -55,6 +55,7 @@ def worker(
     token_file: Annotated[Path | None, _knob("token_file")] = None,
     metrics_listen: Annotated[str | None, _knob("metrics_listen")] = None,
     insecure: Annotated[bool | None, _knob("insecure", "--insecure")] = None,
+    stopped_status: Annotated[int | None, _knob("stopped_status")] = None,
     log_level: Annotated[str | None, _knob("log_level")] = None,
     log_format: Annotated[str | None, _knob("log_format")] = None,
     version: Version = False,  # noqa: ARG001 - shown before anything else
@@ -83,6 +84,7 @@ def worker(
                 "token_file": token_file,
                 "metrics_listen": metrics_listen,
                 "insecure": insecure,
+                "stopped_status": stopped_status,
                 "log_level": log_level,
                 "log_format": log_format,
             },
@@ -159,7 +161,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     # A learner that was given back may still be inside a kernel, and gRPC waits for the answer
     # of a coordinator that hangs: the process must not wait for either.
     logging.shutdown()
-    os._exit(0)
+    os._exit(settings.stopped_status if agent.cut_short else 0)
 
 
 def _token_source(settings: WorkerSettings) -> TokenSource | None:

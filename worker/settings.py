@@ -70,6 +70,9 @@ class WorkerSettings(LayeredSettings):
     insecure: bool = False
     """Show metrics beyond this machine without TLS: only where the network itself keeps strangers
     out."""
+    stopped_status: int = Field(default=0, ge=0, le=255)
+    """Exit status after SIGTERM or SIGINT. Batch systems take 0 for done: with 143 they give what
+    is not done to another worker."""
     log_level: LogLevel = "INFO"
     log_format: LogFormat = "text"
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/worker.pem"])

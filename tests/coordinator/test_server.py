@@ -30,6 +30,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
+from lipt.coordinator.rpc.probing import LIVENESS, READINESS
 from lipt.coordinator.server import serve, serving
 from lipt.v1 import (
     blob_pb2,
@@ -41,7 +42,7 @@ from lipt.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from tests.coordinator.fakes import FakeCompute, Hanging, make_settings, opened
+from tests.coordinator.fakes import DATA, FakeCompute, Hanging, make_settings, opened
 from tests.serving import own_user_channel
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -326,6 +327,49 @@ async def test_process_serves_until_it_is_asked_to_end_and_then_frees_its_state(
     await process
     async with opened(settings) as app:
         assert app.store.runs() == ()
+
+
+async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_starts_and_ends(
+    tmp_path: Path, tls_flags: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    asked, opening, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    settings = make_settings(
+        tmp_path,
+        **tls_flags,
+        tls_ca=tls_flags["tls_cert"],
+        address_file=tmp_path / "address",
+        health_listen="127.0.0.1:0",
+    )
+
+    async def describe(_: object) -> object:
+        opening.set()
+        await go_on.wait()
+        return DATA
+
+    compute = FakeCompute({DescribeData: describe})
+    process = asyncio.create_task(
+        serve(settings, asked=asked, opening=lambda settings: opened(settings, compute))
+    )
+    await opening.wait()
+    address = caplog.text.partition("health on ")[2].split()[0]
+    async with grpc.aio.insecure_channel(address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+
+        async def heard() -> list[int]:
+            asking = [health_pb2.HealthCheckRequest(service=name) for name in (LIVENESS, READINESS)]
+            return [(await health.Check(request)).status for request in asking]
+
+        # The data is still being opened.
+        assert await heard() == [SERVING, NOT_SERVING]
+        go_on.set()
+        while await heard() != [SERVING, SERVING]:
+            assert not process.done()
+        assert (tmp_path / "address").exists()
+        asked.set()
+        await process
+        with pytest.raises(grpc.aio.AioRpcError):
+            await heard()
 
 
 async def test_what_keeps_a_worker_from_a_run_is_said_to_all_who_ask(tmp_path: Path) -> None:

@@ -122,6 +122,16 @@ def test_service_that_is_still_importing_ends_with_status_0(
     assert not (cluster.directory / "lipt.db").exists()
 
 
+def test_worker_of_a_batch_system_that_is_still_importing_is_not_done(cluster: Cluster) -> None:
+    process = cluster.start(
+        "worker",
+        ["-X", "importtime", "-m", "lipt.worker", "--max-learners", "1"],
+        {"LIPT_STOPPED_STATUS": "143"},
+    )
+    process.wait_for(r"\| +torch$")
+    assert process.stop() == 143
+
+
 def test_coordinator_that_is_still_starting_ends_cleanly(cluster: Cluster) -> None:
     source = "import time\ndef data():\n    print('opening', flush=True)\n    time.sleep(3600)\n"
     (cluster.directory / "slow_data.py").write_text(source)

@@ -28,6 +28,21 @@ def test_worker_gives_its_learner_back_when_it_is_told_to_stop(
     assert "gave" in leaving.text()
 
 
+def test_worker_of_a_batch_system_says_by_its_status_whether_its_share_is_done(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    cluster.start_coordinator()
+    learners = {**small_run["learners"], "num_learners": 1}
+    batch = ("--max-learners", "1", "--stopped-status", "143")
+    with cluster.client() as client:
+        told = cluster.start_worker("told", *batch)
+        told.wait_for("joined")
+        assert told.stop() == 143
+        client.start_run({**small_run, "learners": learners})
+        assert cluster.start_worker("done", *batch).wait() == 0
+        assert client.wait().state is RunState.READY
+
+
 def test_worker_that_was_first_joins_when_the_coordinator_comes_up(cluster: Cluster) -> None:
     with socket.socket() as taken:  # nobody else gets the port meanwhile, and nobody listens
         taken.bind(("127.0.0.1", 0))

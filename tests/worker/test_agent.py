@@ -138,6 +138,18 @@ def test_worker_ends_after_so_many_learners_and_failed_ones_do_not_count(world: 
     assert len(world.fake.assignments) == 1
 
 
+def test_stop_cuts_short_what_is_not_done(world: World) -> None:
+    world.fake.assignments = [make_assignment(0)]
+    idle = world.agent(max_learners=2)
+    idle.run()
+    assert idle.cut_short
+    world.fake.assignments = [make_assignment(0)]
+    done = world.agent(max_learners=1)
+    world.work = [lambda *_: done.stop()]
+    done.run()
+    assert not done.cut_short
+
+
 def test_restarted_coordinator_is_joined_again_as_the_same_instance(world: World) -> None:
     world.live(make_assignment(0), UnknownWorkerError("who?"), make_assignment(1))
     first, second = world.fake.registered

@@ -73,6 +73,30 @@ def test_files_that_are_written_again_with_what_they_held_are_no_change(
     assert log_of(caplog) == []
 
 
+def test_files_behind_a_link_that_is_turned_are_used_together(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    # As Kubernetes renews the files of a Secret: in a new folder, which one link then names.
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    for name in ("cert.pem", "key.pem", "ca.pem"):
+        (volume / name).symlink_to(Path("..data") / name)
+
+    def put(folder: str) -> TlsFiles:
+        written = write_files(volume / folder, authority)
+        (volume / "..data_tmp").symlink_to(folder)
+        (volume / "..data_tmp").rename(volume / "..data")
+        return written
+
+    first = put("..first")
+    renewal = Renewal(TlsFiles(*(volume / f"{name}.pem" for name in ("cert", "key", "ca"))))
+    assert renewal.current().cert == content(first.cert)
+    second = put("..second")
+    shutil.rmtree(volume / "..first")
+    assert renewal.current().cert == content(second.cert)
+    assert renewal.current().key == content(second.key)
+
+
 def test_a_key_shows_in_no_text(files: TlsFiles) -> None:
     assert repr(Renewal(files).current()) == "TlsContents()"
 

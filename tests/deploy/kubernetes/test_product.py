@@ -1,0 +1,201 @@
+"""Manifests speak of the product as it is: commands, flags, settings, files, metrics, version."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lipt.common.config.settings import load_settings
+from lipt.coordinator import cli as coordinator_cli
+from lipt.coordinator.rpc.probing import LIVENESS, READINESS
+from lipt.coordinator.settings import CoordinatorSettings
+from lipt.worker import cli as worker_cli
+from lipt.worker.settings import WorkerSettings
+from tests.deploy.kubernetes.rendering import DEPLOY, WAYS, Object, objects, only, pods
+
+_UNITS = {"Gi": 2**30, "Mi": 2**20}
+_COMMANDS: dict[str, tuple[typer.Typer, Any, str, type[Any]]] = {
+    "lipt-coordinator": (coordinator_cli.app, coordinator_cli, "_serve", CoordinatorSettings),
+    "lipt-worker": (worker_cli.app, worker_cli, "_work", WorkerSettings),
+}
+
+
+@pytest.fixture(params=WAYS)
+def given(request: pytest.FixtureRequest) -> list[Object]:
+    return objects(request.param)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    """What the command of a component's container makes of its flags, variables and file."""
+
+    def read(given: list[Object], component: str) -> tuple[Any, Object]:
+        with pytest.MonkeyPatch.context() as patch:
+            return _read(given, component, patch, tmp_path)
+
+    return read
+
+
+def _read(
+    given: list[Object], component: str, patch: pytest.MonkeyPatch, folder: Path
+) -> tuple[Any, Object]:
+    spec = spec_of(given, component)
+    (container,) = spec["containers"]
+    (command,) = container["command"]
+    app, module, function, model = _COMMANDS[command]
+    for name in [name for name in os.environ if name.startswith("LIPT_")]:
+        patch.delenv(name)
+    for variable in container["env"]:
+        if variable["name"].startswith("LIPT_"):
+            # A name that is no setting's would be passed over without a word.
+            assert variable["name"].removeprefix("LIPT_").lower() in model.model_fields
+        patch.setenv(variable["name"], variable.get("value", "lipt-worker-0"))
+    told: list[Any] = []
+    patch.setattr(module, function, lambda *them: told.extend(them))
+    result = CliRunner().invoke(app, container["args"])
+    assert result.exit_code == 0, result.output
+    config, flags = told
+    if config is not None:
+        config = file_of(given, spec, config, folder)
+    return load_settings(model, config=config, flags=flags), spec
+
+
+def spec_of(given: list[Object], component: str) -> Object:
+    (spec,) = [
+        template["spec"]
+        for _, template in pods(given)
+        if template["metadata"]["labels"]["app.kubernetes.io/component"] == component
+    ]
+    return spec
+
+
+def mount_of(spec: Object, path: Path) -> Object:
+    """The volume that a path of the container lies on."""
+    (container,) = spec["containers"]
+    within = [each for each in container["volumeMounts"] if path.is_relative_to(each["mountPath"])]
+    return max(within, key=lambda each: len(each["mountPath"]))
+
+
+def volume_of(spec: Object, path: Path) -> Object:
+    mount = mount_of(spec, path)
+    return next((it for it in spec["volumes"] if it["name"] == mount["name"]), mount)
+
+
+def file_of(given: list[Object], spec: Object, path: Path, folder: Path) -> Path:
+    name = volume_of(spec, path)["configMap"]["name"]
+    copy = folder / path.name
+    copy.write_text(only(given, "ConfigMap", name)["data"][path.name])
+    return copy
+
+
+def bytes_of(quantity: str) -> int:
+    return int(quantity[:-2]) * _UNITS[quantity[-2:]]
+
+
+def test_coordinator_takes_its_flags_and_listens_where_its_ports_and_probes_are(
+    given: list[Object], read: Any
+) -> None:
+    settings, spec = read(given, "coordinator")
+    (container,) = spec["containers"]
+    assert {port["name"]: f"0.0.0.0:{port['containerPort']}" for port in container["ports"]} == {
+        "grpc": settings.listen,
+        "health": settings.health_listen,
+        "metrics": settings.metrics_listen,
+    }
+    health = {"port": int(settings.health_listen.rpartition(":")[2])}
+    assert container["startupProbe"]["grpc"] == {**health, "service": LIVENESS}
+    assert container["livenessProbe"]["grpc"] == {**health, "service": LIVENESS}
+    assert {"service": READINESS, **container["readinessProbe"]["grpc"]} == {
+        **health,
+        "service": READINESS,
+    }
+    annotations = only(given, "StatefulSet", "lipt-coordinator")["spec"]["template"]["metadata"][
+        "annotations"
+    ]
+    assert f"0.0.0.0:{annotations['prometheus.io/port']}" == settings.metrics_listen
+    scheme = annotations.get("prometheus.io/scheme", "http")
+    assert scheme == ("http" if settings.insecure else "https")
+
+
+def test_coordinator_has_time_to_drain_before_it_is_killed(given: list[Object], read: Any) -> None:
+    settings, spec = read(given, "coordinator")
+    assert spec["terminationGracePeriodSeconds"] >= settings.drain_seconds + 30
+
+
+def test_coordinator_s_state_is_on_its_volume_in_a_folder_of_its_own(
+    given: list[Object], read: Any
+) -> None:
+    # The volume's own folder is root's, and open to the pod's group: it could not be made private.
+    settings, spec = read(given, "coordinator")
+    mount = mount_of(spec, settings.state_dir)
+    assert settings.state_dir.parent == Path(mount["mountPath"])
+    claims = only(given, "StatefulSet", "lipt-coordinator")["spec"]["volumeClaimTemplates"]
+    assert [claim["metadata"]["name"] for claim in claims] == [mount["name"]]
+
+
+def test_worker_takes_its_flags_and_calls_the_coordinator_s_service(
+    given: list[Object], read: Any
+) -> None:
+    coordinator, _ = read(given, "coordinator")
+    settings, spec = read(given, "worker")
+    host, _, port = settings.coordinator.partition(":")
+    (listening,) = only(given, "Service", host)["spec"]["ports"]
+    assert port == str(listening["port"]) == coordinator.listen.rpartition(":")[2]
+    assert settings.cache_bytes < bytes_of(
+        volume_of(spec, settings.cache_dir)["emptyDir"]["sizeLimit"]
+    )
+    assert settings.metrics_listen is None
+    limits = spec["containers"][0]["resources"]["limits"]
+    assert (settings.device == "cuda") == ("nvidia.com/gpu" in limits)
+    assert spec["containers"][0]["image"].endswith("-cuda") == (settings.device == "cuda")
+
+
+def test_both_sides_have_certificates_or_neither_has(given: list[Object], read: Any) -> None:
+    coordinator, _ = read(given, "coordinator")
+    for component in ("coordinator", "worker"):
+        settings, spec = read(given, component)
+        files = [settings.tls_cert, settings.tls_key, settings.tls_ca]
+        if coordinator.insecure:
+            assert files == [None] * 3
+            continue
+        # The names that cert-manager gives, and the page's commands.
+        assert [path.name for path in files] == ["tls.crt", "tls.key", "ca.crt"]
+        for path in files:
+            assert volume_of(spec, path)["secret"]["secretName"] == f"lipt-{component}-tls"
+            assert path.parent == Path(mount_of(spec, path)["mountPath"])
+
+
+def test_workers_of_a_job_are_as_many_as_a_run_s_learners_and_say_when_they_are_cut_short(
+    given: list[Object], read: Any
+) -> None:
+    coordinator, _ = read(given, "coordinator")
+    settings, _ = read(given, "worker")
+    for job in (each for each in given if each["kind"] == "Job"):
+        planned = job["spec"]["completions"] * settings.max_learners
+        assert planned == coordinator.run.learners.num_learners
+        failed = job["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"]
+        # An evicted pod's 0 would count as a share that is done.
+        assert settings.stopped_status not in (0, *failed)
+
+
+def test_images_are_of_this_version(given: list[Object]) -> None:
+    version = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["version"]
+    for _, template in pods(given):
+        image = template["spec"]["containers"][0]["image"]
+        own = {f"lipt/lipt:{version}", f"lipt/lipt:{version}-cuda"}
+        assert image in own or image.startswith("registry.example/")
+
+
+def test_metrics_that_scale_workers_are_the_coordinator_s(given: list[Object]) -> None:
+    served = (DEPLOY.parent / "coordinator" / "metrics.py").read_text()
+    for scaled in (each for each in given if each["kind"] == "ScaledObject"):
+        query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+        for name in re.findall(r"lipt_\w+", query):
+            assert f'"{name}"' in served
