@@ -26,6 +26,7 @@ from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
+from lipt.common.process.service_manager import tell_manager
 from lipt.common.rpc.kept_handlers import KeptHandlers
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.rpc.traced import TracingInterceptor
@@ -148,8 +149,10 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         await server.start()
         try:
             await _announce(app, address, tls, admitted)
+            tell_manager(READY="1", STATUS=f"serving {address}")
             yield address
         finally:
+            tell_manager(STOPPING="1")
             logger.info(
                 "stopping: no new work, up to %g s for calls under way", settings.drain_seconds
             )

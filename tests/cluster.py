@@ -31,13 +31,20 @@ _PATIENCE_SECONDS = 120.0
 class LoggedProcess:
     """A process whose output is kept, and can be waited for line by line."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        *,
+        program: str = sys.executable,
+    ) -> None:
         self.log = log
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
         self.process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

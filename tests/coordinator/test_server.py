@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -97,6 +98,18 @@ async def test_all_services_of_the_contract_are_served_and_listed(tmp_path: Path
     assert "grpc.health.v1.Health" in listed
     assert (info.dataset.num_examples, info.default_run.model) == (500, "tests.tiny:linear")
     assert list(runs.runs) == []
+
+
+async def test_service_manager_is_told_when_it_serves_and_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        async with served(tmp_path) as coordinator:
+            assert manager.recv(1000) == f"READY=1\nSTATUS=serving {coordinator.address}".encode()
+        assert manager.recv(1000) == b"STOPPING=1"
 
 
 async def test_refusal_travels_as_its_own_class(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""Health check: `python -m lipt.common.rpc.health_check` has status 0 where a coordinator serves.
+
+Made for who can run a command in a container and nothing else, every few seconds: it asks gRPC's
+standard health where LIPT_HEALTH_LISTEN says, or else LIPT_LISTEN, and imports no PyTorch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+_DEFAULT = "127.0.0.1:50051"
+_SECONDS = 4.0
+# What listens at all addresses is asked at this one.
+_ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not listened on here
+
+
+def address_to_ask(environment: Mapping[str, str]) -> str:
+    """Where a coordinator with this environment answers about its health."""
+    listen = environment.get("LIPT_HEALTH_LISTEN") or environment.get("LIPT_LISTEN") or _DEFAULT
+    host, _, port = listen.rpartition(":")
+    return f"{_ANY.get(host, host)}:{port}"
+
+
+def main() -> str | None:
+    """Nothing where it serves; else what it answers, as the words of a status of 1."""
+    address = address_to_ask(os.environ)
+    with grpc.insecure_channel(address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        try:
+            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=_SECONDS)
+        except grpc.RpcError as error:
+            return f"{address}: {error.code().name}"
+    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+        return None
+    return f"{address}: {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

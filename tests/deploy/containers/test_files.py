@@ -1,0 +1,73 @@
+"""The files that images and containers are made from, by their linter and their schema."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import lipt
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "deploy" / "containers"
+CONTAINERFILE, COMPOSE = FOLDER / "Containerfile", FOLDER / "compose.yaml"
+BIN = Path(sys.executable).parent
+OURS = ("coordinator", "worker")
+
+
+@pytest.fixture(scope="module")
+def composed() -> dict[str, Any]:
+    return dict(yaml.safe_load(COMPOSE.read_text()))
+
+
+def test_hadolint_finds_nothing() -> None:
+    subprocess.run([BIN / "hadolint", CONTAINERFILE], check=True)
+
+
+def test_compose_files_are_that() -> None:
+    schema = [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    files = sorted(FOLDER.glob("compose*.yaml"))
+    assert len(files) == 2
+    subprocess.run([*schema, *files], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_image_has_the_version_of_its_content() -> None:
+    labelled = re.search(r'image\.version="([^"]+)"', CONTAINERFILE.read_text())
+    assert labelled is not None
+    assert labelled[1] == lipt.__version__
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_service_can_write_only_where_it_has_to(service: str, composed: dict[str, Any]) -> None:
+    settings = composed["services"][service]
+    assert settings["image"] == f"lipt/lipt:{lipt.__version__}"
+    assert settings["read_only"] is True
+    assert settings["cap_drop"] == ["ALL"]
+    assert settings["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_nothing_is_reached_from_beyond_this_machine(composed: dict[str, Any]) -> None:
+    ports = [port for one in composed["services"].values() for port in one.get("ports", ())]
+    assert len(ports) == 3
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_prometheus_and_grafana_start_only_when_asked_for(composed: dict[str, Any]) -> None:
+    asked = {name for name, one in composed["services"].items() if "profiles" in one}
+    assert asked == {"prometheus", "grafana"}
+
+
+def test_what_is_built_from_is_what_is_installed() -> None:
+    ignore = ROOT / ".containerignore"
+    assert (ROOT / ".dockerignore").read_text() == ignore.read_text()
+    taken = set(re.findall(r"^!([\w.]+)", ignore.read_text(), re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    folders = project["tool"]["setuptools"]["package-dir"].values()
+    assert {Path(folder).parts[0] for folder in folders} <= taken
+    assert {"pyproject.toml", "setup.cfg", "README.md", "LICENSE", "constraints.txt"} <= taken

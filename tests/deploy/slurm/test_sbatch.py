@@ -1,0 +1,163 @@
+"""The batch script, with Slurm's commands played by local processes, and under a real Slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import LoggedProcess
+from tests.deploy.slurm import real
+
+FOLDER = Path(__file__).parent
+SCRIPT = FOLDER.parents[2] / "deploy" / "slurm" / "lipt.sbatch"
+# Of the run that every page of docs/ on a way to deploy ends with.
+DIGEST = "93884068d463a3bab8b33cd8c1a6f7faad5d85252199b4b806025868ff9b66d3"
+EXAMPLES_SUBSET = f"180 examples by grand of run first, digest {DIGEST}"
+BIN = Path(sys.executable).parent
+
+
+class Job:
+    """A job of three nodes whose tasks are local processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "lipt-7"
+        self.stub = folder / "stub"
+        self.stub.mkdir()
+        for name in ("srun", "scancel", "scontrol"):
+            self.install(name, FOLDER / "stub.py", name)
+        os.mkfifo(self.stub / "dead")
+        self._batches: list[LoggedProcess] = []
+
+    def install(self, name: str, *program: object) -> None:
+        """Put a program of ours on the job's PATH."""
+        command = self.stub / name
+        words = " ".join(map(str, (sys.executable, *program)))
+        command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        command.chmod(0o755)
+
+    def submit(self, *arguments: str, **environment: str) -> LoggedProcess:
+        """Start the batch script as Slurm does on the first node."""
+        own = {
+            "PATH": f"{self.stub}:{BIN}:{os.environ['PATH']}",
+            "PYTHONPATH": str(FOLDER.parents[2]),
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NUM_NODES": "3",
+            "SLURM_NTASKS_PER_NODE": "1",
+            "SLURM_STUB": str(self.stub),
+            "SLURM_SUBMIT_DIR": str(self.folder),
+            "LIPT_LEASE__DURATION_SECONDS": "1",
+        }
+        clean = {name: text for name, text in os.environ.items() if not name.startswith("LIPT_")}
+        batch = LoggedProcess(
+            [str(SCRIPT), *arguments],
+            self.folder / f"job-{len(self._batches)}.log",
+            clean | own | environment,
+            program="bash",
+        )
+        self._batches.append(batch)
+        return batch
+
+    def end(self) -> None:
+        """End what a test that failed has left."""
+        for batch in self._batches:
+            batch.stop()
+
+    def log(self, name: str) -> str:
+        return (self.home / f"{name}.log").read_text()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    submitted = Job(tmp_path)
+    yield submitted
+    submitted.end()
+
+
+def test_script_has_nothing_that_shellcheck_warns_of() -> None:
+    subprocess.run([BIN / "shellcheck", SCRIPT], check=True)
+
+
+def test_a_worker_that_dies_with_a_learner_changes_nothing(job: Job) -> None:
+    pytest.importorskip("sklearn")
+    job.install("lipt-worker", FOLDER / "mortal_worker.py")
+    batch = job.submit()
+    assert batch.wait() == 0, batch.text()
+    assert EXAMPLES_SUBSET in batch.text()
+    coordinator, workers = job.log("coordinator"), job.log("workers")
+    assert "worker n2-0" in coordinator
+    assert "event=lease_expired" in coordinator
+    assert "joined" in workers
+    assert "n3-0" in workers
+    assert coordinator.splitlines()[-1].endswith("stopped")
+    assert workers.splitlines()[-1].endswith("stopped")
+
+
+def test_status_is_that_of_the_commands_and_files_are_their_user_s_alone(job: Job) -> None:
+    batch = job.submit("bash", "-c", "exit 3")
+    assert batch.wait() == 3, batch.text()
+    assert job.home.stat().st_mode & 0o077 == 0
+    assert sorted(path.name for path in (job.home / "certs").glob("*.key")) == [
+        "ca.key",
+        "coordinator.key",
+        "trainer.key",
+        "worker.key",
+    ]
+
+
+def test_a_job_goes_on_after_its_time_was_up_on_another_first_node(job: Job) -> None:
+    pytest.importorskip("sklearn")
+    commands = "lipt run start --name first --seed 0 && exec sleep infinity"
+    batch = job.submit("bash", "-c", commands)
+    batch.wait_for("run first .* has started")
+    assert batch.stop(signal.SIGUSR1) == 0, batch.text()
+    assert (job.stub / "requeued").exists()
+    assert job.log("coordinator").splitlines()[-1].endswith("stopped")
+    again = job.submit(LIPT_HEAD="localhost", SLURM_RESTART_COUNT="1")
+    assert again.wait() == 0, again.text()
+    assert f"the coordinator is on {socket.gethostname()}:" in batch.text()
+    assert "the coordinator is on localhost:" in again.text()
+    assert EXAMPLES_SUBSET in again.text()
+
+
+def test_a_job_is_not_requeued_for_ever(job: Job) -> None:
+    batch = job.submit("sleep", "infinity", SLURM_RESTART_COUNT="10")
+    batch.wait_for("the coordinator is on")
+    assert batch.stop(signal.SIGUSR1) == 1
+    assert "it has been requeued 10 times" in batch.text()
+    assert not (job.stub / "requeued").exists()
+
+
+def test_a_coordinator_that_cannot_start_fails_the_job_with_its_words(job: Job) -> None:
+    batch = job.submit(COORDINATOR_FLAGS="--data nothing --model resnet8")
+    assert batch.wait() == 1
+    assert "lipt.sbatch: the coordinator did not start: " in batch.text()
+    assert "nothing" in batch.text()
+
+
+def test_workers_that_cannot_start_fail_the_job(job: Job) -> None:
+    batch = job.submit("sleep", "infinity", WORKER_FLAGS="--device nothing")
+    assert batch.wait() == 1
+    assert "no worker is left: see" in batch.text()
+
+
+@pytest.mark.skipif(bool(real.why_not()), reason=real.why_not() or "-")
+def test_a_real_slurm_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    with real.slurm(tmp_path / "slurm") as slurm:
+        number = slurm.run("sbatch", "--parsable", "--output=job.log", SCRIPT, VENV=BIN.parent)
+        # Sooner than what `sbatch --wait` asks for now and then.
+        slurm.run("srun", f"--dependency=afterany:{number.strip()}", "true")
+        said = (tmp_path / "job.log").read_text()
+        assert "JobState=COMPLETED" in slurm.run("scontrol", "show", "job", number.strip()), said
+    assert EXAMPLES_SUBSET in said
+    (workers,) = tmp_path.glob("lipt-*/workers.log")
+    assert " as n2-0 " in workers.read_text()
