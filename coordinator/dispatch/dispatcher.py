@@ -24,6 +24,7 @@ from lipt.coordinator.dispatch.choosing import (
     why_idle,
     why_waiting,
 )
+from lipt.coordinator.dispatch.demand import DemandWatch
 from lipt.coordinator.dispatch.leases import Lease, LeaseTable
 from lipt.coordinator.dispatch.quarantine import (
     MAX_SILENT_ENDS,
@@ -79,6 +80,7 @@ class Dispatcher:
         self._events = events or Events()
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
+        self.demand = DemandWatch(store)
         self._waiting = WorkerQueue()
         self._reserved: set[AssignmentKey] = set()
         # Workers that fell silent; one that is heard again was not ended by its learner.
