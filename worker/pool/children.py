@@ -92,9 +92,10 @@ class Child:
 
     def _read(self) -> None:
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        for line in self._process.stdout:
-            self._lines.append(line.rstrip("\n"))
-            self._say(line.rstrip("\n"))
+        with self._process.stdout as output:
+            for line in output:
+                self._lines.append(line.rstrip("\n"))
+                self._say(line.rstrip("\n"))
 
 
 def become() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +25,8 @@ from lipt.worker.pool.ray_task import run_worker
 logger = logging.getLogger(__name__)
 
 LOCAL = "local"
+_CLIENT_SCHEME = "ray://"
+_KNOCK_SECONDS = 10.0
 # Beyond the worker's own: cancelling goes through several processes of Ray's.
 _CLOSE_SECONDS = STOP_SECONDS + 10.0
 
@@ -150,6 +154,7 @@ def _connect(ray: Any, options: RayOptions) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     started_here = {"include_dashboard": False} if options.address == LOCAL else {}
     try:
+        _knock(options.address)
         ray.init(
             address=options.address,
             runtime_env=dict(options.runtime_env) or None,
@@ -159,9 +164,22 @@ def _connect(ray: Any, options: RayOptions) -> None:
             logging_level=logging.WARNING,
             **started_here,
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise UnreachableError(
             f"no Ray cluster can be used at {options.address!r}: {error}. Start one (ray start "
             "--head --port 6379), and give --ray HOST:6379; auto on a machine of the cluster, "
             "ray://HOST:10001 from outside, or local to start one here."
         ) from None
+
+
+def _knock(address: str) -> None:
+    """See that somebody listens: Ray itself would try for more than a minute.
+
+    Raises:
+        OSError: nobody does.
+    """
+    if address in (LOCAL, "auto"):
+        return
+    with suppress(ConfigError):  # an address of another form is Ray's to judge
+        host_and_port = split_address(address.removeprefix(_CLIENT_SCHEME))
+        socket.create_connection(host_and_port, timeout=_KNOCK_SECONDS).close()

@@ -26,14 +26,19 @@ def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tupl
     Returns:
         Its exit status, and what it said last.
     """
+    # Ray cancels a task by an interrupt, which is ignored where a script started Ray in the
+    # background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = Child("lipt.worker", arguments, os.environ | environment, _log)
     try:
         while (status := child.wait(_SLICE_SECONDS)) is None:
             pass
-    except KeyboardInterrupt:  # what Ray cancels a task with
+    except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         child.terminate()
         status = child.end(STOP_SECONDS)
+    finally:
+        signal.signal(signal.SIGINT, before)
     return status, child.tail()
 
 
