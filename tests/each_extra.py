@@ -50,6 +50,7 @@ TRIALS = {
     ),
     "metrics": Trial(("prometheus_client",), ("tests/common/observability/test_metrics.py",)),
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),
+    "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),
     "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_diagnosis_page.py",)),
     "text": Trial(("tokenizers",), ("tests/common/data/sources/tables/test_tokens.py",)),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,17 +41,25 @@ class RayNodes:
 
     def processes_of_the_doomed(self) -> set[int]:
         """Its raylet, Ray's workers, and ours, by their ids."""
-        import psutil
-
         (raylet,) = self.doomed.all_processes["raylet"]
-        pid: int = raylet.process.pid
-        return {pid} | {child.pid for child in psutil.Process(pid).children(recursive=True)}
+        return with_descendants(raylet.process.pid)
 
     def vanish(self) -> None:
         """End the node as a machine ends that is switched off: nobody is told anything."""
         for pid in self.processes_of_the_doomed():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.cluster.remove_node(self.doomed, allow_graceful=False)
+
+
+def with_descendants(pid: int) -> set[int]:
+    """A process and all that it has started, directly or not; none where it has ended."""
+    found = {pid}
+    with suppress(OSError):
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in children.read_text().split():
+                found |= with_descendants(int(child))
+    return found
 
 
 @pytest.fixture
