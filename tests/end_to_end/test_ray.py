@@ -18,7 +18,7 @@ pytest.importorskip("ray")
 
 POOL = ("-m", "lipt.worker.pool")
 # So long that a node can be ended while its worker has a learner.
-LEARNERS = {"num_learners": 6, "num_steps": 60, "batch_size": 32}
+LEARNERS = {"num_learners": 6, "num_steps": 40, "batch_size": 32}
 
 
 class RayNodes:
@@ -37,7 +37,7 @@ class RayNodes:
         self.cluster = RayCluster()
         self.cluster.add_node(include_dashboard=False, **small)
         self.doomed = self.cluster.add_node(**small)
-        self.address = self.cluster.address
+        self.address = str(self.cluster.address)
 
     def processes_of_the_doomed(self) -> set[int]:
         """Its raylet, Ray's workers, and ours, by their ids."""

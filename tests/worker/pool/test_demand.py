@@ -21,7 +21,7 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer, info_pb2_grpc.InfoServiceServi
     """A coordinator of some version; `GetDemand` is answered once `may_answer` is set."""
 
     def __init__(self) -> None:
-        self.version = (1, 5)
+        self.version: tuple[int, int] = (1, 5)
         self.asked: list[worker_pb2.GetDemandRequest] = []
         self.was_asked, self.may_answer = threading.Event(), threading.Event()
 
