@@ -8,20 +8,25 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
 from lipt.worker.pool.children import Child
 
 STUBBORN = "tests.worker.pool.stubborn"
-# Starts one, says which, and ends without a word to it.
+# Starts one, says which as soon as it serves, and ends without a word to it.
 ORPHANING = """
-import os
+import os, time
 from lipt.worker.pool.children import Child
 
-child = Child("http.server", ["0", "--bind", "127.0.0.1"], os.environ, print)
-print(child.pid, flush=True)
-os._exit(0)
+def leave(_):
+    print(child.pid, flush=True)
+    os._exit(0)
+
+environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+child = Child("http.server", ["0", "--bind", "127.0.0.1"], environment, leave)
+time.sleep(60)
 """
 
 
@@ -62,6 +67,8 @@ def test_child_ends_with_its_parent() -> None:
     poll = select.poll()
     poll.register(process, select.POLLIN)
     try:
-        assert poll.poll(60_000)
+        assert poll.poll(20_000)
     finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
         os.close(process)
