@@ -305,7 +305,7 @@ class UnknownTokenError(LifecycleError):
 
 
 class ProcessEndedError(LifecycleError):
-    """A process that the demo needs has ended; the message has the end of its log."""
+    """A process that a command needs has ended; the message says how, or has its last lines."""
 
     code = grpc.StatusCode.INTERNAL
     reason = "PROCESS_ENDED"

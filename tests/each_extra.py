@@ -55,6 +55,7 @@ TRIALS = {
         ("tests/common/observability/test_exporting.py", "tests/common/rpc/test_traced.py"),
     ),
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),
+    "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),
     "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_diagnosis_page.py",)),
     "text": Trial(("tokenizers",), ("tests/common/data/sources/tables/test_tokens.py",)),
 }

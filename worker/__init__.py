@@ -4,6 +4,7 @@ A process of its own on each GPU box. It owns nothing but a cache of initial wei
 acknowledged lies at the coordinator. No other package imports it. Imports go down this list
 only, which `make lint` checks:
 
+    pool/                     as many workers as there are learners for, here or on Ray
     cli                       the process: command line, signals, the parts put together
     agent                     joins, takes assignments one after the other, gives back
     assignment                one assignment: fetch, train, upload, commit

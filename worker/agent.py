@@ -7,7 +7,9 @@ once joins within seconds of its coming up.
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextvars import copy_context
@@ -35,7 +37,7 @@ from lipt.common.observability.events import EventKind, Events
 from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name, processor_name, versions
 from lipt.common.process.log_context import logging_about
-from lipt.worker.client import Assignment, CoordinatorClient
+from lipt.worker.client import POLL_SECONDS, Assignment, CoordinatorClient
 from lipt.worker.instruments import LEARNERS, Outcome, Phase
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.metering import Metering
@@ -73,6 +75,7 @@ class Agent:
         *,
         metering: Metering | None = None,
         pause: Callable[[float], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Work for the coordinator that `client` calls.
 
@@ -85,6 +88,7 @@ class Agent:
             metering: where phases and outcomes are noted.
             pause: waits so many seconds before something is tried again; where it is
                 not given, `stop` ends the wait.
+            clock: monotonic seconds, for how long it had nothing to do.
         """
         self._settings = settings
         self._events = events
@@ -96,6 +100,8 @@ class Agent:
         self._stopping = threading.Event()
         self._pause = pause or self._stopping.wait
         self._learners_left = settings.max_learners
+        self._clock = clock
+        self._idle_since = clock()
         self._complained_of: type[LiptError] | None = None
         self._idle_reason = ""
 
@@ -110,7 +116,7 @@ class Agent:
         return self._stopping.is_set() and self._learners_left != 0
 
     def run(self) -> None:
-        """Work until `stop`, or until `max_learners` are done.
+        """Work until `stop`, until `max_learners` are done, or no more come for too long.
 
         Raises:
             IncompatibleProtocolError: the coordinator is of another major version.
@@ -121,6 +127,8 @@ class Agent:
             unless=(IncompatibleProtocolError,),
             policy=RetryPolicy.every(_RETRY_SECONDS, sleep=self._pause, on_retry=self._complain),
         )
+        if self._patience_seconds() <= 0.0:
+            logger.info("no learner came for %g s", self._settings.max_idle_seconds)
 
     def _join_and_work(self) -> None:
         while not self._finished():
@@ -154,7 +162,14 @@ class Agent:
         return why and f"{why} "
 
     def _finished(self) -> bool:
-        return self._stopping.is_set() or self._learners_left == 0
+        done = self._learners_left == 0 or self._patience_seconds() <= 0.0
+        return done or self._stopping.is_set()
+
+    def _patience_seconds(self) -> float:
+        """How much longer it waits for a learner."""
+        if self._settings.max_idle_seconds is None:
+            return math.inf
+        return self._idle_since + self._settings.max_idle_seconds - self._clock()
 
     def _register(self) -> str:
         self._metering.phases.enter(Phase.JOINING)
@@ -182,7 +197,8 @@ class Agent:
     def _work(self, worker_id: str) -> None:
         while not self._finished():
             self._metering.phases.enter(Phase.WAITING)
-            assignment = self._client.acquire(worker_id)
+            wait_seconds = max(0.0, min(POLL_SECONDS, self._patience_seconds()))
+            assignment = self._client.acquire(worker_id, wait_seconds=wait_seconds)
             self._say_why_idle(self._client.idle_reason)
             if assignment is not None:
                 key, run = assignment.assignment_id, assignment.run_id
@@ -191,6 +207,7 @@ class Agent:
                     attached(assignment.traceparent),
                 ):
                     self._train(worker_id, assignment)
+                self._idle_since = self._clock()
 
     def _say_why_idle(self, reason: str) -> None:
         # At every poll it is the same; what was mended is seen by the learner that comes.

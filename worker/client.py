@@ -27,7 +27,8 @@ from lipt.worker.showing import showing
 _CALL_SECONDS = 20.0
 # A commit is answered once the learner has been read and checked.
 _COMMIT_SECONDS = 300.0
-_POLL_SECONDS = 30.0
+# How long one waits for work.
+POLL_SECONDS = 30.0
 # A worker that is asked to stop waits for the heartbeat that is under way.
 _HEARTBEAT_SECONDS = 10.0
 # A worker that is asked to stop does not wait long for a coordinator that is gone, too.
@@ -101,20 +102,20 @@ class CoordinatorClient:
         )
         return str(_call(self._stub.Register, request, _CALL_SECONDS).worker_id)
 
-    def acquire(self, worker_id: str) -> Assignment | None:
-        """The next learner, or None when there was none for a while or `interrupt` was called.
+    def acquire(self, worker_id: str, *, wait_seconds: float = POLL_SECONDS) -> Assignment | None:
+        """The next learner, or None when there was none so long or `interrupt` was called.
 
         Raises:
             ConfigError: this version cannot train it; it was given back with that reason.
         """
         request = worker_pb2.AcquireAssignmentRequest(
-            worker_id=worker_id, wait_seconds=_POLL_SECONDS
+            worker_id=worker_id, wait_seconds=wait_seconds
         )
         with self._polling_lock:
             if self._interrupted:
                 return None
             polling = self._stub.AcquireAssignment.future(
-                request, timeout=_POLL_SECONDS + _CALL_SECONDS
+                request, timeout=wait_seconds + _CALL_SECONDS
             )
             self._polling = polling
             # A signal may have come while the call was being made.

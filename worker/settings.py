@@ -64,6 +64,9 @@ class WorkerSettings(LayeredSettings):
     CPU four fifths of the machine's, or its container's; on a CUDA device what it has."""
     max_learners: int | None = Field(default=None, ge=1, examples=[1])
     """Stop after so many learners. Default: go on until told to stop."""
+    max_idle_seconds: float | None = Field(default=None, gt=0.0, examples=[60.0])
+    """Stop when no learner has come for so many seconds. Default: wait for the next one until told
+    to stop."""
     token_file: TokenFile = Field(default=None, examples=["/etc/lipt/worker.token"])
     token: TokenText = Field(default=None, examples=["lipt_..."])
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9465"])

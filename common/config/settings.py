@@ -1,6 +1,7 @@
 """Settings of a process: from a TOML file, then LIPT_* variables, then flags.
 
-Later ones win. A nested key is `LIPT_RUN__LEARNERS__NUM_STEPS` in the environment.
+Later ones win. A nested key is `LIPT_RUN__LEARNERS__NUM_STEPS` in the environment. Errors bring
+gRPC along, and are imported where they are raised: a command's help needs settings, and no more.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
-
-from lipt.common.config.validation import explain
-from lipt.common.errors import ConfigError
 
 SettingsT = TypeVar("SettingsT", bound="LayeredSettings")
 
@@ -104,6 +102,9 @@ def load_settings(
         ConfigError: the file is not TOML, a key does not exist, a value is out of
             range; the sentence names the file, the key, the value and what is allowed.
     """
+    from lipt.common.config.validation import explain
+    from lipt.common.errors import ConfigError
+
     toml = read_toml(config) if config else {}
     try:
         return model(flags=_given(flags), toml=toml)  # type: ignore[call-arg]
@@ -118,6 +119,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such file, or it is not TOML.
     """
+    from lipt.common.errors import ConfigError
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 # 4: examples that are no images, as columns in a learner's task and in its shard; what is told of
 #    them other than classes; learners of which some layers are frozen.
 # 5: the service as a whole as a stream, with when learners went out and came in, and the soup as
-#    it grows.
+#    it grows; how many learners there are for workers, in GetDemand.
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 5
 

@@ -40,6 +40,7 @@ ALLOWED_ROLES: dict[str, frozenset[Role]] = {
     "/lipt.v1.SubsetService/ListStrategies": _TRAINERS,
     "/lipt.v1.WorkerService/AcquireAssignment": _WORKERS,
     "/lipt.v1.WorkerService/CommitResult": _WORKERS,
+    "/lipt.v1.WorkerService/GetDemand": _WORKERS,
     "/lipt.v1.WorkerService/Heartbeat": _WORKERS,
     "/lipt.v1.WorkerService/Register": _WORKERS,
     "/lipt.v1.WorkerService/ReleaseAssignment": _WORKERS,

@@ -25,6 +25,7 @@ from lipt.coordinator.dispatch.choosing import (
     why_idle,
     why_waiting,
 )
+from lipt.coordinator.dispatch.demand import DemandWatch
 from lipt.coordinator.dispatch.leases import Lease, LeaseTable, require_lease
 from lipt.coordinator.dispatch.quarantine import (
     MAX_SILENT_ENDS,
@@ -80,6 +81,7 @@ class Dispatcher:
         self._events = events or Events()
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
+        self.demand = DemandWatch(store)
         self._waiting = WorkerQueue()
         # What is being handed out at this moment, and by worker who is being given one.
         self._reserved: set[AssignmentKey] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import grpc.aio
@@ -22,6 +22,7 @@ from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.worker_identity import require_unguessable
 from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.demand import Demand
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.rpc.messages import protocol_version
@@ -87,11 +88,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     ) -> pb.AcquireAssignmentResponse:
         """Wait for a learner to train."""
         self._require_worker(request.worker_id, context)
-        wait_seconds = request.wait_seconds
-        if not 0.0 <= wait_seconds <= _MAX_WAIT_SECONDS:  # also refuses NaN
-            raise InvalidRequestError(
-                f"wait_seconds {wait_seconds} is outside 0..{_MAX_WAIT_SECONDS:g}."
-            )
+        wait_seconds = _wait_seconds(request.wait_seconds)
         granted = await unless(
             self._stopping, self._dispatcher.acquire(request.worker_id, wait_seconds=wait_seconds)
         )
@@ -159,6 +156,18 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             await self._dispatcher.release(*held)
         return pb.ReleaseAssignmentResponse()
 
+    async def GetDemand(
+        self, request: pb.GetDemandRequest, context: Context
+    ) -> pb.GetDemandResponse:
+        """Count the learners that there are for workers."""
+        wait_seconds = _wait_seconds(request.wait_seconds)
+        known, demand = None, self._dispatcher.demand
+        if request.HasField("known"):
+            had = request.known
+            known = Demand(had.num_queued, had.num_leased, had.num_coming)
+        found = await unless(self._stopping, demand.wait(known, wait_seconds=wait_seconds))
+        return pb.GetDemandResponse(**asdict(found or demand.current()))
+
     def _require_worker(self, worker_id: str, context: Context) -> None:
         self._dispatcher.workers.require(worker_id, shown_by(context))
 
@@ -192,3 +201,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 def _phase(number: int) -> LearnerPhase:
     value = enum_value(pb.LearnerPhase.DESCRIPTOR, number)
     return LearnerPhase(value) if value in set(LearnerPhase) else LearnerPhase.UNKNOWN
+
+
+def _wait_seconds(asked: float) -> float:
+    if not 0.0 <= asked <= _MAX_WAIT_SECONDS:  # also refuses NaN
+        raise InvalidRequestError(f"wait_seconds {asked} is outside 0..{_MAX_WAIT_SECONDS:g}.")
+    return asked

@@ -1,15 +1,17 @@
-"""Configuration: every setting of coordinator, runs, workers and main training."""
+"""Configuration: every setting of coordinator, runs, workers, their pools and main training."""
 
 from __future__ import annotations
 
 from lipt.common.config.knobs import markdown_tables
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.trainer import Recipe
+from lipt.worker.pool.settings import PoolSettings
 from lipt.worker.settings import WorkerSettings
 
 _PARTS = (
     ("The coordinator and its runs", CoordinatorSettings),
     ("Workers", WorkerSettings),
+    ("Worker pools", PoolSettings),
     ("Main training", Recipe),
 )
 

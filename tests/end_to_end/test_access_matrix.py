@@ -56,6 +56,7 @@ EXPECTED = {
         "Heartbeat": WORKER,
         "CommitResult": WORKER,
         "ReleaseAssignment": WORKER,
+        "GetDemand": WORKER,
     },
     "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": ANY},
 }

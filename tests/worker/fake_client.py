@@ -112,6 +112,7 @@ class FakeClient:
         stop_learner: what heartbeats are answered with.
         idle_reason: what `acquire` says besides.
         registered, released, declined, committed: what was said, in order.
+        waits: how long each `acquire` wanted to wait.
         beats: the progress that each heartbeat brought.
         given_back: set once a learner was.
     """
@@ -123,6 +124,7 @@ class FakeClient:
         self.refusals: dict[str, list[Exception]] = {}
         self.stop_learner = False
         self.idle_reason = ""
+        self.waits: list[float] = []
         self.registered: list[tuple[str, str]] = []
         self.released: list[tuple[str, str, str]] = []
         self.declined: list[tuple[str, str, str]] = []
@@ -141,7 +143,8 @@ class FakeClient:
         self.registered.append((instance_id, name))
         return f"worker-{len(self.registered)}"
 
-    def acquire(self, worker_id: str) -> Assignment | None:
+    def acquire(self, worker_id: str, *, wait_seconds: float) -> Assignment | None:
+        self.waits.append(wait_seconds)
         if not self.assignments:
             self.when_idle()
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from lipt.worker.instruments import LEARNERS
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.metering import Metering
 from lipt.worker.settings import WorkerSettings
+from tests.clock import Clock
 from tests.worker.fake_client import FakeClient, make_assignment
 
 PATIENCE_SECONDS = 60.0
@@ -73,8 +75,18 @@ class World:
         self.pauses.append(seconds)
         self.when_paused()
 
-    def agent(self, max_learners: int | None = None) -> Agent:
-        flags = {"name": "one", "max_learners": max_learners}
+    def agent(
+        self,
+        max_learners: int | None = None,
+        *,
+        max_idle_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Agent:
+        flags = {
+            "name": "one",
+            "max_learners": max_learners,
+            "max_idle_seconds": max_idle_seconds,
+        }
         settings = load_settings(WorkerSettings, config=None, flags=flags)
         agent = Agent(
             settings,
@@ -84,6 +96,7 @@ class World:
             self.events,
             metering=self.metering,
             pause=self.pause,
+            clock=clock,
         )
         self.fake.when_idle = agent.stop
         return agent
@@ -107,6 +120,11 @@ class _Runner:
         self.world.done.append((worker_id, assignment.assignment_id))
         work = self.world.work
         (work.pop(0) if len(work) > 1 else work[0])(self.lease, self.should_stop)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(100.0)
 
 
 @pytest.fixture
@@ -148,6 +166,31 @@ def test_stop_cuts_short_what_is_not_done(world: World) -> None:
     world.work = [lambda *_: done.stop()]
     done.run()
     assert not done.cut_short
+
+
+def test_worker_without_a_learner_for_so_long_ends(world: World, clock: Clock) -> None:
+    agent = world.agent(max_idle_seconds=40.0, clock=clock)
+
+    def wait() -> None:
+        clock.now += world.fake.waits[-1]
+
+    world.fake.when_idle = wait
+    world.work = [lambda *_: setattr(clock, "now", clock.now + 1000.0)]
+    world.fake.assignments = [None, make_assignment(0)]
+    agent.run()
+    # The first poll is answered at once; after the learner it has as much patience as before.
+    assert world.fake.waits == [30.0, 30.0, 30.0, 10.0]
+    assert world.done == [("worker-1", "r/0")]
+
+
+def test_worker_whose_coordinator_is_away_has_nothing_to_do_either(
+    world: World, clock: Clock
+) -> None:
+    world.when_paused = lambda: setattr(clock, "now", clock.now + 25.0)
+    world.fake.assignments = [UnreachableError("away."), UnreachableError("away.")]
+    agent = world.agent(max_idle_seconds=40.0, clock=clock)
+    agent.run()
+    assert world.fake.waits == [30.0, 15.0]
 
 
 def test_restarted_coordinator_is_joined_again_as_the_same_instance(world: World) -> None:

@@ -299,3 +299,21 @@ class ReleaseAssignmentRequest(_message.Message):
 class ReleaseAssignmentResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class GetDemandRequest(_message.Message):
+    __slots__ = ("wait_seconds", "known")
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    wait_seconds: float
+    known: GetDemandResponse
+    def __init__(self, wait_seconds: _Optional[float] = ..., known: _Optional[_Union[GetDemandResponse, _Mapping]] = ...) -> None: ...
+
+class GetDemandResponse(_message.Message):
+    __slots__ = ("num_queued", "num_leased", "num_coming")
+    NUM_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    NUM_LEASED_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMING_FIELD_NUMBER: _ClassVar[int]
+    num_queued: int
+    num_leased: int
+    num_coming: int
+    def __init__(self, num_queued: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_coming: _Optional[int] = ...) -> None: ...

@@ -59,6 +59,11 @@ class WorkerServiceStub(object):
                 request_serializer=lipt_dot_v1_dot_worker__pb2.ReleaseAssignmentRequest.SerializeToString,
                 response_deserializer=lipt_dot_v1_dot_worker__pb2.ReleaseAssignmentResponse.FromString,
                 _registered_method=True)
+        self.GetDemand = channel.unary_unary(
+                '/lipt.v1.WorkerService/GetDemand',
+                request_serializer=lipt_dot_v1_dot_worker__pb2.GetDemandRequest.SerializeToString,
+                response_deserializer=lipt_dot_v1_dot_worker__pb2.GetDemandResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer(object):
@@ -110,6 +115,14 @@ class WorkerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetDemand(self, request, context):
+        """How many learners there are for workers, registered or not: for who starts and ends workers.
+        Answers as soon as that differs from `known`, or after `wait_seconds`. From protocol 1.5 on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -137,6 +150,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.ReleaseAssignment,
                     request_deserializer=lipt_dot_v1_dot_worker__pb2.ReleaseAssignmentRequest.FromString,
                     response_serializer=lipt_dot_v1_dot_worker__pb2.ReleaseAssignmentResponse.SerializeToString,
+            ),
+            'GetDemand': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDemand,
+                    request_deserializer=lipt_dot_v1_dot_worker__pb2.GetDemandRequest.FromString,
+                    response_serializer=lipt_dot_v1_dot_worker__pb2.GetDemandResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -274,6 +292,33 @@ class WorkerService(object):
             '/lipt.v1.WorkerService/ReleaseAssignment',
             lipt_dot_v1_dot_worker__pb2.ReleaseAssignmentRequest.SerializeToString,
             lipt_dot_v1_dot_worker__pb2.ReleaseAssignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDemand(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lipt.v1.WorkerService/GetDemand',
+            lipt_dot_v1_dot_worker__pb2.GetDemandRequest.SerializeToString,
+            lipt_dot_v1_dot_worker__pb2.GetDemandResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -65,6 +65,10 @@ class WorkerServiceStub:
     """
     ReleaseAssignment: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ReleaseAssignmentRequest, _worker_pb2.ReleaseAssignmentResponse]
     """Gives an assignment back undone, so that another worker gets it at once."""
+    GetDemand: _grpc.UnaryUnaryMultiCallable[_worker_pb2.GetDemandRequest, _worker_pb2.GetDemandResponse]
+    """How many learners there are for workers, registered or not: for who starts and ends workers.
+    Answers as soon as that differs from `known`, or after `wait_seconds`. From protocol 1.5 on.
+    """
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -94,6 +98,10 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """
     ReleaseAssignment: _aio.UnaryUnaryMultiCallable[_worker_pb2.ReleaseAssignmentRequest, _worker_pb2.ReleaseAssignmentResponse]  # type: ignore[assignment]
     """Gives an assignment back undone, so that another worker gets it at once."""
+    GetDemand: _aio.UnaryUnaryMultiCallable[_worker_pb2.GetDemandRequest, _worker_pb2.GetDemandResponse]  # type: ignore[assignment]
+    """How many learners there are for workers, registered or not: for who starts and ends workers.
+    Answers as soon as that differs from `known`, or after `wait_seconds`. From protocol 1.5 on.
+    """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -150,5 +158,15 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.ReleaseAssignmentResponse, _abc.Awaitable[_worker_pb2.ReleaseAssignmentResponse]]:
         """Gives an assignment back undone, so that another worker gets it at once."""
+
+    @_abc_1.abstractmethod
+    def GetDemand(
+        self,
+        request: _worker_pb2.GetDemandRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.GetDemandResponse, _abc.Awaitable[_worker_pb2.GetDemandResponse]]:
+        """How many learners there are for workers, registered or not: for who starts and ends workers.
+        Answers as soon as that differs from `known`, or after `wait_seconds`. From protocol 1.5 on.
+        """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

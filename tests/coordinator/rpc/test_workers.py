@@ -264,3 +264,17 @@ async def test_secret_that_could_be_guessed_is_refused_and_not_shown(bench: Benc
     with pytest.raises(InvalidRequestError, match="instance_id has 5 characters") as caught:
         await bench.service.Register(register, CONTEXT)
     assert "box-3" not in str(caught.value)
+
+
+async def test_demand_counts_learners_that_wait_and_that_workers_have(
+    bench: Bench,
+) -> None:
+    answer = await bench.service.GetDemand(pb.GetDemandRequest(), CONTEXT)
+    assert answer == pb.GetDemandResponse(num_queued=2, num_leased=1)
+    known = pb.GetDemandRequest(known=answer, wait_seconds=0.01)
+    assert await bench.service.GetDemand(known, CONTEXT) == answer
+
+
+async def test_demand_is_not_waited_for_longer_than_a_minute(bench: Bench) -> None:
+    with pytest.raises(InvalidRequestError, match=r"wait_seconds 61.0 is outside 0..60"):
+        await bench.service.GetDemand(pb.GetDemandRequest(wait_seconds=61.0), CONTEXT)

@@ -32,6 +32,7 @@ COMMANDS = [
     ["certs", "trainer"],
     ["certs", "admin"],
     ["train"],
+    ["up"],
     ["compare"],
     ["report"],
 ]
@@ -53,7 +54,7 @@ print(json.dumps(told))
 
 
 @pytest.fixture(scope="module")
-def helps() -> list[tuple[str, list[str]]]:
+def helps(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str]]]:
     """The text of each command's help, and what it was the first to import."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(COMMANDS)],
@@ -61,6 +62,8 @@ def helps() -> list[tuple[str, list[str]]]:
         text=True,
         check=True,
         timeout=60,
+        # Plug-ins are found by what is installed, not by what an older build left in a checkout.
+        cwd=tmp_path_factory.mktemp("elsewhere"),
     )
     return [(text, slow) for text, slow in json.loads(done.stdout)]
 

@@ -1,0 +1,121 @@
+"""A worker pool on a real Ray cluster of two nodes, of which one vanishes in a run's middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipt.common.states import LearnerState, RunState
+from tests.cluster import Cluster
+
+pytest.importorskip("ray")
+
+POOL = ("-m", "lipt.worker.pool")
+# So long that a node can be ended while its worker has a learner.
+LEARNERS = {"num_learners": 6, "num_steps": 40, "batch_size": 32}
+
+
+class RayNodes:
+    """Two nodes on this machine, each with room for two workers.
+
+    Attributes:
+        address: of the cluster.
+        doomed: the node that is not its head.
+    """
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster as RayCluster
+
+        # It asks for no dashboard, and has a store as small as Ray allows.
+        small: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
+        self.cluster = RayCluster()
+        self.cluster.add_node(include_dashboard=False, **small)
+        self.doomed = self.cluster.add_node(**small)
+        self.address = str(self.cluster.address)
+
+    def processes_of_the_doomed(self) -> set[int]:
+        """Its raylet, Ray's workers, and ours, by their ids."""
+        (raylet,) = self.doomed.all_processes["raylet"]
+        return with_descendants(raylet.process.pid)
+
+    def vanish(self) -> None:
+        """End the node as a machine ends that is switched off: nobody is told anything."""
+        for pid in self.processes_of_the_doomed():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.cluster.remove_node(self.doomed, allow_graceful=False)
+
+
+def with_descendants(pid: int) -> set[int]:
+    """A process and all that it has started, directly or not; none where it has ended."""
+    found = {pid}
+    with suppress(OSError):
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in children.read_text().split():
+                found |= with_descendants(int(child))
+    return found
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "0")
+    nodes = RayNodes()
+    try:
+        yield nodes
+    finally:
+        nodes.cluster.shutdown()
+
+
+def test_node_that_vanishes_with_its_learners_costs_nothing_but_time(
+    cluster: Cluster, nodes: RayNodes, small_run: dict[str, Any]
+) -> None:
+    run = {**small_run, "learners": LEARNERS, "seed": 7}
+    coordinator = cluster.start_coordinator(*cluster.leases_of(2.0))
+    with cluster.client() as client:
+        plain_worker = cluster.start_worker("plain")
+        plain = client.wait(client.start_run(run, name="plain").run_id)
+        assert plain_worker.stop() == 0
+
+        pool = cluster.start(
+            "pool",
+            [
+                *(*POOL, "--coordinator", cluster.address, "--ray", nodes.address),
+                *("--workers", "2", "--idle-seconds", "2"),
+                *("--", "--cache-dir", str(cluster.directory / "cache")),
+            ],
+        )
+        pool.wait_for("up to 2 workers")
+        run_id = client.start_run(run, name="on-ray").run_id
+        doomed = trained_on(client.watch(run_id), nodes.processes_of_the_doomed)
+        nodes.vanish()
+        coordinator.wait_for(f"event=lease_expired .*worker={doomed}")
+        on_ray = client.wait(run_id)
+
+        assert on_ray.state is RunState.READY, on_ray.message
+        assert on_ray.pretrained_weights == plain.pretrained_weights
+        assert [learner.result for learner in on_ray.learners] == [
+            learner.result for learner in plain.learners
+        ]
+        subsets = [client.subset(name, "grand", fraction=0.1) for name in ("plain", "on-ray")]
+        assert subsets[0].digest == subsets[1].digest
+    # Nothing is to do any more.
+    pool.wait_for("; 0 workers left|ending [12] workers?: there has been no learner")
+    assert pool.stop() == 0
+
+
+def trained_on(views: Iterator[Any], processes: Callable[[], set[int]]) -> str:
+    """A worker that has a learner, by its name, as soon as one is among these processes."""
+    for view in views:
+        for learner in view.learners:
+            # Workers without a name are called after their host and process.
+            pid = learner.worker.rpartition("-")[2]
+            if learner.state is LearnerState.LEASED and pid.isdecimal() and int(pid) in processes():
+                return str(learner.worker)
+    raise AssertionError("the run ended before a worker of that node had a learner")

@@ -1,0 +1,165 @@
+"""What Ray is told, and what its answers mean, against a Ray that the test plays.
+
+The real one is in `tests/end_to_end/test_ray.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lipt.common.errors import ConfigError
+from lipt.worker.pool import ray_engine
+from lipt.worker.pool.engine import Ended
+from lipt.worker.pool.ray_engine import LOCAL, RayEngine, RayOptions
+
+
+class RayError(Exception): ...
+
+
+class TaskCancelledError(RayError): ...
+
+
+class RayTaskError(RayError): ...
+
+
+class FakeRay:
+    """A cluster whose tasks a test ends.
+
+    Attributes:
+        connected: what `init` was given.
+        options: what a task was given besides its arguments.
+        tasks: the arguments of each, in order; a task is its place among them.
+        done: what came of tasks; an exception is raised.
+    """
+
+    exceptions = SimpleNamespace(
+        RayError=RayError, TaskCancelledError=TaskCancelledError, RayTaskError=RayTaskError
+    )
+    util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
+
+    def __init__(self, *nodes: str) -> None:
+        self.addresses = nodes
+        self.connected: dict[str, Any] = {}
+        self.options: dict[str, Any] = {}
+        self.tasks: list[tuple[list[str], dict[str, str]]] = []
+        self.done: dict[int, Any] = {}
+        self.cancelled: list[int] = []
+        self.is_shut_down = False
+
+    def init(self, **options: Any) -> None:
+        self.connected = options
+
+    def remote(self, _: Any) -> Any:
+        def with_options(**options: Any) -> Any:
+            self.options = options
+            return SimpleNamespace(remote=self._start)
+
+        return SimpleNamespace(options=with_options)
+
+    def _start(self, arguments: list[str], environment: dict[str, str]) -> int:
+        self.tasks.append((arguments, environment))
+        return len(self.tasks) - 1
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeManagerAddress": address, "Alive": True} for address in self.addresses]
+
+    def wait(self, tasks: list[int], **_: Any) -> tuple[list[int], list[int]]:
+        return [task for task in tasks if task in self.done], []
+
+    def get(self, task: int) -> Any:
+        if isinstance(outcome := self.done[task], Exception):
+            raise outcome
+        return outcome
+
+    def cancel(self, task: int) -> None:
+        self.cancelled.append(task)
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, fake: FakeRay, **options: Any) -> RayEngine:
+    monkeypatch.setattr(ray_engine, "import_extra", lambda *_, **__: fake)
+    return RayEngine(RayOptions("auto", **options))
+
+
+def test_ray_is_told_what_a_worker_takes_and_to_start_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = FakeRay()
+    engine = connect(
+        monkeypatch,
+        fake,
+        gpus_per_worker=0.5,
+        cpus_per_worker=2.0,
+        resources={"spot": 1.0},
+        environment={"LIPT_TOKEN": "t"},
+    )
+    engine.start(0, ["--coordinator", "head:1"])
+    assert (fake.options["num_gpus"], fake.options["num_cpus"]) == (0.5, 2.0)
+    assert fake.options["resources"] == {"spot": 1.0}
+    assert fake.options["max_retries"] == -1
+    assert fake.options["scheduling_strategy"] == "SPREAD"
+    assert fake.tasks == [(["--device", "cuda", "--coordinator", "head:1"], {"LIPT_TOKEN": "t"})]
+
+
+def test_worker_without_a_gpu_of_its_own_stays_off_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = FakeRay()
+    connect(monkeypatch, fake).start(0, [])
+    assert fake.tasks[0][0] == ["--device", "cpu"]
+
+
+def test_ends_of_tasks_are_ends_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeRay()
+    engine = connect(monkeypatch, fake)
+    for number in range(5):
+        engine.start(number, [])
+    fake.done = {
+        0: (3, "last words"),
+        1: TaskCancelledError(),
+        2: RayTaskError("No module named 'lipt'"),
+        3: RayError("its owner is gone"),
+    }
+    assert engine.ended() == [
+        Ended(0, 3, "last words"),
+        Ended(1, 0),
+        Ended(2, 1, "No module named 'lipt'"),
+        Ended(3, None, "its owner is gone"),
+    ]
+    assert engine.ended() == []
+    engine.close()
+    assert fake.cancelled == [4]
+    assert fake.is_shut_down
+
+
+@pytest.mark.parametrize("coordinator", ["127.0.0.1:50051", "localhost:50051"])
+def test_loopback_address_is_refused_where_nodes_are_elsewhere(
+    coordinator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = connect(monkeypatch, FakeRay("10.0.0.1", "10.0.0.2"))
+    with pytest.raises(ConfigError, match=r"nodes on 10\.0\.0\.2, whose .* --listen on 0\.0\.0\.0"):
+        engine.require_reachable(coordinator)
+    engine.require_reachable("head:50051")
+
+
+def test_loopback_address_does_where_all_nodes_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, FakeRay("10.0.0.1", "127.0.0.1")).require_reachable("127.0.0.1:50051")
+
+
+def test_cluster_that_is_started_by_the_way_reports_to_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = FakeRay()
+    # Unset after the test, too: what was there before is what is put back.
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
+    monkeypatch.setattr(ray_engine, "import_extra", lambda *_, **__: fake)
+    RayEngine(RayOptions(LOCAL))
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert fake.connected["include_dashboard"] is False

@@ -1,0 +1,17 @@
+"""`lipt-worker-pool`, and `python -m lipt.worker.pool`: signals first, as imports take seconds."""
+
+from __future__ import annotations
+
+from lipt.common.process.early_end import end_at_signals
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    end_at_signals("lipt-worker-pool")
+    from lipt.worker.pool.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

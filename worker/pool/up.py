@@ -1,0 +1,264 @@
+"""Up: `lipt up`, a coordinator and a pool of workers in one command, until Ctrl-C.
+
+The `lipt` command finds it through the entry point group `lipt.commands`. The coordinator is a
+process of its own, told by its command line: this package does not import it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lipt.common.text.terminal import say
+from lipt.worker.pool.cli import (
+    CpusPerWorker,
+    GpusPerWorker,
+    IdleSeconds,
+    Level,
+    MinWorkers,
+    Ray,
+    Resources,
+    RuntimeEnv,
+    TlsCa,
+    TlsCert,
+    TlsKeyFile,
+    TokenFile,
+    WorkerArguments,
+    Workers,
+    WorkingDir,
+)
+
+if TYPE_CHECKING:
+    import threading
+
+    from lipt.worker.pool.children import Child
+
+_DEFAULT_ADDRESS = "127.0.0.1:50051"
+# A coordinator ends in so many seconds; `drain_seconds` is a part of it.
+_STOP_SECONDS = 30.0
+_LOOK_SECONDS = 0.2
+# What is set for workers and trainers is not the coordinator's own.
+_PEERS_OWN = ("LIPT_TLS_", "LIPT_TOKEN")
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def up(
+    worker_arguments: WorkerArguments = None,
+    data: Annotated[
+        str | None, typer.Option(help="The data, as lipt-coordinator --data takes it.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model, as lipt-coordinator --model takes it.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with any setting of the coordinator, its TLS files as well."),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(help="Address that the coordinator serves on.")
+    ] = _DEFAULT_ADDRESS,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="Name or address of this machine that workers reach the coordinator by, where "
+            "--listen names none. Default: the machine's own name.",
+        ),
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="The coordinator's --state-dir.", show_default=False)
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="The coordinator's --insecure.")
+    ] = False,
+    allow_module: Annotated[
+        list[str] | None,
+        typer.Option(help="Module that a run's model may be imported from; for all. Repeatable."),
+    ] = None,
+    workers: Workers = None,
+    min_workers: MinWorkers = None,
+    idle_seconds: IdleSeconds = None,
+    ray: Ray = None,
+    gpus_per_worker: GpusPerWorker = None,
+    cpus_per_worker: CpusPerWorker = None,
+    resource: Resources = None,
+    runtime_env: RuntimeEnv = None,
+    working_dir: WorkingDir = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKeyFile = None,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+    log_level: Level = None,
+) -> None:
+    """Start a coordinator here and workers, on this machine or on Ray, until Ctrl-C."""
+    modules = [word for module in allow_module or () for word in ("--allow-module", module)]
+    coordinator = {
+        "--data": data,
+        "--model": model,
+        "--config": config,
+        "--listen": listen,
+        "--state-dir": state_dir,
+        "--log-level": log_level,
+    }
+    words = [str(word) for flag in coordinator.items() if flag[1] is not None for word in flag]
+    words += [*modules, *(["--insecure"] if insecure else [])]
+    own_modules = [spec for spec in (data, model) if spec and _is_users_own(spec)]
+    for spec in own_modules:
+        modules += ["--allow-module", spec.partition(":")[0]]
+    pool = {
+        "workers": workers,
+        "min_workers": min_workers,
+        "idle_seconds": idle_seconds,
+        "ray": ray,
+        "gpus_per_worker": gpus_per_worker,
+        "cpus_per_worker": cpus_per_worker,
+        "resources": tuple(resource) if resource else None,
+        "runtime_env": runtime_env,
+        "working_dir": working_dir,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_ca": tls_ca,
+        "token_file": token_file,
+        "log_level": log_level,
+    }
+    _run(_Start(words, pool, [*modules, *(worker_arguments or [])], data or "the data", address))
+
+
+def _is_users_own(spec: str) -> bool:
+    from lipt.common.imports.factory import is_factory_spec
+
+    return is_factory_spec(spec)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What is to be started."""
+
+    coordinator_arguments: list[str]
+    pool_flags: dict[str, Any]
+    worker_arguments: list[str]
+    data: str
+    address: str | None
+
+
+def _run(start: _Start) -> None:
+    import threading
+
+    from lipt.common.config.settings import load_settings
+    from lipt.common.process.logs import configure_logging
+    from lipt.worker.pool.opening import opened
+    from lipt.worker.pool.settings import PoolSettings
+
+    # What is wrong with the pool's flags is said before anything is started.
+    settings = load_settings(PoolSettings, config=None, flags=start.pool_flags)
+    configure_logging(settings.log_level)
+    stopping = threading.Event()
+    _on_signals(stopping.set)
+    print_line = partial(say, err=True)
+    with _coordinator(start.coordinator_arguments, stopping, print_line) as (child, listening):
+        if not listening:
+            return
+        address = _reachable(listening, start.address, here=settings.ray is None)
+        settings = settings.model_copy(update={"coordinator": address})
+        with opened(settings, start.worker_arguments, say=print_line) as pool:
+
+            def stop() -> None:
+                stopping.set()
+                pool.stop()
+
+            # Again, for connecting to Ray sets handlers, too.
+            _on_signals(stop)
+            _tell(start.data, listening, settings)
+            watch = threading.Thread(target=_follow, args=(child, stop, stopping), daemon=True)
+            watch.start()
+            if not stopping.is_set():
+                pool.run()
+        _require_alive(child)
+
+
+def _on_signals(stop: Callable[[], object]) -> None:
+    import signal
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop())
+
+
+@contextmanager
+def _coordinator(
+    arguments: list[str], stopping: threading.Event, print_line: Callable[[str], object]
+) -> Iterator[tuple[Child, str]]:
+    """A coordinator, and where it listens; "" where the process was told to stop before."""
+    import tempfile
+
+    from lipt.worker.pool.children import Child
+
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(_PEERS_OWN)
+    }
+    with tempfile.TemporaryDirectory(prefix="lipt-up-") as folder:
+        file = Path(folder, "address")
+        child = Child(
+            "lipt.coordinator",
+            [*arguments, "--address-file", str(file)],
+            environment,
+            lambda line: print_line(f"coordinator | {line}"),
+        )
+        try:
+            while not file.exists() and not stopping.wait(_LOOK_SECONDS):
+                _require_alive(child)
+            yield child, "" if stopping.is_set() else file.read_text(encoding="utf-8").strip()
+        finally:
+            child.terminate()
+            child.end(_STOP_SECONDS)
+
+
+def _require_alive(child: Child) -> None:
+    """See that the coordinator runs.
+
+    Raises:
+        ProcessEndedError: it does not.
+    """
+    from lipt.common.errors import ProcessEndedError
+
+    if (status := child.poll()) is not None:
+        raise ProcessEndedError(f"the coordinator has ended with status {status}: see above.")
+
+
+def _follow(child: Child, stop: Callable[[], object], stopping: threading.Event) -> None:
+    """End the pool with its coordinator."""
+    while not stopping.wait(_LOOK_SECONDS):
+        if child.poll() is not None:
+            stop()
+
+
+def _reachable(listening: str, host: str | None, *, here: bool) -> str:
+    """The address that workers are told: as is served, unless that is every address there is."""
+    from lipt.common.network.address import split_address
+
+    served, port = split_address(listening)
+    if served not in ("0.0.0.0", "::"):  # noqa: S104 - it is compared
+        return listening
+    return f"{host or ('localhost' if here else socket.gethostname())}:{port}"
+
+
+def _tell(data: str, listening: str, settings: Any) -> None:
+    where = "on this machine" if settings.ray is None else f"on Ray at {settings.ray}"
+    most = settings.workers
+    flag = "" if listening == _DEFAULT_ADDRESS else f" --coordinator {settings.coordinator}"
+    say(
+        f"lipt serves {data} on {listening}, for up to {most} worker{'' if most == 1 else 's'} "
+        f"{where}, which come with the first run. In another terminal:"
+    )
+    say(f"    lipt run start --watch{flag}")
+    say(f"    lipt subset get --fraction 0.1 --out subset.npy{flag}")
+    say("Ctrl-C ends all of it, and keeps what is done.")
