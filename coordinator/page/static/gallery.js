@@ -58,7 +58,7 @@ function shown(id, picture) {
   if (!picture) return h("div", { class: "no-picture", key: "none" }, "…");
   // Nothing but a picture in the answer itself is ever loaded.
   if (typeof picture.png === "string" && picture.png.startsWith("data:image/png;base64,")) {
-    return h("img", { key: "picture", src: picture.png, alt: `example ${id}, labelled ${picture.class_name}`, loading: "lazy" });
+    return h("img", { key: "picture", src: picture.png, alt: `example ${id}, labelled ${picture.class_name}` });
   }
   return h("div", { class: "no-picture text", key: "text" }, picture.text ?? "no picture");
 }

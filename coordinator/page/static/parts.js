@@ -2,7 +2,7 @@
 // Small pieces that several views are made of.
 
 import { h } from "./dom.js";
-import { count, number } from "./format.js";
+import { count, MISSING, number } from "./format.js";
 import { state } from "./store.js";
 
 /** @param {import("./learner.js").Fate} fate */
@@ -24,7 +24,8 @@ export function tiles(...tiles) {
  * A table that becomes cards where there is no room for columns.
  *
  * @param {string} caption for those who do not see it
- * @param {{name: string, class?: string, hidden?: boolean}[]} columns the first is the row's header
+ * @param {{name: string, class?: string, hidden?: boolean}[]} columns the first is the row's header; on
+ *     cards those of class "lead" stand beside it, and "grow" and "long" ones have a line of their own
  * @param {{key: string | number, cells: any[], class?: string}[]} rows
  */
 export function table(caption, columns, rows) {
@@ -37,7 +38,7 @@ export function table(caption, columns, rows) {
       row.cells.map((cell, place) => h(place === 0 ? "th" : "td", {
         scope: place === 0 ? "row" : undefined,
         role: place === 0 ? "rowheader" : "cell",
-        class: columns[place].class,
+        class: [columns[place].class, cell === MISSING && "void"].filter(Boolean).join(" ") || undefined,
         "data-name": columns[place].hidden ? undefined : columns[place].name,
       }, cell)))))));
 }

@@ -29,7 +29,7 @@ export function view() {
 }
 
 function computations() {
-  const columns = [{ name: "what" }, { name: "standing" }, { name: "run", class: "long" }, { name: "progress", class: "grow" },
+  const columns = [{ name: "what" }, { name: "standing", class: "lead" }, { name: "run", class: "long" }, { name: "progress", class: "grow" },
     { name: "for", class: "numeric" }, { name: "asked for by", class: "numeric" }, { name: "lane" }];
   return table("What is computed, then what waits", columns, state.computations.map((item, place) => ({
     key: `${item.lane} ${item.job} ${item.run_id} ${place}`,

@@ -119,7 +119,7 @@ function learnersSection(run) {
 }
 
 const COLUMNS = [
-  { name: "learner" }, { name: "phase" }, { name: "worker", class: "long" }, { name: "step", class: "grow" },
+  { name: "learner" }, { name: "phase", class: "lead" }, { name: "worker" }, { name: "step", class: "grow" },
   { name: "loss", class: "numeric" }, { name: "accuracy", class: "numeric" }, { name: "density", class: "numeric" },
   { name: "alpha", class: "numeric" }, { name: "soup after", class: "numeric" }, { name: "took", class: "numeric" },
 ];

@@ -50,8 +50,8 @@ function noRuns(admin) {
 function runsTable() {
   const several = state.runs.length > 1;
   const columns = [
-    { name: "run" }, { name: "state" }, { name: "learners", class: "grow" }, { name: "soup", class: "numeric" },
-    { name: "took", class: "numeric" }, { name: "began" }, ...(several ? [{ name: "compare", hidden: true }] : []),
+    { name: "run" }, { name: "state", class: "lead" }, { name: "learners", class: "grow" }, { name: "soup", class: "numeric" },
+    { name: "took", class: "numeric" }, { name: "began" }, ...(several ? [{ name: "compare", class: "ticks" }] : []),
   ];
   return table("Runs, newest first", columns, state.runs.map((run) => {
     const learners = tally(run);
@@ -81,5 +81,5 @@ function tick(run) {
         dispatchEvent(new Event("lipt-change"));
       },
     },
-  }), h("span", { class: "unseen" }, `compare ${run.name}`), h("span", { class: "only-cards", "aria-hidden": "true" }, "compare"));
+  }), h("span", { class: "unseen" }, `compare ${run.name}`));
 }

@@ -11,7 +11,7 @@ const SOON_MS = 14 * 86_400_000;
 const URGENT_MS = 2 * 86_400_000;
 
 const COLUMNS = [
-  { name: "worker", class: "long" }, { name: "health" }, { name: "at work on", class: "long" }, { name: "device" },
+  { name: "worker", class: "long" }, { name: "health", class: "lead" }, { name: "at work on", class: "long" }, { name: "device" },
   { name: "heard" }, { name: "joined" }, { name: "certificate ends" }, { name: "versions" },
 ];
 
