@@ -162,6 +162,13 @@ class CoordinatorSettings(LayeredSettings):
     """PEM file of the authority that must have signed the certificates of workers and trainers
     (mTLS), and gives them their roles. Without it, everybody is asked for a token."""
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9464"])
+    dashboard_listen: str | None = Field(default=None, examples=["127.0.0.1:50080"])
+    """Address of the page to watch, host:port; https where there are TLS files. Needs the package's
+    extra `dashboard`. Default: none is served."""
+    dashboard_url: str | None = Field(
+        default=None, pattern=r"^https?://[^/?#]+$", examples=["https://lipt.example.org"]
+    )
+    """Where browsers reach the page, where that is another address: behind a reverse proxy."""
     device: str = "auto"
     """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first
     CUDA device if there is one."""
