@@ -37,7 +37,8 @@ function overlap(run, subsets, names) {
   }
   if (!found.value) return problem(found.error) ?? h("p", { class: "dim" }, "Comparing…");
   return tiles(tile("in both", count(found.value.both)), names.map((name, place) => tile(`only in ${name}`, count(found.value.only[place]))),
-    tile("overlap", percent(found.value.jaccard), "in both, of those in either (Jaccard)"));
+    tile("overlap", percent(found.value.jaccard), "in both, of those in either (Jaccard)"),
+    found.value.by_chance !== undefined && tile("in both by chance", count(found.value.by_chance), "of two draws at random of their sizes"));
 }
 
 function facts(subset, name, beside) {
@@ -77,17 +78,27 @@ function mapSection(run, subsets, names) {
     found.value
       ? h("div", { key: "maps", class: "columns maps" }, names.map((name, place) => h("figure", { key: place },
         exampleMap(found.value.map, place, name),
-        h("figcaption", { class: "dim" }, `${count(found.value.map.ids.length)} of the examples, alike ones close together. Large and dark-rimmed: taken by ${name}. The colour is the class.`))))
+        h("figcaption", { class: "dim" }, `${count(found.value.map.ids.length)} of the examples, alike ones close together${found.value.map.seen_by ? ` (seen by ${found.value.map.seen_by})` : ""}. Large and rimmed: taken by ${name}. The colour is the class.`))))
       : h("div", { key: "no-map" }, found.busy ? progressLine(found.progress) : button("Draw the map", ask), problem(found.error)),
   ];
+}
+
+/** How an end of the order was found. */
+const WANTED_BY = { weight: "by their weights", score: "by their scores", order: "as they were chosen", draw: "a draw: its examples have no order" };
+
+/** @param {any} subset @param {"most" | "least"} end */
+function wantedBy(subset, end) {
+  const by = subset.wanted_by?.[end];
+  return by && h("p", { class: "dim", key: `${end}-by` }, WANTED_BY[/** @type {keyof typeof WANTED_BY} */ (by)] ?? by);
 }
 
 function wanted(subset, name) {
   return [
     h("h3", { key: "most-title" }, `Most wanted by ${name}`),
-    subset.wanted_by && h("p", { class: "dim", key: "by" }, subset.wanted_by),
+    wantedBy(subset, "most"),
     gallery(`Examples that ${name} wants most`, subset.most_wanted),
     h("h3", { key: "least-title" }, `Least wanted by ${name}`),
+    wantedBy(subset, "least"),
     gallery(`Examples that ${name} wants least`, subset.least_wanted),
   ];
 }

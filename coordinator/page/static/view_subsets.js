@@ -3,7 +3,7 @@
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
-import { count, moment, number, percent } from "./format.js";
+import { count, moment, percent } from "./format.js";
 import { empty, problem, table } from "./parts.js";
 import { to } from "./router.js";
 import { mayAct, perform, runById, setTask, state, task } from "./store.js";
@@ -19,7 +19,9 @@ export function view() {
   const list = task(`subsets ${run.run_id}`);
   if (list.value === null && !list.busy && !list.error) void load(run.run_id);
   const subsets = list.value?.subsets ?? [];
-  const shown = ["show", "beside"].map((name) => subsets.find((subset) => subset.digest === state.route.query.get(name))).filter(Boolean);
+  const digests = ["show", "beside"].map((name) => state.route.query.get(name)).filter((digest) => subsets.some((subset) => subset.digest === digest));
+  const shown = digests.map((digest) => whole(run.run_id, /** @type {string} */ (digest)));
+  const isWhole = shown.length > 0 && shown.every((each) => each.value);
   return [
     head(run, "Subsets"),
     mayAct("trainer") && subsetForm(run, (subset) => arrived(run, subset)),
@@ -27,7 +29,8 @@ export function view() {
     subsets.length > 0 ? subsetsTable(run, subsets) : list.value && empty(run.state === "RUN_STATE_READY"
       ? "No subset has been asked of this run yet. Ask above, or on a terminal:" : "Subsets are chosen on the soup: once the run is ready, ask here, or on a terminal:",
     `lipt subset get --run ${run.run_id} --fraction 0.1 --out subset.npy`),
-    shown.length > 0 && subsetDetails(run, shown),
+    isWhole ? subsetDetails(run, shown.map((each) => each.value.subset))
+      : shown.map((each, place) => problem(each.error) ?? h("p", { class: "dim", key: place }, "Fetching the subset…")),
   ];
 }
 
@@ -36,7 +39,20 @@ function load(runId) {
   return perform(`subsets ${runId}`, () => get(`/api/runs/${encodeURIComponent(runId)}/subsets`));
 }
 
+/** A subset with its classes and its examples, which the list leaves out. @param {string} runId @param {string} digest */
+function whole(runId, digest) {
+  const key = wholeKey(runId, digest);
+  const found = task(key);
+  if (found.value === null && !found.busy && !found.error) {
+    void perform(key, () => get(`/api/runs/${encodeURIComponent(runId)}/subsets/${encodeURIComponent(digest)}`));
+  }
+  return found;
+}
+
+const wholeKey = (/** @type {string} */ runId, /** @type {string} */ digest) => `subset ${digest} of ${runId}`;
+
 function arrived(run, subset) {
+  setTask(wholeKey(run.run_id, subset.digest), { value: { subset }, error: "" });
   const key = `subsets ${run.run_id}`;
   const others = (task(key).value?.subsets ?? []).filter((other) => other.digest !== subset.digest);
   setTask(key, { value: { subsets: [subset, ...others] } });
@@ -48,7 +64,7 @@ function arrived(run, subset) {
 function subsetsTable(run, subsets) {
   const [first, second] = ["show", "beside"].map((name) => state.route.query.get(name));
   const columns = [{ name: "strategy", class: "long" }, { name: "examples", class: "numeric" }, { name: "of data", class: "numeric" },
-    { name: "weights" }, { name: "made" }, { name: "digest" }, { name: "show", hidden: true }];
+    { name: "made" }, { name: "digest" }, { name: "show", hidden: true }];
   return table("Subsets, newest first", columns, subsets.map((subset) => ({
     key: subset.digest,
     class: subset.digest === first || subset.digest === second ? "chosen" : undefined,
@@ -56,7 +72,6 @@ function subsetsTable(run, subsets) {
       h("span", { class: "name" }, subset.strategy),
       count(subset.num_examples),
       percent(subset.fraction),
-      subset.weights?.weighted ? `${number(subset.weights.min).toPrecision(3)} to ${number(subset.weights.max).toPrecision(3)}` : "all equal",
       moment(subset.created_at),
       h("code", { title: subset.digest }, subset.digest.slice(0, 10)),
       h("span", { class: "links" },
