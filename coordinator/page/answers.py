@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -83,13 +83,10 @@ class Streaming(StreamingResponse):
             async with asyncio.timeout(_UNREAD_SECONDS):
                 await send(message)
 
+        # A generator, as all sources of streams here are.
+        source: Any = self.body_iterator
         with suppress(TimeoutError):
-            if isinstance(self.body_iterator, AsyncIterator) and hasattr(
-                self.body_iterator, "aclose"
-            ):
-                async with aclosing(self.body_iterator):
-                    await super().stream_response(timely)
-            else:
+            async with aclosing(source):
                 await super().stream_response(timely)
 
 

@@ -7,8 +7,6 @@ comes from, who sends it and what that role may do, and how much of it there is.
 from __future__ import annotations
 
 import asyncio
-import logging
-import uuid
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -35,9 +33,7 @@ from lipt.coordinator.page.security import (
 )
 from lipt.coordinator.page.sessions import Session
 from lipt.coordinator.page.signing_in import address_of
-from lipt.coordinator.page.telling import tell_refusal
-
-logger = logging.getLogger(__name__)
+from lipt.coordinator.page.telling import incident, tell_refusal
 
 
 def application(page: Page) -> ASGIApp:
@@ -52,7 +48,7 @@ def application(page: Page) -> ASGIApp:
     if page.static.is_dir():
         routes.append(Route("/", index))
         routes.append(Mount("/static", StaticFiles(directory=page.static)))
-    handlers = {404: _nothing_there, 405: _nothing_there, 500: _fault}
+    handlers = {404: _nothing_there, 405: _nothing_there}
     return _Outermost(page, Starlette(routes=routes, exception_handlers=handlers))
 
 
@@ -93,14 +89,27 @@ class _Guarded:
         self._row = row
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        request, begun = Request(scope, receive), False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
         try:
-            await self._answer(request, scope, receive, send)
+            await self._answer(request, scope, receive, noting)
         except ClientDisconnect:
             return
         except LiptError as error:
             tell_refusal(self._page.app.events, error, request)
-            await error_answer(error)(scope, receive, send)
+            refused = error
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            refused = incident(error, f"{request.method} {request.url.path[:200]}")
+        else:
+            return
+        # What has begun is cut off, for it cannot become another answer.
+        if not begun:
+            await error_answer(refused)(scope, receive, send)
 
     async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
         session = self._admitted(request)
@@ -147,10 +156,3 @@ async def _nothing_there(request: Request, error: Exception) -> Response:
     text = f"there is no {request.method} {request.url.path[:200]} here."
     value = {"error": {"reason": "NOT_FOUND", "message": text}}
     return answer(value, status=status)
-
-
-async def _fault(request: Request, error: Exception) -> Response:
-    incident = uuid.uuid4().hex[:8]
-    logger.error("incident %s in %s %s", incident, request.method, request.url.path, exc_info=error)
-    text = f"internal error; the coordinator's log has it as incident {incident}."
-    return error_answer(LiptError(text))

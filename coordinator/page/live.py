@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 from starlette.responses import Response
 
@@ -29,7 +30,9 @@ async def live(asked: Asked, _: None) -> Response:
 
 async def _events(asked: Asked) -> AsyncIterator[bytes]:
     page, session = asked.page, asked.own
-    answers = page.watching.answers(interval_seconds=DEFAULT_INTERVAL_SECONDS, num_runs=_NUM_RUNS)
+    answers: Any = page.watching.answers(
+        interval_seconds=DEFAULT_INTERVAL_SECONDS, num_runs=_NUM_RUNS
+    )
     with page.live_streams.one_more(session.key):
         async with aclosing(answers):
             async for told in answers:

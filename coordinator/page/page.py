@@ -13,6 +13,7 @@ from starlette.responses import Response
 from lipt.coordinator.app import App
 from lipt.coordinator.page.attempts import Attempts
 from lipt.coordinator.page.bodies import Body
+from lipt.coordinator.page.kept_maps import KeptMaps
 from lipt.coordinator.page.open_streams import OpenStreams
 from lipt.coordinator.page.sessions import Session, Sessions
 from lipt.coordinator.rpc.info import InfoService
@@ -47,6 +48,7 @@ class Page:
     encrypted: bool
     static: Path
     live_streams: OpenStreams = field(default_factory=OpenStreams)
+    maps: KeptMaps = field(default_factory=KeptMaps)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lipt.coordinator.page.bodies import Body, Nothing
+from lipt.coordinator.page.diagnosis import DiagnosisWanted, diagnose
+from lipt.coordinator.page.examples import MapWanted, PicturesWanted, draw_map, pictures
 from lipt.coordinator.page.live import info, live
 from lipt.coordinator.page.page import Handler
 from lipt.coordinator.page.runs import RunWanted, cancel_run, start_run
@@ -20,6 +22,18 @@ from lipt.coordinator.page.signing_in import (
     sign_out,
     who_am_i,
 )
+from lipt.coordinator.page.subsets import (
+    SubsetWanted,
+    TwoSubsets,
+    ask_for_subset,
+    list_subsets,
+    show_subset,
+    side_by_side,
+    strategies,
+)
+
+_GET_SUBSET = "/lipt.v1.SubsetService/GetSubset"
+_DIAGNOSE = "/lipt.v1.DiagnosisService/Diagnose"
 
 
 @dataclass(frozen=True)
@@ -65,4 +79,12 @@ ROUTES = (
         Nothing,
         admins_only=True,
     ),
+    Row("GET", "/api/strategies", strategies, "/lipt.v1.SubsetService/ListStrategies"),
+    Row("GET", "/api/runs/{run}/subsets", list_subsets, _GET_SUBSET),
+    Row("GET", "/api/runs/{run}/subsets/{digest}", show_subset, _GET_SUBSET),
+    Row("POST", "/api/runs/{run}/subsets", ask_for_subset, _GET_SUBSET, SubsetWanted, streams=True),
+    Row("POST", "/api/runs/{run}/side-by-side", side_by_side, _GET_SUBSET, TwoSubsets),
+    Row("POST", "/api/runs/{run}/map", draw_map, _GET_SUBSET, MapWanted, streams=True),
+    Row("POST", "/api/pictures", pictures, _DIAGNOSE, PicturesWanted),
+    Row("POST", "/api/diagnosis", diagnose, _DIAGNOSE, DiagnosisWanted, streams=True),
 )
