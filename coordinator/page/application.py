@@ -47,7 +47,9 @@ def application(page: Page) -> ASGIApp:
     ]
     if page.static.is_dir():
         routes.append(Route("/", index))
-        routes.append(Mount("/static", StaticFiles(directory=page.static)))
+        # An editable install links to its files one by one.
+        files = StaticFiles(directory=page.static, follow_symlink=True)
+        routes.append(Mount("/static", files))
     handlers = {404: _nothing_there, 405: _nothing_there}
     return _Outermost(page, Starlette(routes=routes, exception_handlers=handlers))
 
