@@ -59,9 +59,13 @@ export function bytes(value) {
   return `${size.toFixed(1)} TB`;
 }
 
-/** A moment as how long ago it is, or how long away, its exact time at hand. @param {string} stamp */
+/**
+ * A moment as how long ago it is, or how long away, its exact time at hand.
+ *
+ * @param {string | number} stamp as the contract has it, or in seconds
+ */
 export function moment(stamp) {
-  const then = Date.parse(stamp);
+  const then = typeof stamp === "number" ? stamp * 1000 : Date.parse(stamp);
   if (Number.isNaN(then)) return MISSING;
   const seconds = (now() - then) / 1000;
   const exact = new Date(then);

@@ -48,20 +48,15 @@ function summary(found) {
   return tiles(
     errors && tile("suspect labels", count(errors.num_suspects)),
     errors && tile("wrong labels, estimated", percent(errors.noise_rate), `95% interval ${percent(errors.noise_low)} to ${percent(errors.noise_high)}`),
-    found.duplicates && tile("duplicates too many", count(found.duplicates.surplus)),
-    found.outliers && tile("outliers", count(found.outliers.count)),
+    found.duplicates_found && tile("duplicates too many", count(found.duplicates_found.surplus)),
+    tile("outliers", count(found.outliers_found)),
     found.imbalance && tile("largest to smallest class", `${fixed(found.imbalance.ratio, 1)} : 1`),
     found.redundancy && tile("stands for 90% of the data", percent(found.redundancy.share_for_90), "by facility location"),
     found.learnability && tile("fraction worth asking for", percent(found.learnability.suggested_fraction, 0)));
 }
 
-/** Rows of id, given, suggested and quality, whichever form the answer has them in. */
-function suspectsOf(found) {
-  return found.label_errors?.ranked ?? (found.suspects ?? []).map((each) => ({ id: each.id, given: each.label, suggested: each.suggested, quality: each.score }));
-}
-
 function suspects(key, found) {
-  const all = suspectsOf(found);
+  const all = found.suspects ?? [];
   const number_ = Math.min(shown.get(key) ?? PAGE, all.length);
   const names = (/** @type {number} */ label) => found.class_names?.[label] ?? String(label);
   const byId = new Map(all.map((each) => [Number(each.id), each]));
@@ -70,7 +65,7 @@ function suspects(key, found) {
     all.length === 0 ? h("p", { class: "dim" }, "No label looks wrong.")
       : gallery("Examples whose label looks wrong", all.slice(0, number_).map((each) => each.id), (id) => {
         const each = byId.get(id);
-        return [h("s", null, names(each.given)), " ", h("b", null, h("span", { class: "unseen" }, "looks like "), names(each.suggested))];
+        return [h("s", null, names(each.label)), " ", h("b", null, h("span", { class: "unseen" }, "looks like "), names(each.suggested))];
       }),
     number_ < all.length && button(`Show ${count(Math.min(PAGE, all.length - number_))} more of ${count(all.length - number_)}`, () => {
       shown.set(key, number_ + PAGE);
@@ -88,12 +83,12 @@ function confusion(found) {
 }
 
 function duplicates(found) {
-  const told = found.duplicates;
+  const told = found.duplicates_found;
   if (!told) return null;
-  const groups = Array.isArray(told) ? told : told.groups ?? [];
+  const groups = found.duplicates ?? [];
   return h("section", { key: "duplicates", "aria-labelledby": "duplicates-title" },
     h("h2", { id: "duplicates-title" }, "Duplicates"),
-    !Array.isArray(told) && h("p", null, `${count(told.exact_groups)} groups of the same, ${count(told.near_groups)} of nearly the same; ${count(told.surplus)} would go if one of each stayed; ${count(told.conflicting)} groups do not have one label.`),
+    h("p", null, `${count(told.exact_groups)} groups of the same, ${count(told.near_groups)} of nearly the same; ${count(told.surplus)} would go if one of each stayed; ${count(told.conflicting)} groups do not have one label.`),
     groups.length > 0 && h("ol", { class: "groups" }, groups.slice(0, 12).map((group, place) => h("li", { key: place },
       gallery(`Group ${place + 1} of examples that are alike`, group.slice(0, 8)), group.length > 8 && h("p", { class: "dim" }, `and ${count(group.length - 8)} more`)))));
 }
@@ -115,7 +110,7 @@ function learnability(found) {
 }
 
 function outliers(found) {
-  const ranked = found.outliers?.ranked ?? [];
+  const ranked = found.outliers ?? [];
   if (ranked.length === 0) return null;
   return h("section", { key: "outliers", "aria-labelledby": "outliers-title" },
     h("h2", { id: "outliers-title" }, "Outliers ", h("span", { class: "dim" }, "far from everything, the farthest first")),

@@ -91,5 +91,3 @@ def ready(service: Watched) -> str:
     with service.cluster.client() as client:
         run = client.start_run(dict(SMALL_RUN), name="first")
         return client.wait(run.run_id).run_id
-
-

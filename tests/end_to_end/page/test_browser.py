@@ -103,9 +103,7 @@ def test_a_worker_that_is_called_markup_shows_as_text(page: Page, ready: str) ->
     assert page.evaluate("document.querySelector('main script')") is None
 
 
-def test_classes_that_are_called_markup_show_as_text(
-    watcher: Watcher, ready: str
-) -> None:
+def test_classes_that_are_called_markup_show_as_text(watcher: Watcher, ready: str) -> None:
     page = watcher.open("trainer", f"runs/{ready}/subsets")
     choose(page, "uniform_per_class", "20")
     expect(rows(page, "Classes of")).to_have_count(len(HOSTILE_CLASSES))
@@ -114,7 +112,12 @@ def test_classes_that_are_called_markup_show_as_text(
     ] == sorted(HOSTILE_CLASSES)
     pictures = page.get_by_role("list", name=re.compile("wants most")).get_by_role("img")
     expect(pictures.first).to_have_attribute("alt", re.compile("example .*labelled"))
-    assert page.evaluate("document.querySelector('main script, main img:not([src^=\"data:image/png\"])')") is None
+    assert (
+        page.evaluate(
+            "document.querySelector('main script, main img:not([src^=\"data:image/png\"])')"
+        )
+        is None
+    )
 
 
 def choose(page: Page, strategy: str, percent: str) -> None:

@@ -67,9 +67,7 @@ class Watcher:
         url = self.service.url
         if role is not None:
             token = {"token": self.service.tokens[role]}
-            told = context.request.post(
-                f"{url}/api/sign-in", data=token, headers={"Origin": url}
-            )
+            told = context.request.post(f"{url}/api/sign-in", data=token, headers={"Origin": url})
             assert told.ok, told.text()
         page = context.new_page()
         page.on("console", lambda message: self._hear(message.type, message.text))
