@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from tests.cluster import WORKER, Cluster
+from tests.cluster import SMALL_RUN, WORKER, Cluster
 from tests.end_to_end.page.watched import HOSTILE_CLASSES, HOSTILE_WORKER, Watched, Watcher
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def _token(cluster: Cluster, role: str) -> str:
     made = cluster.lipt("token", "create", "--role", role, "--name", f"the {role}", "--json")
     assert made.returncode == 0, made.stderr
-    token: str = json.loads(made.stdout)["token"]
+    token: str = json.loads(made.stdout)["secret"]
     return token
 
 
@@ -86,8 +86,6 @@ def page(watcher: Watcher) -> Any:
 @pytest.fixture(scope="module")
 def ready(service: Watched) -> str:
     """The id of a run that is ready."""
-    from tests.cluster import SMALL_RUN  # noqa: PLC0415
-
     with service.cluster.client() as client:
         run = client.start_run(dict(SMALL_RUN), name="first")
         return client.wait(run.run_id).run_id
