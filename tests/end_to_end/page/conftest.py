@@ -19,7 +19,7 @@ from tests.end_to_end.page.watched import HOSTILE_CLASSES, HOSTILE_WORKER, Watch
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-_OF_EACH_CLASS = 48
+_OF_EACH_CLASS = 80
 
 
 def _images(folder: Path) -> Path:
