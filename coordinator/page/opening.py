@@ -13,6 +13,7 @@ from lipt.coordinator.app import App
 from lipt.coordinator.page.door import Door
 from lipt.coordinator.page.security import own_names
 from lipt.coordinator.page.serving import STATIC, PageServer
+from lipt.coordinator.page.session_file import SessionFile
 from lipt.coordinator.page.sessions import Sessions
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.peer_limits import PeerLimits
@@ -29,7 +30,8 @@ class Entrance:
     @classmethod
     def of(cls, app: App, *, wall_clock: Callable[[], float]) -> Entrance:
         """Of a coordinator, whether or not it serves a page."""
-        sessions = Sessions(app.tokens.holds, clock=monotonic)
+        file = SessionFile(app.settings.state_dir)
+        sessions = Sessions(app.tokens.holds, clock=wall_clock, file=file)
         return cls(sessions, Door(sessions, wall_clock=wall_clock))
 
 

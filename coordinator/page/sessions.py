@@ -1,6 +1,7 @@
 """Sessions: browsers that have signed in, and one-time codes that let them.
 
-A browser shows a secret that nobody guesses; in memory there are its SHA-256, and who signed in.
+A browser shows a secret that nobody guesses; what is kept is its SHA-256, and who signed in: in
+memory, and in a file for the time after a restart.
 A session is worth no more than what it was begun with: a token that is revoked, or a certificate
 that has ended, ends it.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from lipt.common.errors import UnauthenticatedError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
+from lipt.coordinator.page.session_file import SessionFile, StoredSession
 
 SESSION_SECONDS = 12 * 3600.0
 CODE_SECONDS = 60.0
@@ -72,6 +74,14 @@ class Kept:
         self._draw = draw
         self._kept: OrderedDict[str, Session] = OrderedDict()
 
+    def everything(self) -> list[Session]:
+        """All that holds, the oldest first."""
+        return [kept for kept in self._kept.values() if self.holds(kept)]
+
+    def restore(self, kept: Session) -> None:
+        """Keep what was kept before a restart."""
+        self._kept[kept.key] = kept
+
     def begin(self, caller: Caller) -> tuple[str, Session]:
         """A new secret, and what is kept under it."""
         self._make_room(caller)
@@ -112,17 +122,22 @@ class Sessions:
         *,
         clock: Callable[[], float],
         draw: Callable[[], str] = draw_secret,
+        file: SessionFile | None = None,
     ) -> None:
-        """Begin with nobody.
+        """Begin with those who had signed in before a restart.
 
         Args:
             holds: whether what a caller once showed is still worth something.
-            clock: seconds.
+            clock: seconds; of the wall, where there is a file.
             draw: makes a secret.
+            file: where sessions outlive this process; they end with it where there is none.
         """
         self._holds = holds
+        self._file = file
         self._sessions = Kept(SESSION_SECONDS, clock=clock, draw=draw)
         self._codes = Kept(CODE_SECONDS, clock=clock, draw=draw)
+        for stored in file.load() if file is not None else ():
+            self._sessions.restore(Session(stored.key, stored.caller, stored.ends_at))
 
     def give_code(self, caller: Caller) -> str:
         """A code with which a browser signs in as the caller, once and soon."""
@@ -145,7 +160,9 @@ class Sessions:
 
     def begin(self, caller: Caller) -> str:
         """Sign a caller in; the secret is what its browser shows from here on."""
-        return self._sessions.begin(caller)[0]
+        secret = self._sessions.begin(caller)[0]
+        self._save()
+        return secret
 
     def find(self, secret: str | None) -> Session:
         """The session of a secret.
@@ -164,12 +181,18 @@ class Sessions:
         """Whether a session goes on; one of a caller that is let in no more is ended."""
         if self._sessions.holds(session) and self._holds(session.caller):
             return True
-        self._sessions.end(session)
+        self.end(session)
         return False
 
     def end(self, session: Session) -> None:
         """Sign out."""
         self._sessions.end(session)
+        self._save()
+
+    def _save(self) -> None:
+        if self._file is not None:
+            kept = self._sessions.everything()
+            self._file.save(StoredSession.of(one.key, one.caller, one.ends_at) for one in kept)
 
 
 def _digest(secret: str) -> str:
