@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ async def page(tmp_path: Path) -> AsyncIterator[ServedPage]:
         yield served
 
 
-async def events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+async def events(answer: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
     async for line in answer.aiter_lines():
         name, _, value = line.partition(": ")
         assert name in {"event", "data", ""}
@@ -51,7 +51,9 @@ async def test_stream_ends_with_its_session(page: ServedPage) -> None:
         (record,) = page.app.tokens.listed()
         await page.app.tokens.revoke(record.token_id)
         # What happens is not told any more.
-        page.app.dispatcher.workers.register("w", name="w", device="cpu", versions={})
+        page.app.dispatcher.workers.register(
+            "w", name="w", device="cpu", versions={}, allowed_modules=()
+        )
         assert [event async for event in each] == []
 
 
@@ -59,7 +61,8 @@ async def test_a_session_has_so_many_streams_at_once(page: ServedPage) -> None:
     async with page.signed_in(Role.TRAINER) as browser, AsyncExitStack() as stack:
         for _ in range(MAX_LIVE_STREAMS):
             answer = await stack.enter_async_context(browser.stream("GET", "/api/live"))
-            await anext(events(answer))
+            told = await stack.enter_async_context(aclosing(events(answer)))
+            await anext(told)
         refused = await browser.get("/api/live")
         assert refused.status_code == 429
         assert "retry-after" in refused.headers
