@@ -37,6 +37,7 @@ TRIALS = {
     "": Trial(
         (), ("tests/trainer/cli/test_plugins.py", "tests/trainer/integrations/test_missing.py")
     ),
+    "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_sessions.py",)),
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/demo",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
     "fast": Trial(("numba",), ("tests/coordinator/selection/gradients/test_last_layer.py",)),
@@ -46,7 +47,8 @@ TRIALS = {
     ),
     "lightning": Trial(("lightning",), ("tests/trainer/integrations/test_lightning.py",)),
     "loggers": Trial(
-        ("mlflow", "tensorboard", "wandb"), ("tests/trainer/main_training/test_callbacks.py",)
+        ("mlflow", "tensorboard", "wandb"),
+        ("tests/trainer/main_training/test_callbacks.py", "tests/trainer/tracking"),
     ),
     "metrics": Trial(("prometheus_client",), ("tests/common/observability/test_metrics.py",)),
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),

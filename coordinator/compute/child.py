@@ -19,12 +19,12 @@ from lipt.coordinator.compute.messages import (
     DroppedError,
     Failed,
     Finished,
-    Progressed,
     Stop,
     TooDearError,
     Unfinished,
     name_of,
 )
+from lipt.coordinator.compute.progress import Progressed
 
 # Makes what jobs are given; travels to the child by pickle, before the first job.
 OpenContext = Callable[[Report], Context]

@@ -27,7 +27,7 @@ from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import SaveableT, cached
-from lipt.coordinator.compute.messages import Made, Progressed
+from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.frozen_part import LearnerReader
 from lipt.coordinator.pretraining.sharding import Split, split_validation

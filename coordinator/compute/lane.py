@@ -13,16 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 from lipt.common.errors import QueueFullError
 from lipt.common.observability.events import EventKind, Events
-from lipt.coordinator.compute.messages import (
-    Asked,
-    DroppedError,
-    Job,
-    Made,
-    OnProgress,
-    Progressed,
-    name_of,
-)
+from lipt.coordinator.compute.messages import Asked, DroppedError, Job, name_of
 from lipt.coordinator.compute.order import PIPELINE, Shares, Waiting, in_order
+from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
 from lipt.coordinator.settings import ComputeSettings
 
 ResultT = TypeVar("ResultT")

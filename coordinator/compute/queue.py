@@ -18,8 +18,9 @@ from lipt.coordinator.compute.cheap import CheapContext, KnownData
 from lipt.coordinator.compute.child import OpenContext
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.lane import Computation, Lane
-from lipt.coordinator.compute.messages import Asked, Cost, Job, OnProgress, TooDearError
+from lipt.coordinator.compute.messages import Asked, Cost, Job, TooDearError
 from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.thread import ComputeThread
 from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 

@@ -21,11 +21,10 @@ from lipt.coordinator.compute.messages import (
     Failed,
     Finished,
     Job,
-    OnProgress,
-    Progressed,
     Unfinished,
     outcome_of,
 )
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 
 ResultT = TypeVar("ResultT")
 

@@ -16,7 +16,8 @@ from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.mapping import MapExamples
 from lipt.coordinator.compute.jobs.showing import ShowExamples
 from lipt.coordinator.compute.messages import Asked as AskedFor
-from lipt.coordinator.compute.messages import OnData, OnProgress
+from lipt.coordinator.compute.messages import OnData
+from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.answers import answer
 from lipt.coordinator.page.bodies import Body
 from lipt.coordinator.page.kept_maps import Places

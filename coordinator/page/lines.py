@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 
 from lipt.common.errors import LiptError
-from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.page.answers import Streaming, as_dict, as_json, error_value
 from lipt.coordinator.page.telling import incident
 from lipt.coordinator.rpc.answering import Answering

@@ -24,7 +24,8 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     Offered,
 )
-from lipt.coordinator.compute.messages import Asked, Job, Made, OnData, OnProgress, Progressed
+from lipt.coordinator.compute.messages import Asked, Job, OnData
+from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.disk_retry import DiskRetry
 from lipt.coordinator.runs.holding import Holding

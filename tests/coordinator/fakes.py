@@ -30,7 +30,9 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import Asked, OnData, OnProgress, Progressed
+from lipt.coordinator.compute.lane import Computation
+from lipt.coordinator.compute.messages import Asked, OnData
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -99,6 +101,9 @@ class FakeCompute:
 
     def waiting(self) -> Mapping[str, int]:
         return {}
+
+    def computations(self) -> tuple[Computation, ...]:
+        return ()
 
     async def stop(self) -> None:
         self.stopped = True

@@ -13,7 +13,8 @@ from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
-from lipt.coordinator.compute.messages import Asked, OnData, OnProgress, Progressed
+from lipt.coordinator.compute.messages import Asked, OnData
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
