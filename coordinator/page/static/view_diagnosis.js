@@ -3,7 +3,7 @@
 
 import { compute } from "./api.js";
 import { h } from "./dom.js";
-import { count, fixed, number, percent } from "./format.js";
+import { count, fixed, number, percent, plural } from "./format.js";
 import { gallery } from "./gallery.js";
 import { classBars } from "./histogram.js";
 import { learningCurve } from "./learning_curve.js";
@@ -55,20 +55,28 @@ function summary(found) {
     found.learnability && tile("fraction worth asking for", percent(found.learnability.suggested_fraction, 0)));
 }
 
+/** Of targets that are no classes none is called wrong: what fits them worst is shown. */
+function worstFitting(found) {
+  return h("section", { key: "worst", "aria-labelledby": "worst-title" },
+    h("h2", { id: "worst-title" }, "Worst fitting ", h("span", { class: "dim" }, "targets that a head which has not seen them misses by most")),
+    gallery("Examples whose target fits worst", found.worst_fitting.slice(0, PAGE)));
+}
+
 function suspects(key, found) {
+  if (found.worst_fitting?.length > 0) return worstFitting(found);
   const all = found.suspects ?? [];
-  const number_ = Math.min(shown.get(key) ?? PAGE, all.length);
+  const shownNow = Math.min(shown.get(key) ?? PAGE, all.length);
   const names = (/** @type {number} */ label) => found.class_names?.[label] ?? String(label);
   const byId = new Map(all.map((each) => [Number(each.id), each]));
   return h("section", { key: "suspects", "aria-labelledby": "suspects-title" },
     h("h2", { id: "suspects-title" }, "Suspects ", h("span", { class: "dim" }, all.length > 0 ? "labels that look wrong, the worst first" : "")),
     all.length === 0 ? h("p", { class: "dim" }, "No label looks wrong.")
-      : gallery("Examples whose label looks wrong", all.slice(0, number_).map((each) => each.id), (id) => {
+      : gallery("Examples whose label looks wrong", all.slice(0, shownNow).map((each) => each.id), (id) => {
         const each = byId.get(id);
         return [h("s", null, names(each.label)), " ", h("b", null, h("span", { class: "unseen" }, "looks like "), names(each.suggested))];
       }),
-    number_ < all.length && button(`Show ${count(Math.min(PAGE, all.length - number_))} more of ${count(all.length - number_)}`, () => {
-      shown.set(key, number_ + PAGE);
+    shownNow < all.length && button(`Show ${count(Math.min(PAGE, all.length - shownNow))} of ${count(all.length - shownNow)} more`, () => {
+      shown.set(key, shownNow + PAGE);
       changed();
     }, { key: "more" }));
 }
@@ -88,7 +96,7 @@ function duplicates(found) {
   const groups = found.duplicates ?? [];
   return h("section", { key: "duplicates", "aria-labelledby": "duplicates-title" },
     h("h2", { id: "duplicates-title" }, "Duplicates"),
-    h("p", null, `${count(told.exact_groups)} groups of the same, ${count(told.near_groups)} of nearly the same; ${count(told.surplus)} would go if one of each stayed; ${count(told.conflicting)} groups do not have one label.`),
+    h("p", null, `${plural(told.exact_groups, "group")} of the same, ${count(told.near_groups)} of nearly the same; ${count(told.surplus)} would go if one of each stayed; ${plural(told.conflicting, "group has", "groups have")} more than one label.`),
     groups.length > 0 && h("ol", { class: "groups" }, groups.slice(0, 12).map((group, place) => h("li", { key: place },
       gallery(`Group ${place + 1} of examples that are alike`, group.slice(0, 8)), group.length > 8 && h("p", { class: "dim" }, `and ${count(group.length - 8)} more`)))));
 }

@@ -24,11 +24,11 @@ _OF_EACH_CLASS = 80
 
 def _images(folder: Path) -> Path:
     """Small digits of four classes, each in a folder of its class' name."""
-    digits = load_digits()
+    values, labels = load_digits(return_X_y=True)
     for label, name in enumerate(HOSTILE_CLASSES):
         (folder / name).mkdir(parents=True)
-        for row in np.flatnonzero(digits.target == label)[:_OF_EACH_CLASS]:
-            pixels = (digits.images[row] * 15).astype("uint8")
+        for row in np.flatnonzero(labels == label)[:_OF_EACH_CLASS]:
+            pixels = (values[row].reshape(8, 8) * 15).astype("uint8")
             Image.fromarray(pixels).save(folder / name / f"{row:04}.png")
     return folder
 
