@@ -33,9 +33,9 @@ def _images(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, without a window."""
+    """Debian's Chromium, without a window; while it is there, no other event loop can run here."""
     api = pytest.importorskip("playwright.sync_api", reason="the dev extra brings playwright")
     chromium = shutil.which("chromium")
     if chromium is None:
