@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lipt.common.access.roles import Role
-from lipt.common.errors import LiptError, PermissionDeniedError
+from lipt.common.errors import InvalidRequestError, LiptError, PermissionDeniedError
 from lipt.coordinator.access.caller import note_caller
 from lipt.coordinator.access.table import require_role
 from lipt.coordinator.page.answers import answer, error_answer
@@ -34,6 +34,9 @@ from lipt.coordinator.page.security import (
 from lipt.coordinator.page.sessions import Session
 from lipt.coordinator.page.signing_in import address_of
 from lipt.coordinator.page.telling import incident, tell_refusal
+
+# So much is there at once, over any line.
+_BODY_SECONDS = 20.0
 
 
 def application(page: Page) -> ASGIApp:
@@ -149,7 +152,14 @@ class _Guarded:
         model, body = self._row.body, None
         if model is not None:
             declared = request.headers.get("content-length")
-            body = parse_body(await read_body(request.stream(), declared), model)
+            try:
+                async with asyncio.timeout(_BODY_SECONDS):
+                    content = await read_body(request.stream(), declared)
+            except TimeoutError:
+                raise InvalidRequestError(
+                    f"the body has not arrived within {_BODY_SECONDS:g} s. Send it again."
+                ) from None
+            body = parse_body(content, model)
         return await self._row.handler(Asked(self._page, request, session, body), body)
 
 

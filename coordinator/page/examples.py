@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -77,7 +78,9 @@ async def draw_map(asked: Asked, wanted: MapWanted) -> Response:
     run = find_ready(app.store, asked.path("run"), app.data)
     found = [await app.subsets.find(run.run_id, digest) for digest in wanted.digests]
     chosen = [(await app.subsets.examples(one)).indices_K for one in found]
-    ids_M = rows_to_draw(app.data.num_examples, chosen, (), run.config.seed)
+    ids_M = await asyncio.to_thread(
+        rows_to_draw, app.data.num_examples, chosen, (), run.config.seed
+    )
     key = (run.run_id, *wanted.digests)
     labels_M = labels_of(app, app.data.fingerprint)[ids_M.numpy()]
 

@@ -101,8 +101,8 @@ class PageServer:
             h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
             timeout_graceful_shutdown=max(round(drain_seconds), 1),
         )
-        # What it says of its own beginning and end is said of the coordinator.
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        # The coordinator tells of the beginning and the end; strangers are not to fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config.load()
         config.ssl = self._context
         self._server = _server_class(uvicorn)(config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,6 +12,7 @@ from starlette.responses import Response
 
 from lipt.common.errors import InvalidRequestError, OtherDataError
 from lipt.common.rpc.lengths import require_lengths
+from lipt.common.subsets.difference import Examples
 from lipt.common.subsets.overlap import overlap
 from lipt.coordinator.app import App
 from lipt.coordinator.page.answers import answer, as_dict
@@ -95,17 +98,21 @@ async def side_by_side(asked: Asked, wanted: TwoSubsets) -> Response:
             "the subsets are of other data than what is served, so their classes are not known. "
             "Serve their own data again."
         )
+    names = app.data.class_names
+    return answer(await asyncio.to_thread(_side_by_side, first, second, labels_N, names))
+
+
+def _side_by_side(
+    first: Examples, second: Examples, labels_N: Labels, class_names: Sequence[str]
+) -> dict[str, Any]:
     shared = overlap(first.indices_K, second.indices_K, labels_N)
-    only = [len(first) - shared.shared, len(second) - shared.shared]
-    return answer(
-        {
-            "both": shared.shared,
-            "only": only,
-            "jaccard": shared.jaccard,
-            "by_chance": shared.by_chance,
-            "union_classes": shared_by_class(first, second, labels_N, app.data.class_names),
-        }
-    )
+    return {
+        "both": shared.shared,
+        "only": [len(first) - shared.shared, len(second) - shared.shared],
+        "jaccard": shared.jaccard,
+        "by_chance": shared.by_chance,
+        "union_classes": shared_by_class(first, second, labels_N, class_names),
+    }
 
 
 def labels_of(app: App, fingerprint: str) -> Labels:
@@ -120,4 +127,6 @@ async def _shown(asked: Asked, subset: SubsetRecord) -> dict[str, Any]:
     examples = await page.app.subsets.examples(subset)
     labels_N = labels_of(page.app, subset.fingerprint)
     names = page.app.data.class_names
-    return {"subset": examined(subset, examples, labels_N, names, page.address)}
+    # Of a million examples it takes longer than the event loop may be held.
+    shown = await asyncio.to_thread(examined, subset, examples, labels_N, names, page.address)
+    return {"subset": shown}

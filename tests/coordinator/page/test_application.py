@@ -14,6 +14,7 @@ import pytest
 
 from lipt.common.access.roles import Role
 from lipt.coordinator.access.table import ALLOWED_ROLES
+from lipt.coordinator.page import application
 from lipt.coordinator.page.bodies import MAX_BODY_BYTES
 from lipt.coordinator.page.routes import ROUTES, Row
 from lipt.coordinator.page.security import HEADERS
@@ -289,3 +290,17 @@ async def test_coordinator_and_its_strategies_are_as_the_contract_has_them(
     assert info["workers"] == []
     assert "auto" in {strategy["name"] for strategy in strategies}
     assert json.dumps(info)
+
+
+async def test_body_that_does_not_arrive_is_not_waited_for(
+    page: ServedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "_BODY_SECONDS", 0.05)
+    url = httpx.URL(page.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    host = url.netloc.decode()
+    head = f"POST /api/sign-in HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
+    writer.write(head.encode())
+    assert (await reader.readline()).split()[1] == b"400"
+    writer.close()
