@@ -51,7 +51,7 @@ export function banner() {
   const { since, lastHeard } = state.connection;
   const at = new Date(since).toLocaleTimeString();
   return [
-    h("p", { class: "away" }, h("strong", null, `The coordinator has been away since ${at}.`), " ",
+    h("p", { class: "banner" }, h("strong", null, `The coordinator has been away since ${at}.`), " ",
       lastHeard ? "What you see is how it stood then. " : "",
       "This page asks again by itself and goes on when it is back.",
       // What ticks is not read out.

@@ -96,7 +96,14 @@ export function mayAct(role) {
   return state.me !== null && (state.me.roles.includes("admin") || state.me.roles.includes(role));
 }
 
+/** How old what is shown is, in milliseconds; while the coordinator is away time stands still. */
+export function age() {
+  const { kind, lastHeard } = state.connection;
+  return kind === "live" ? Date.now() - lastHeard : 0;
+}
+
 /** The coordinator's time, in milliseconds. */
 export function now() {
-  return Date.now() + state.clockSkew;
+  const { kind, lastHeard } = state.connection;
+  return (kind === "away" && lastHeard > 0 ? lastHeard : Date.now()) + state.clockSkew;
 }

@@ -28,7 +28,7 @@ export function timeline(run) {
   const busy = out.filter((learner) => learner.state === "LEARNER_STATE_LEASED").length;
   const summary = `Timeline of ${plural(out.length, "learner")} on ${plural(workers.length, "worker")} over ${duration(seconds)}; ${busy} at work now. The table below has them all.`;
   return h("svg", { class: "chart timeline", role: "img", "aria-label": summary, width, height, viewBox: `0 0 ${width} ${height}` },
-    timeTicks(seconds, width / 90).map((at) => h("g", { key: `tick ${at}`, class: "tick" },
+    timeTicks(seconds, width / 120).map((at) => h("g", { key: `tick ${at}`, class: "tick" },
       h("line", { x1: x(at), x2: x(at), y1: 0, y2: height - AXIS }),
       h("text", { x: x(at), y: height - 7, "text-anchor": x(at) > width - 30 ? "end" : "middle" }, duration(at).replace(".0", "").replace(" 0 s", "")))),
     workers.map((worker, lane) => h("g", { key: `lane ${worker}`, class: "lane" },

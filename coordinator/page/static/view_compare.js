@@ -26,7 +26,8 @@ export const title = () => "Two runs";
 
 export function view() {
   const runs = state.route.parts.slice(1, 3).map(runById).filter(Boolean);
-  const head = [h("p", { class: "crumbs" }, h("a", { href: to(["runs"]) }, "Runs")), h("h1", { tabindex: "-1" }, "Two runs")];
+  const head = [h("div", { class: "head" }, h("div", null,
+    h("p", { class: "crumbs" }, h("a", { href: to(["runs"]) }, "Runs")), h("h1", { tabindex: "-1" }, "Two runs")))];
   if (runs.length !== 2) return [...head, state.hasService ? empty("Tick two runs in the list, then compare them.") : h("p", { class: "dim" }, "Asking the coordinator…")];
   const names = runs.map((run) => run.name);
   const columns = [{ name: "what", class: "long" }, ...names.map((name) => ({ name, class: "long" }))];

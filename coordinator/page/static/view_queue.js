@@ -6,7 +6,7 @@ import { count, duration, number } from "./format.js";
 import { hasEnded, tally } from "./learner.js";
 import { badge, bar, empty, table } from "./parts.js";
 import { to } from "./router.js";
-import { runById, state } from "./store.js";
+import { age, runById, state } from "./store.js";
 
 const JOBS = {
   MakeInitialWeights: "initial weights", CutShards: "shards", MakeSoup: "soup", SelectSubset: "subset",
@@ -38,7 +38,7 @@ function computations() {
       badge(item.computing ? { word: "computing", sign: "▸", tone: "busy" } : { word: "waiting", sign: "·", tone: "quiet" }),
       item.run_id ? runLink(item.run_id) : "the data",
       progressOf(item),
-      duration(number(item.seconds) + (Date.now() - state.connection.lastHeard) / 1000),
+      duration(number(item.seconds) + age() / 1000),
       number(item.num_callers) > 0 ? count(item.num_callers) : "the run",
       item.lane,
     ],

@@ -4,7 +4,7 @@
 import { h } from "./dom.js";
 import { count, moment, number, relative } from "./format.js";
 import { badge, empty, table } from "./parts.js";
-import { now, state } from "./store.js";
+import { age, now, state } from "./store.js";
 
 const SILENT_SECONDS = 30;
 const SOON_MS = 14 * 86_400_000;
@@ -28,7 +28,7 @@ export function view() {
 }
 
 function row(worker) {
-  const silence = number(worker.seconds_since_heard) + (Date.now() - state.connection.lastHeard) / 1000;
+  const silence = number(worker.seconds_since_heard) + age() / 1000;
   return {
     key: worker.worker_id,
     cells: [
