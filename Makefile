@@ -11,7 +11,7 @@ EXTRAS ?= dev
 CONSTRAINTS ?= constraints.txt
 
 # What other versions of the requirements are tried with: a few minutes on two cores.
-RUNNABLE := demo,fast,huggingface,lightning,metrics,otel,parquet,report,test,text
+RUNNABLE := dashboard,demo,fast,huggingface,lightning,metrics,otel,parquet,report,test,text
 TRIED := tests/common tests/deploy tests/examples tests/trainer/client tests/trainer/integrations \
     $(addprefix tests/trainer/cli/,arguments certificates commands display test_plugins.py) \
     tests/worker tests/end_to_end/test_pipeline.py tests/test_packaging.py

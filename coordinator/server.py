@@ -12,8 +12,10 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
+from typing import Self
 
 import grpc
 import grpc.aio
@@ -43,6 +45,9 @@ from lipt.coordinator.metrics import (
     of_the_machine,
     of_the_state,
 )
+from lipt.coordinator.page.opening import Entrance, open_page
+from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
+from lipt.coordinator.page.serving import PageServer, require_dashboard
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.binding import bind
 from lipt.coordinator.rpc.blobs import BlobService
@@ -115,6 +120,11 @@ async def serve(
         require_deliberate_exposure(
             settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
         )
+    if settings.dashboard_listen is not None:
+        require_deliberate_exposure(
+            settings.dashboard_listen, tls, insecure=settings.insecure, flag=DASHBOARD_FLAG
+        )
+        require_dashboard()
     asked = asked or _on_signals()
     async with AsyncExitStack() as stack:
         probes = await stack.enter_async_context(answering_probes(settings.health_listen))
@@ -134,21 +144,37 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     """Serve during the block, at the address that it is given; drain when it is left.
 
     Raises:
-        ConfigError: `app.settings.listen` cannot be listened on.
+        ConfigError: `app.settings.listen`, or `dashboard_listen`, cannot be listened on.
     """
     settings = app.settings
     admitted = admission(
         settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token
     )
     stopping = asyncio.Event()
-    server, healthy = _build(app, stopping, admitted)
+    entrance = Entrance.of(app, wall_clock=time)
+    shown = _Shown.of(app, stopping)
+    server, healthy = _build(app, stopping, admitted, shown, entrance)
     credentials = None if tls is None else server_credentials(tls)
     address = bind(server, settings.listen, credentials, flag="--listen")
+    page = None if settings.dashboard_listen is None else PageServer(settings.dashboard_listen, tls)
     # From before the first call can be answered until after the last.
     with _local_token(app, address, admitted):
         await server.start()
         try:
+            if page is not None:
+                await open_page(
+                    app,
+                    entrance,
+                    page,
+                    tls,
+                    info=shown.info,
+                    watching=shown.watching,
+                    limits=shown.limits,
+                    address=address,
+                )
             await _announce(app, address, tls, admitted)
+            if page is not None:
+                logger.info("the page is at %s: `lipt dashboard` opens it", page.url)
             tell_manager(READY="1", STATUS=f"serving {address}")
             yield address
         finally:
@@ -158,7 +184,34 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
             )
             await healthy.enter_graceful_shutdown()
             stopping.set()
-            await server.stop(settings.drain_seconds)
+            async with asyncio.TaskGroup() as ending:
+                ending.create_task(_stopped(server, settings.drain_seconds))
+                if page is not None:
+                    ending.create_task(page.stop())
+
+
+async def _stopped(server: grpc.aio.Server, drain_seconds: float) -> None:
+    await server.stop(drain_seconds)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What gRPC's servicers and the page share."""
+
+    info: InfoService
+    watching: Watching
+    limits: PeerLimits
+
+    @classmethod
+    def of(cls, app: App, stopping: asyncio.Event) -> Self:
+        watching = Watching(app.store, app.dispatcher, app.compute, stopping, wall_clock=time)
+        info = InfoService(
+            app.data,
+            watching=watching,
+            default_run=app.settings.run,
+            device=device_name(resolve_device(app.settings.device)),
+        )
+        return cls(info, watching, PeerLimits(app.settings.limits, clock=monotonic))
 
 
 @contextmanager
@@ -206,7 +259,7 @@ def _local_token(app: App, address: str, admitted: Admission) -> Iterator[None]:
 
 
 def _build(
-    app: App, stopping: asyncio.Event, admitted: Admission
+    app: App, stopping: asyncio.Event, admitted: Admission, shown: _Shown, entrance: Entrance
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
     identify = identification(admitted, app.tokens)
     limits = app.settings.limits
@@ -218,7 +271,7 @@ def _build(
             MeteringInterceptor(app.meters),
             EntranceInterceptor(identify, app.events),
             ErrorInterceptor(app.events),
-            LimitInterceptor(PeerLimits(limits, clock=monotonic)),
+            LimitInterceptor(shown.limits),
             TracingInterceptor(),
         ],
         # gRPC itself would refuse health checks as well.
@@ -232,18 +285,12 @@ def _build(
     )
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    watching = Watching(app.store, app.dispatcher, app.compute, stopping, wall_clock=time)
-    info = InfoService(
-        app.data,
-        watching=watching,
-        default_run=app.settings.run,
-        device=device_name(resolve_device(app.settings.device)),
-    )
     workers = WorkerService(app.dispatcher, app.intake, stopping, app.storage.allowances)
     runs = RunService(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )
-    access_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(app.tokens), server)
+    access = AccessService(app.tokens, entrance.door.link)
+    access_pb2_grpc.add_AccessServiceServicer_to_server(access, server)
     blobs = BlobService(
         app.blobs,
         app.storage.uploads,
@@ -257,7 +304,7 @@ def _build(
     diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(
         DiagnosisService(app.diagnoses), server
     )
-    info_pb2_grpc.add_InfoServiceServicer_to_server(info, server)
+    info_pb2_grpc.add_InfoServiceServicer_to_server(shown.info, server)
     reflection.enable_server_reflection(
         (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
     )

@@ -171,6 +171,13 @@ class CoordinatorSettings(LayeredSettings):
     health_listen: str | None = Field(default=None, examples=["0.0.0.0:50052"])
     """Address of gRPC's health alone, without TLS, for probes; it answers before the data is open.
     Default: health is where everything else is served."""
+    dashboard_listen: str | None = Field(default=None, examples=["127.0.0.1:50080"])
+    """Address of the page to watch, host:port; https where there are TLS files. Needs the package's
+    extra `dashboard`. Default: none is served."""
+    dashboard_url: str | None = Field(
+        default=None, pattern=r"^https?://[^/?#]+$", examples=["https://lipt.example.org"]
+    )
+    """Where browsers reach the page, where that is another address: behind a reverse proxy."""
     device: str = "auto"
     """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first
     CUDA device if there is one."""

@@ -37,6 +37,7 @@ TRIALS = {
     "": Trial(
         (), ("tests/trainer/cli/test_plugins.py", "tests/trainer/integrations/test_missing.py")
     ),
+    "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_sessions.py",)),
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/demo",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
     "fast": Trial(("numba",), ("tests/coordinator/selection/gradients/test_last_layer.py",)),

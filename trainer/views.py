@@ -397,3 +397,11 @@ class GivenTokenView:
 
     token: TokenView
     secret: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PageLinkView:
+    """A link to the coordinator's page, which signs in the one browser that opens it first."""
+
+    url: str = field(repr=False)
+    expires_at: datetime | None

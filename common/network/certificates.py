@@ -108,6 +108,21 @@ def read_certificates(pem: PemFile) -> list[x509.Certificate]:
         ) from None
 
 
+def dns_names(pem: PemFile) -> tuple[str, ...]:
+    """The host names that a certificate is for, addresses aside.
+
+    Raises:
+        ConfigError: the file holds no certificate.
+    """
+    try:
+        names = read_certificates(pem)[0].extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(names.value.get_values_for_type(x509.DNSName))
+
+
 def read_key(pem: PemFile) -> PrivateKeyTypes:
     """The private key of a file.
 

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -57,6 +58,30 @@ def serving_http(
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def server_context(tls: TlsFiles | None, *, asks_peers: bool) -> ssl.SSLContext | None:
+    """One context for a server that takes no other; None where connections are in the clear.
+
+    Each of its connections gets the certificate that the files hold by then.
+
+    Args:
+        tls: the certificate to show.
+        asks_peers: whether peers have to show one of `tls.ca`.
+
+    Raises:
+        ConfigError: the files of TLS do not work.
+    """
+    contexts = _contexts(tls if asks_peers or tls is None else replace(tls, ca=None))
+    if contexts is None:
+        return None
+    context = contexts()
+
+    def newest(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        connection.context = contexts()
+
+    context.sni_callback = newest
+    return context
 
 
 def _contexts(tls: TlsFiles | None) -> Callable[[], ssl.SSLContext] | None:

@@ -60,20 +60,25 @@ def fill_message(
             raise ConfigError(f"{known}; {asked}" if (asked := meant(name)) else f"{known}.")
         if value is None:
             continue
-        if field.message_type is not None and isinstance(value, list | tuple):
-            for number, one in enumerate(value):
+        if field.message_type is not None and not isinstance(getattr(message, key), Message):
+            for number, one in enumerate(value if isinstance(value, list | tuple) else [value]):
+                _require_group(one, field, f"{name}.{number}")
                 fill_message(getattr(message, key).add(), one, path=f"{name}.{number}.")
         elif field.message_type is not None:
-            if not isinstance(value, Mapping):
-                raise ConfigError(
-                    f"{name} = {value!r}: it is a group of settings; set one of "
-                    f"{', '.join(field.message_type.fields_by_name)} in it."
-                )
+            _require_group(value, field, name)
             getattr(message, key).SetInParent()
             fill_message(getattr(message, key), value, path=f"{name}.", meant=meant)
         else:
             _set_scalar(message, field, value, name)
     return message
+
+
+def _require_group(value: Any, field: Any, name: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{name} = {value!r}: it is a group of settings; set one of "
+            f"{', '.join(field.message_type.fields_by_name)} in it."
+        )
 
 
 def _set_scalar(message: Message, field: Any, value: Any, name: str) -> None:

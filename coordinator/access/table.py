@@ -22,6 +22,7 @@ _OPEN_SERVICE = "/grpc.health.v1.Health/"
 ALLOWED_ROLES: dict[str, frozenset[Role]] = {
     "/lipt.v1.AccessService/CreateToken": _ADMINS,
     "/lipt.v1.AccessService/ListTokens": _ADMINS,
+    "/lipt.v1.AccessService/OpenPage": _TRAINERS,
     "/lipt.v1.AccessService/RevokeToken": _ADMINS,
     "/lipt.v1.AccessService/WhoAmI": EVERY_ROLE,
     "/lipt.v1.BlobService/GetUploadStatus": EVERY_ROLE,

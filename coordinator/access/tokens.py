@@ -20,6 +20,8 @@ from lipt.coordinator.state.records import TokenRecord
 
 _DAY_SECONDS = 86_400.0
 _MAX_DAYS = 36_500.0
+# What a caller's key begins with that has shown one.
+_TOKEN_KEY = "token"  # noqa: S105 - the name of a way
 
 HOW_TO_GET_ONE = (
     "Ask whoever runs the coordinator for one (lipt token create --role worker or trainer), and "
@@ -139,10 +141,22 @@ class Tokens:
             )
         self._require_valid(record)
         return Caller(
-            key=f"token:{record.token_id}",
+            key=f"{_TOKEN_KEY}:{record.token_id}",
             name=_name(record),
             roles=frozenset({record.role}),
         )
+
+    def holds(self, caller: Caller) -> bool:
+        """Whether what a caller has shown a while ago still counts."""
+        if caller.expires_at is not None and self._clock() >= caller.expires_at:
+            return False
+        kind, _, token_id = caller.key.partition(":")
+        if kind != _TOKEN_KEY:
+            return True
+        record = self._records.get(token_id)
+        if record is None or record.revoked_at is not None:
+            return False
+        return record.expires_at is None or self._clock() < record.expires_at
 
     def _require_valid(self, record: TokenRecord) -> None:
         if record.revoked_at is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -9,7 +10,7 @@ import grpc.aio
 from lipt.common.access.roles import Role
 from lipt.common.errors import InvalidRequestError
 from lipt.common.rpc.messages import enum_to_proto, enum_value
-from lipt.coordinator.access.caller import current_caller
+from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.rpc.messages import timestamp
 from lipt.coordinator.state.records import TokenRecord
@@ -17,13 +18,16 @@ from lipt.v1 import access_pb2 as pb
 from lipt.v1 import access_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
+# A link that signs a browser in as a caller, and when it ends on the wall clock.
+PageLink = Callable[[Caller], tuple[str, float]]
 
 
 class AccessService(access_pb2_grpc.AccessServiceServicer):
     """What admins call, and who wants to know who they are."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, link: PageLink) -> None:
         self._tokens = tokens
+        self._link = link
 
     async def CreateToken(
         self, request: pb.CreateTokenRequest, context: Context
@@ -54,6 +58,11 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
         caller = current_caller()
         roles = [enum_to_proto(pb.Role.DESCRIPTOR, role) for role in Role if role in caller.roles]
         return pb.WhoAmIResponse(name=caller.name, roles=roles)
+
+    async def OpenPage(self, request: pb.OpenPageRequest, context: Context) -> pb.OpenPageResponse:
+        """Give a link to the page, if one is served."""
+        url, expires_at = self._link(current_caller())
+        return pb.OpenPageResponse(url=url, expires_at=timestamp(expires_at))
 
 
 def _role(number: int) -> Role:

@@ -41,6 +41,10 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
         """Describe this coordinator."""
+        return self.describe()
+
+    def describe(self) -> pb.GetInfoResponse:
+        """This coordinator, its data and its workers."""
         return pb.GetInfoResponse(
             protocol=protocol_version(),
             versions=versions(),

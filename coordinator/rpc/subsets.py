@@ -33,7 +33,7 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
         self, request: pb.GetSubsetRequest, context: Context
     ) -> AsyncIterator[pb.GetSubsetResponse]:
         """Compute or read a subset, and stream it."""
-        query, caller = _query(request), peer_of(context)
+        query, caller = query_of(request), peer_of(context)
         with Answering(lambda report: self._subsets.get(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
                 yield pb.GetSubsetResponse(progress=pb.SubsetProgress(**asdict(latest)))
@@ -51,7 +51,8 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
         return describe_strategies()
 
 
-def _query(request: pb.GetSubsetRequest) -> SubsetQuery:
+def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
+    """What a request asks for."""
     return SubsetQuery(
         run=request.run_id,
         strategy=request.strategy,

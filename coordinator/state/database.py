@@ -111,6 +111,17 @@ class Database:
         found = [SubsetRecord.model_validate_json(row[0]) for row in rows]
         return tuple(sorted(found, key=lambda subset: (-subset.created_at, subset.key)))
 
+    async def list_subsets(self, run_id: str, *, most: int) -> tuple[SubsetRecord, ...]:
+        """A run's subsets, newest first, and no more of them than `most`."""
+        rows = await self._do(
+            lambda: self._connection.execute(
+                "SELECT body FROM subsets WHERE run_id = ? "
+                "ORDER BY json_extract(body, '$.created_at') DESC, subset_key LIMIT ?",
+                (run_id, most),
+            ).fetchall()
+        )
+        return tuple(SubsetRecord.model_validate_json(row[0]) for row in rows)
+
     async def save_subset(self, subset: SubsetRecord) -> None:
         """Write a subset."""
         await self._write(partial(_save_subset, subset))

@@ -64,7 +64,7 @@ class SubsetContents:
             previous: the digest of a subset that the trainer has; empty where it has none.
                 One that is not of the same run, or cannot be read any more, is as none.
         """
-        new = await asyncio.to_thread(self._read, subset)
+        new = await self.read(subset)
         old = await self._find(subset.run_id, previous)
         if old is None:
             return Sending(new)
@@ -75,8 +75,16 @@ class SubsetContents:
             # Equal digests are equal examples: any of them will do.
             for subset in await self._database.find_subsets(run_id, digest):
                 with contextlib.suppress(LiptError):
-                    return await asyncio.to_thread(self._read, subset)
+                    return await self.read(subset)
         return None
+
+    async def read(self, subset: SubsetRecord) -> Examples:
+        """All examples of a subset, ascending, and their weights.
+
+        Raises:
+            LiptError: its blob is gone, or damaged.
+        """
+        return await asyncio.to_thread(self._read, subset)
 
     def _read(self, subset: SubsetRecord) -> Examples:
         content = self._blobs.read_bytes(subset.blob)

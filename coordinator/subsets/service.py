@@ -22,6 +22,7 @@ from lipt.common.observability.meters import Meters
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
 from lipt.common.process.log_context import log_about
+from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -41,11 +42,13 @@ from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.questions import SubsetQuery, job_of, needs_no_learners
-from lipt.coordinator.subsets.ready_runs import find_begun, find_finished
+from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_named
 from lipt.coordinator.subsets.sending import Sending, SubsetContents
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 
 logger = logging.getLogger(__name__)
+
+_MOST_LISTED = 100
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,37 @@ class Subsets:
     async def sending(self, subset: SubsetRecord, previous: str) -> Sending:
         """How a subset is sent to a trainer: see `SubsetContents.sending`."""
         return await self._contents.sending(subset, previous)
+
+    async def of_run(self, name: str) -> tuple[SubsetRecord, ...]:
+        """What was computed for a run, newest first; of very many the newest.
+
+        Args:
+            name: the run's id or name, or "latest".
+
+        Raises:
+            UnknownRunError: there is no such run.
+        """
+        run = find_named(self._store, name)
+        return await self._database.list_subsets(run.run_id, most=_MOST_LISTED)
+
+    async def find(self, name: str, digest: str) -> SubsetRecord:
+        """A run's subset of this digest.
+
+        Raises:
+            UnknownRunError: there is no such run.
+            UnknownBlobError: it has no such subset.
+        """
+        run = find_named(self._store, name)
+        found = await self._database.find_subsets(run.run_id, digest)
+        if not found:
+            raise UnknownBlobError(
+                f"run {run.name} has no subset {digest[:64]!r}. Ask for one of those listed."
+            )
+        return found[0]
+
+    async def examples(self, subset: SubsetRecord) -> Examples:
+        """The examples of a subset and their weights; see `SubsetContents.read`."""
+        return await self._contents.read(subset)
 
     async def stop(self) -> None:
         """Give up what is being computed; nobody can be waiting any more."""

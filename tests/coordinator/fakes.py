@@ -30,6 +30,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.lane import Computation
 from lipt.coordinator.compute.memory import Resident
 from lipt.coordinator.compute.messages import Asked, OnData
 from lipt.coordinator.compute.progress import OnProgress, Progressed
@@ -109,6 +110,9 @@ class FakeCompute:
 
     def waiting(self) -> Mapping[str, int]:
         return {}
+
+    def computations(self) -> tuple[Computation, ...]:
+        return ()
 
     async def stop(self) -> None:
         self.stopped = True

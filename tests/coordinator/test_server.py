@@ -241,6 +241,10 @@ async def test_end_sends_polls_away_and_waits_for_uploads_under_way(
             {"metrics_listen": "0.0.0.0:0"},
             "--metrics-listen 0.0.0.0:0 is reachable from other machines",
         ),
+        (
+            {"dashboard_listen": "0.0.0.0:0"},
+            "--dashboard-listen 0.0.0.0:0 is reachable from other machines",
+        ),
         ({"tls_cert": Path("none.pem"), "tls_key": Path("none.pem")}, "none.pem is not a file"),
     ],
 )

@@ -97,6 +97,7 @@ class FakeCoordinator:
     blobs: dict[str, bytes] = field(default_factory=dict)
     weights: dict[int, bytes] = field(default_factory=dict)
     tokens: list[access_pb2.Token] = field(default_factory=list)
+    page_url: str = "http://127.0.0.1:50080/sign-in?code=the-code"
     requests: list[Any] = field(default_factory=list)
     # The `authorization` of each call about access.
     authorizations: list[str] = field(default_factory=list)
@@ -261,6 +262,10 @@ class _Access(access_pb2_grpc.AccessServiceServicer):
     def RevokeToken(self, request: Any, context: Any) -> access_pb2.RevokeTokenResponse:
         self._note(request, context)
         return access_pb2.RevokeTokenResponse(token=self._fake.tokens[-1])
+
+    def OpenPage(self, request: Any, context: Any) -> access_pb2.OpenPageResponse:
+        self._note(request, context)
+        return access_pb2.OpenPageResponse(url=self._fake.page_url)
 
     def WhoAmI(self, request: Any, context: Any) -> access_pb2.WhoAmIResponse:
         self._note(request, context)

@@ -18,6 +18,7 @@ from lipt.common.text.version import SHORT_HELP, Version
 from lipt.trainer.cli.commands import (
     certs,
     compare,
+    dashboard,
     demo,
     diagnose,
     doctor,
@@ -99,6 +100,7 @@ main.add_typer(run.app, name="run")
 main.add_typer(subset.app, name="subset")
 main.add_typer(weights.app, name="weights")
 main.add_typer(token.app, name="token")
+main.command("dashboard")(dashboard.dashboard)
 main.command("diagnose")(diagnose.diagnose)
 main.command("train")(train.train)
 main.command("compare")(compare.compare)

@@ -6,15 +6,15 @@ from lipt.common.access.roles import Role
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
-from lipt.trainer.views import CallerView, GivenTokenView, TokenView
+from lipt.trainer.views import CallerView, GivenTokenView, PageLinkView, TokenView
 from lipt.v1 import access_pb2
 
 
 class Access:
-    """The calls about access; all but `who_am_i` take an admin.
+    """The calls about access; those about tokens take an admin.
 
     Raises:
-        PermissionDeniedError: in every call but `who_am_i`: the caller is no admin.
+        PermissionDeniedError: in every call but `who_am_i`: the caller has not the role.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -28,6 +28,17 @@ class Access:
         """
         request = access_pb2.WhoAmIRequest()
         return view_of(CallerView, self._connection.unary(lambda of: of.access.WhoAmI, request))
+
+    def open_page(self) -> PageLinkView:
+        """A link to the coordinator's page; takes a trainer or an admin.
+
+        Raises:
+            ConfigError: the coordinator serves no page.
+            NotACoordinatorError: it is of a version that has none.
+        """
+        request = access_pb2.OpenPageRequest()
+        answer = self._connection.unary(lambda of: of.access.OpenPage, request)
+        return view_of(PageLinkView, answer)
 
     def create_token(self, role: str, *, name: str = "", days: float = 0.0) -> GivenTokenView:
         """Give out a token; its text is in the answer, and is never said again.

@@ -10,6 +10,7 @@ from typing import Any
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
+from lipt.common.maps.sample import rows_to_draw
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
@@ -18,8 +19,8 @@ from lipt.trainer.comparison.verdict import Answers, answers, verdict
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.report.examining import ExampleView, example_views, require_same
 from lipt.trainer.report.features import features_of
-from lipt.trainer.report.map import ExampleMap, draw, rows_to_draw
-from lipt.trainer.report.overlap import Overlap, overlaps
+from lipt.trainer.report.map import ExampleMap, draw
+from lipt.trainer.report.overlap import NamedOverlap, overlaps
 from lipt.trainer.report.pictures import are_small
 from lipt.trainer.report.stories import (
     SubsetStory,
@@ -58,7 +59,7 @@ class Report:
     random_choice: tuple[Thumbnail, ...] = ()
     small: bool = False
     example_map: ExampleMap | None = None
-    overlaps: tuple[Overlap, ...] = ()
+    overlaps: tuple[NamedOverlap, ...] = ()
     diagnosis: Diagnosis | None = None
     suspects: tuple[ExampleView, ...] = ()
     made_at: datetime | None = None

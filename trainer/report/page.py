@@ -6,13 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lipt.common.maps.sample import MOST_SUSPECTS
 from lipt.trainer.comparison import table
 from lipt.trainer.comparison.baselines import EVERYTHING
 from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.diagnosis.wording import fit_text
 from lipt.trainer.report.dates import dates_of
 from lipt.trainer.report.gathering import Report
-from lipt.trainer.report.map import HEIGHT, MOST_SUSPECTS, WIDTH, Layer, Point
+from lipt.trainer.report.map import HEIGHT, WIDTH, Layer, Point
 from lipt.trainer.report.plot import (
     Plot,
     accuracy_against_cost,

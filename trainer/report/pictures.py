@@ -1,26 +1,20 @@
-"""Pictures of a page: images as data URLs, so that the page is one file.
-
-All that a page does with pixels is here.
-"""
+"""Pictures of a page: the images of some examples, and what stands for examples by themselves."""
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.data import Dataset
+from lipt.common.images.data_url import data_url
 from lipt.common.inputs.specs import ImageSpec
 
 # Images up to this many pixels a side are scaled up with sharp edges.
 _SMALL_PIXELS = 64
 _COARSE_PIXELS = 16
-_JPEG_QUALITY = 85
 
 
 def pictures_of(dataset: Dataset, rows: Sequence[int], max_pixels: int) -> list[str]:
@@ -59,17 +53,3 @@ def coarse_values(dataset: Dataset, ids_N: Tensor) -> Tensor:
         for ids_B in torch.split(ids_N, 256)
     ]
     return torch.cat(parts)
-
-
-def data_url(image_CHW: Tensor, max_pixels: int) -> str:
-    """An image as a data URL: a PNG, or a smaller JPEG where a side is longer than `max_pixels`.
-
-    Small ones keep their size: a browser scales them up, with sharp edges where it is told to.
-    """
-    pixels_HWC = image_CHW.permute(1, 2, 0).contiguous().numpy()
-    picture = Image.fromarray(pixels_HWC[..., 0] if pixels_HWC.shape[-1] == 1 else pixels_HWC)
-    kind = "JPEG" if max(picture.size) > max_pixels else "PNG"
-    picture.thumbnail((max_pixels, max_pixels))
-    content = io.BytesIO()
-    picture.save(content, kind, quality=_JPEG_QUALITY)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(content.getvalue()).decode()}"

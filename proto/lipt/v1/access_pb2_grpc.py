@@ -54,6 +54,11 @@ class AccessServiceStub(object):
                 request_serializer=lipt_dot_v1_dot_access__pb2.WhoAmIRequest.SerializeToString,
                 response_deserializer=lipt_dot_v1_dot_access__pb2.WhoAmIResponse.FromString,
                 _registered_method=True)
+        self.OpenPage = channel.unary_unary(
+                '/lipt.v1.AccessService/OpenPage',
+                request_serializer=lipt_dot_v1_dot_access__pb2.OpenPageRequest.SerializeToString,
+                response_deserializer=lipt_dot_v1_dot_access__pb2.OpenPageResponse.FromString,
+                _registered_method=True)
 
 
 class AccessServiceServicer(object):
@@ -89,6 +94,16 @@ class AccessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenPage(self, request, context):
+        """Makes a link to the coordinator's page, which signs one browser in as the caller. Repeating it
+        makes another.
+
+        INVALID_ARGUMENT / INVALID_CONFIG: this coordinator serves no page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AccessServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +126,11 @@ def add_AccessServiceServicer_to_server(servicer, server):
                     servicer.WhoAmI,
                     request_deserializer=lipt_dot_v1_dot_access__pb2.WhoAmIRequest.FromString,
                     response_serializer=lipt_dot_v1_dot_access__pb2.WhoAmIResponse.SerializeToString,
+            ),
+            'OpenPage': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenPage,
+                    request_deserializer=lipt_dot_v1_dot_access__pb2.OpenPageRequest.FromString,
+                    response_serializer=lipt_dot_v1_dot_access__pb2.OpenPageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -221,6 +241,33 @@ class AccessService(object):
             '/lipt.v1.AccessService/WhoAmI',
             lipt_dot_v1_dot_access__pb2.WhoAmIRequest.SerializeToString,
             lipt_dot_v1_dot_access__pb2.WhoAmIResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenPage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lipt.v1.AccessService/OpenPage',
+            lipt_dot_v1_dot_access__pb2.OpenPageRequest.SerializeToString,
+            lipt_dot_v1_dot_access__pb2.OpenPageResponse.FromString,
             options,
             channel_credentials,
             insecure,

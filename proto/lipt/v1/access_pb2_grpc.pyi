@@ -49,6 +49,12 @@ class AccessServiceStub:
     """
     WhoAmI: _grpc.UnaryUnaryMultiCallable[_access_pb2.WhoAmIRequest, _access_pb2.WhoAmIResponse]
     """Who the caller is, as the coordinator sees it."""
+    OpenPage: _grpc.UnaryUnaryMultiCallable[_access_pb2.OpenPageRequest, _access_pb2.OpenPageResponse]
+    """Makes a link to the coordinator's page, which signs one browser in as the caller. Repeating it
+    makes another.
+
+    INVALID_ARGUMENT / INVALID_CONFIG: this coordinator serves no page.
+    """
 
 @_typing.type_check_only
 class AccessServiceAsyncStub(AccessServiceStub):
@@ -64,6 +70,12 @@ class AccessServiceAsyncStub(AccessServiceStub):
     """
     WhoAmI: _aio.UnaryUnaryMultiCallable[_access_pb2.WhoAmIRequest, _access_pb2.WhoAmIResponse]  # type: ignore[assignment]
     """Who the caller is, as the coordinator sees it."""
+    OpenPage: _aio.UnaryUnaryMultiCallable[_access_pb2.OpenPageRequest, _access_pb2.OpenPageResponse]  # type: ignore[assignment]
+    """Makes a link to the coordinator's page, which signs one browser in as the caller. Repeating it
+    makes another.
+
+    INVALID_ARGUMENT / INVALID_CONFIG: this coordinator serves no page.
+    """
 
 class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -100,5 +112,17 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.WhoAmIResponse, _abc.Awaitable[_access_pb2.WhoAmIResponse]]:
         """Who the caller is, as the coordinator sees it."""
+
+    @_abc_1.abstractmethod
+    def OpenPage(
+        self,
+        request: _access_pb2.OpenPageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.OpenPageResponse, _abc.Awaitable[_access_pb2.OpenPageResponse]]:
+        """Makes a link to the coordinator's page, which signs one browser in as the caller. Repeating it
+        makes another.
+
+        INVALID_ARGUMENT / INVALID_CONFIG: this coordinator serves no page.
+        """
 
 def add_AccessServiceServicer_to_server(servicer: AccessServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

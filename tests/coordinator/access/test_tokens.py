@@ -12,6 +12,7 @@ from lipt.common.errors import (
     UnauthenticatedError,
     UnknownTokenError,
 )
+from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.access.tokens import OWN_USER, Tokens
 from lipt.coordinator.state.database import Database
 from tests.clock import Clock
@@ -142,3 +143,17 @@ async def test_tokens_are_listed_oldest_first(
     await again.load()
     assert [record.name for record in again.listed()] == ["a", "b", "c"]
     assert again.listed() == tokens.listed()
+
+
+async def test_what_a_caller_has_shown_counts_for_as_long_as_it_holds(
+    tokens: Tokens, clock: Clock
+) -> None:
+    lasts = tokens.caller(await given(tokens))
+    ends = tokens.caller(await given(tokens, days=1.0))
+    certified = Caller("certificate:ab", "a certificate", frozenset(), expires_at=clock.now + 10)
+    assert all(map(tokens.holds, (lasts, ends, certified, OWN_USER, ANYBODY)))
+    clock.now += 86_400
+    assert list(map(tokens.holds, (lasts, ends, certified))) == [True, False, False]
+    await tokens.revoke(lasts.key.removeprefix("token:"))
+    assert not tokens.holds(lasts)
+    assert not tokens.holds(Caller("token:gone", "none", frozenset()))

@@ -9,6 +9,7 @@ import pytest
 from lipt.common.access.token import Token
 from lipt.common.errors import InvalidRequestError, UnknownTokenError
 from lipt.common.rpc.status import from_rpc_error
+from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.state.database import Database
@@ -18,10 +19,14 @@ from tests.clock import Clock
 from tests.serving import serving
 
 
+def link_of(caller: Caller) -> tuple[str, float]:
+    return f"http://127.0.0.1:50080/sign-in?code={caller.key}", 60.0
+
+
 @pytest.fixture
 async def stub(database: Database, clock: Clock) -> AsyncIterator[Any]:
     """One whose caller is anybody: nobody stands at this entrance."""
-    service = AccessService(Tokens(database, Token.draw("admin"), wall_clock=clock))
+    service = AccessService(Tokens(database, Token.draw("admin"), wall_clock=clock), link_of)
     async with (
         serving((access_pb2_grpc.add_AccessServiceServicer_to_server, service)) as address,
         grpc.aio.insecure_channel(address) as channel,
@@ -74,3 +79,9 @@ async def test_caller_is_told_who_it_is(stub: Any) -> None:
     answer = await stub.WhoAmI(pb.WhoAmIRequest())
     assert answer.name == "anybody"
     assert list(answer.roles) == [pb.ROLE_WORKER, pb.ROLE_TRAINER, pb.ROLE_ADMIN]
+
+
+async def test_link_to_the_page_is_the_callers_and_says_when_it_ends(stub: Any) -> None:
+    opened = await stub.OpenPage(pb.OpenPageRequest())
+    assert opened.url == "http://127.0.0.1:50080/sign-in?code=anybody"
+    assert opened.expires_at.ToSeconds() == 60

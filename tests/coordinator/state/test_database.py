@@ -119,6 +119,8 @@ async def test_subsets_of_a_digest_come_newest_first(tmp_path: Path, make_run: M
     found = await database.find_subsets("r", "d")
     assert [subset.key for subset in found] == ["b", "a"]
     assert await database.find_subsets("r", "other") == ()
+    listed = await database.list_subsets("r", most=2)
+    assert [subset.key for subset in listed] == ["c", "b"]
     await database.close()
 
 

@@ -27,9 +27,3 @@ def test_every_two_are_compared_once() -> None:
         ("b", "c"),
     ]
     assert overlaps(subsets[:1], LABELS) == ()
-
-
-def test_a_class_that_is_empty_or_in_no_subset_counts_for_nothing() -> None:
-    labels = np.array([0, 2, 2])
-    (found,) = overlaps([made_up_subset([1]), made_up_subset([1, 2])], labels)
-    assert (found.shared, found.by_chance) == (1, 1.0)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lipt.trainer.report.tsne import affinities, gradient, principal_components, tsne
+from lipt.common.maps.tsne import affinities, gradient, principal_components, tsne
 
 
 def points(count: int, dimensions: int, seed: int = 0) -> torch.Tensor:

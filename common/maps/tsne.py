@@ -14,6 +14,7 @@ principal components is that of Kobak and Berens 2019 (Nature Communications 10)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -26,13 +27,20 @@ _BISECTIONS = 40
 _TINY = 1e-12
 
 
-def tsne(features_ND: Tensor, *, perplexity: float = PERPLEXITY, steps: int = _STEPS) -> Tensor:
+def tsne(
+    features_ND: Tensor,
+    *,
+    perplexity: float = PERPLEXITY,
+    steps: int = _STEPS,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+) -> Tensor:
     """The places of some points.
 
     Args:
         features_ND: finite, any floating type, on the CPU; at least one point.
         perplexity: about how many neighbours a point has; fewer where there are few points.
         steps: of gradient descent.
+        on_progress: told how many of the steps are done.
 
     Returns:
         float32, N x 2, centred.
@@ -54,6 +62,7 @@ def tsne(features_ND: Tensor, *, perplexity: float = PERPLEXITY, steps: int = _S
         velocity_N2 = (0.5 if early else 0.8) * velocity_N2 - rate * gains_N2 * gradient_N2
         places_N2 = places_N2 + velocity_N2
         places_N2 = places_N2 - places_N2.mean(dim=0)
+        on_progress(step + 1, steps)
     return places_N2
 
 

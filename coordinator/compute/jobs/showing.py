@@ -1,0 +1,69 @@
+"""Showing job: some examples as a page shows them, a picture or the beginning of their values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lipt.common.images.data_url import data_url
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.stored import columns_in, images_in
+from lipt.coordinator.compute.context import Context
+
+# Larger pictures are scaled down to this.
+_MAX_PIXELS = 224
+_MAX_VALUES, _MAX_CHARACTERS = 12, 300
+
+
+@dataclass(frozen=True)
+class ShownExample:
+    """An example.
+
+    picture: a data URL; None where it is no image.
+    text: its values, or the first of them; empty where it is an image.
+    """
+
+    picture: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class ShowExamples:
+    """Show some examples, in this order."""
+
+    ids: tuple[int, ...]
+
+    def run(self, context: Context) -> tuple[ShownExample, ...]:
+        """Read them.
+
+        Raises:
+            DataError: an image can no longer be read.
+        """
+        dataset = context.dataset
+        if not self.ids:
+            return ()
+        context.report("reading examples", 0, len(self.ids))
+        stored_B = dataset.examples(torch.tensor(self.ids))
+        if isinstance(dataset.inputs, ImageSpec):
+            return tuple(
+                ShownExample(data_url(image_CHW, _MAX_PIXELS), "")
+                for image_CHW in images_in(stored_B)
+            )
+        columns = columns_in(stored_B)
+        return tuple(
+            ShownExample(None, _text({name: values[row] for name, values in columns.items()}))
+            for row in range(len(self.ids))
+        )
+
+
+def _text(values: dict[str, Tensor]) -> str:
+    parts = (f"{name}: {_values(one)}" if name else _values(one) for name, one in values.items())
+    return "; ".join(parts)[:_MAX_CHARACTERS]
+
+
+def _values(tensor: Tensor) -> str:
+    first = tensor.flatten()[:_MAX_VALUES].tolist()
+    texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in first]
+    return ", ".join(texts + ["..."] * (tensor.numel() > _MAX_VALUES))

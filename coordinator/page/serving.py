@@ -1,0 +1,143 @@
+"""Serving: the page over HTTP or HTTPS, in the coordinator's event loop.
+
+uvicorn runs as a task beside the gRPC server. Signals are the coordinator's business: it ends both
+of them in its own order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lipt.common.errors import ConfigError
+from lipt.common.imports.extras import import_extra, require_extra
+from lipt.common.network.address import split_address
+from lipt.common.network.tls import TlsFiles
+from lipt.common.observability.serving import server_context
+
+logger = logging.getLogger(__name__)
+
+FLAG = "--dashboard-listen"
+STATIC = Path(__file__).parent / "static"
+_MAX_CONNECTIONS = 512
+_MAX_HEADER_BYTES = 16 * 1024
+
+
+def require_dashboard() -> None:
+    """Refuse a page that cannot be served, before anything is opened.
+
+    Raises:
+        MissingExtraError: starlette or uvicorn is not installed.
+    """
+    for package in ("starlette", "uvicorn"):
+        require_extra(package, package=package, extra="dashboard", needed_for=FLAG)
+
+
+class PageServer:
+    """A listening socket, and what answers there once it is told to."""
+
+    def __init__(self, listen: str, tls: TlsFiles | None) -> None:
+        """Listen.
+
+        Args:
+            listen: host:port; port 0 takes a free one.
+            tls: the certificate to serve HTTPS with. Browsers are not asked for one: they sign
+                in.
+
+        Raises:
+            ConfigError: the address cannot be had.
+        """
+        host, port = split_address(listen)
+        self._context = server_context(tls, asks_peers=False)
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            self._socket = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise ConfigError(
+                f"{FLAG} {listen}: {error.strerror or error}. Choose another address."
+            ) from None
+        self.port: int = self._socket.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{self.port}"
+        self.encrypted = self._context is not None
+        self._server: Any = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where a browser of this machine, or of those that reach it, finds the page."""
+        host, port = split_address(self.address)
+        if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+            host = socket.gethostname()
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'https' if self.encrypted else 'http'}://{shown}:{port}"
+
+    async def start(self, application: Callable[..., Any], *, drain_seconds: float) -> None:
+        """Answer from here on.
+
+        Args:
+            application: ASGI's.
+            drain_seconds: how long requests under way may take once it stops.
+
+        Raises:
+            MissingExtraError: uvicorn is not installed.
+        """
+        uvicorn = import_extra("uvicorn", package="uvicorn", extra="dashboard", needed_for=FLAG)
+        config = uvicorn.Config(
+            application,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+            timeout_graceful_shutdown=max(round(drain_seconds), 1),
+        )
+        # The coordinator tells of the beginning and the end; strangers are not to fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        config.load()
+        config.ssl = self._context
+        self._server = _server_class(uvicorn)(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="page")
+        answering = asyncio.create_task(self._server.answering.wait())
+        await asyncio.wait({answering, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        answering.cancel()
+        if self._serving.done():
+            await self._serving
+
+    async def stop(self) -> None:
+        """Take no more requests, and let those under way end."""
+        if self._server is None or self._serving is None:
+            self._socket.close()
+            return
+        self._server.should_exit = True
+        await asyncio.wait({self._serving})
+        if not self._serving.cancelled() and (error := self._serving.exception()) is not None:
+            logger.warning("the page has ended with an error", exc_info=error)
+
+
+def _server_class(uvicorn: Any) -> type[Any]:
+    class Server(uvicorn.Server):  # type: ignore[misc]  # imported when it is needed
+        """Says when it answers, and leaves signals alone."""
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.answering = asyncio.Event()
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets=sockets)
+            self.answering.set()
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return Server

@@ -1,0 +1,80 @@
+"""A page on a real port of this process, and browsers as httpx plays them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+
+from lipt.common.access.roles import Role
+from lipt.coordinator.app import App
+from lipt.coordinator.server import serving
+from lipt.v1 import access_pb2, access_pb2_grpc
+from tests.coordinator.fakes import FakeCompute, make_settings, opened
+from tests.serving import own_user_channel
+
+# Of the fake's data: fifty of each class.
+LABELS = np.repeat(np.arange(10), 50)
+
+
+@dataclass(frozen=True)
+class ServedPage:
+    """A coordinator with a page.
+
+    address: of the gRPC server.
+    link: signs in one browser as the coordinator's own user.
+    """
+
+    app: App
+    address: str
+    link: str
+
+    @property
+    def url(self) -> str:
+        parts = urlsplit(self.link)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @asynccontextmanager
+    async def browser(self, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+        """One that nobody has signed in with; what it sends comes from the page."""
+        headers = {"Origin": self.url, "Content-Type": "application/json"}
+        async with httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=20.0, trust_env=False, **options
+        ) as browser:
+            yield browser
+
+    @asynccontextmanager
+    async def signed_in(self, role: Role) -> AsyncIterator[httpx.AsyncClient]:
+        """A browser that has signed in by a token of a role."""
+        async with self.browser() as browser:
+            _, token = await self.app.tokens.create(role, name="", days=0, created_by="a test")
+            answer = await browser.post("/api/sign-in", json={"token": token})
+            assert answer.status_code == 200, answer.text
+            yield browser
+
+
+@asynccontextmanager
+async def page_served(
+    directory: Path, compute: FakeCompute | None = None, **flags: Any
+) -> AsyncIterator[ServedPage]:
+    """Serve until the block ends."""
+    settings = make_settings(directory, dashboard_listen="127.0.0.1:0", **flags)
+    async with opened(settings, compute) as app:
+        data = replace(app.data, labels=LABELS.astype("<i4").tobytes())
+        labelled = replace(app, data=data)
+        async with serving(labelled) as address, own_user_channel(address) as channel:
+            stub: Any = access_pb2_grpc.AccessServiceStub(channel)
+            opened_page = await stub.OpenPage(access_pb2.OpenPageRequest())
+            yield ServedPage(labelled, address, opened_page.url)
+
+
+def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:
+    """The lines of an answer that tells how far it is."""
+    return [json.loads(line) for line in answer.text.splitlines()]

@@ -1,0 +1,306 @@
+"""The page over HTTP, on a real port of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lipt.common.access.roles import Role
+from lipt.coordinator.access.table import ALLOWED_ROLES
+from lipt.coordinator.page import application
+from lipt.coordinator.page.bodies import MAX_BODY_BYTES
+from lipt.coordinator.page.routes import ROUTES, Row
+from lipt.coordinator.page.security import HEADERS
+from tests.coordinator.page.browsing import ServedPage, page_served
+
+API = tuple(row for row in ROUTES if row.path.startswith("/api/") and row.calls)
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[ServedPage]:
+    async with page_served(tmp_path) as served:
+        yield served
+
+
+def address_of(row: Row) -> str:
+    return row.path.replace("{run}", "some").replace("{digest}", "d" * 64)
+
+
+async def sent(browser: httpx.AsyncClient, row: Row, **options: Any) -> int:
+    """The status of a route's answer; a live stream is left at once."""
+    content = None if row.body is None else options.pop("content", b"{}")
+    request = browser.build_request(row.method, address_of(row), content=content, **options)
+    answer = await browser.send(request, stream=True)
+    await answer.aclose()
+    return answer.status_code
+
+
+def reason(answer: httpx.Response) -> str:
+    return str(answer.json()["error"]["reason"])
+
+
+def test_every_route_takes_the_roles_of_a_call_that_there_is() -> None:
+    named = {row.calls for row in ROUTES if row.calls}
+    assert named <= ALLOWED_ROLES.keys()
+    assert all(Role.WORKER not in ALLOWED_ROLES[call] or "Info" in call for call in named)
+
+
+def test_nobody_is_let_in_unknown_but_to_sign_in() -> None:
+    assert {row.path for row in ROUTES if not row.calls} == {"/sign-in", "/api/sign-in"}
+
+
+def test_what_changes_something_is_asked_by_post_with_a_body_that_is_checked() -> None:
+    assert all((row.method == "POST") == (row.body is not None) for row in ROUTES)
+    assert {row.path for row in ROUTES if row.admins_only} == {
+        "/api/runs",
+        "/api/runs/{run}/cancel",
+    }
+
+
+async def test_no_route_answers_who_has_not_signed_in(page: ServedPage) -> None:
+    async with page.browser() as browser:
+        statuses = {row.path: await sent(browser, row) for row in API}
+        browser.cookies.set(f"lipt-{httpx.URL(page.url).port}", "no secret of a session")
+        guessed = {row.path: await sent(browser, row) for row in API}
+    assert len(API) >= 14
+    assert set(statuses.values()) | set(guessed.values()) == {401}
+
+
+async def test_link_signs_in_the_one_browser_that_opens_it_first(page: ServedPage) -> None:
+    async with page.browser() as browser:
+        opened = await browser.get(page.link)
+        assert (opened.status_code, opened.headers["location"]) == (303, "/")
+        cookie = opened.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert "secure" not in cookie  # there is no TLS
+        me = (await browser.get("/api/me")).json()
+        assert me == {"name": "the coordinator's own user", "roles": ["admin"]}
+    async with page.browser() as another:
+        refused = await another.get(page.link)
+        assert (refused.status_code, refused.headers["location"]) == (303, "/?refused=1")
+        assert "set-cookie" not in refused.headers
+        assert (await another.get("/api/me")).status_code == 401
+
+
+async def test_behind_a_proxy_with_tls_the_cookie_goes_over_tls_alone(page: ServedPage) -> None:
+    async with page.browser() as browser:
+        opened = await browser.get(page.link, headers={"X-Forwarded-Proto": "https"})
+        assert "secure" in opened.headers["set-cookie"].lower()
+
+
+async def test_token_signs_in_with_its_role_until_it_is_revoked(page: ServedPage) -> None:
+    async with page.signed_in(Role.TRAINER) as browser:
+        me = (await browser.get("/api/me")).json()
+        assert me["roles"] == ["trainer"]
+        (record,) = page.app.tokens.listed()
+        await page.app.tokens.revoke(record.token_id)
+        assert (await browser.get("/api/me")).status_code == 401
+
+
+async def test_worker_does_not_get_in(page: ServedPage) -> None:
+    _, token = await page.app.tokens.create(Role.WORKER, name="", days=0, created_by="a test")
+    async with page.browser() as browser:
+        answer = await browser.post("/api/sign-in", json={"token": token})
+        assert (answer.status_code, reason(answer)) == (403, "PERMISSION_DENIED")
+        assert "set-cookie" not in answer.headers
+
+
+async def test_signing_out_is_for_good(page: ServedPage) -> None:
+    async with page.signed_in(Role.TRAINER) as browser:
+        cookies = dict(browser.cookies)
+        assert (await browser.post("/api/sign-out", json={})).status_code == 200
+        browser.cookies.update(cookies)
+        assert (await browser.get("/api/me")).status_code == 401
+
+
+async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(
+    page: ServedPage,
+) -> None:
+    async with page.browser() as browser:
+        statuses = []
+        for number in range(12):
+            answer = await browser.post("/api/sign-in", json={"token": f"token {number}"})
+            statuses.append(answer.status_code)
+        assert statuses[:10] == [401] * 10
+        assert 429 in statuses
+        assert int(answer.headers["retry-after"]) >= 1
+        linked = await browser.get("/sign-in?code=guessed")
+        assert linked.headers["location"] == "/?refused=1"
+
+
+async def test_trainer_starts_and_cancels_nothing(page: ServedPage) -> None:
+    async with page.signed_in(Role.TRAINER) as browser:
+        started = await browser.post("/api/runs", json={"name": "mine"})
+        cancelled = await browser.post("/api/runs/mine/cancel", json={})
+    assert (started.status_code, cancelled.status_code) == (403, 403)
+    assert "admins alone" in started.json()["error"]["message"]
+    assert page.app.store.runs() == ()
+
+
+async def test_admin_starts_one_run_and_cancels_it(page: ServedPage) -> None:
+    wanted = {"name": "<b>mine", "overrides": {"seed": 3}, "request_id": "once"}
+    async with page.signed_in(Role.ADMIN) as browser:
+        started = [await browser.post("/api/runs", json=wanted) for _ in range(2)]
+        runs = [answer.json()["run"] for answer in started]
+        assert runs[0]["run_id"] == runs[1]["run_id"]
+        assert (runs[0]["name"], runs[0]["config"]["seed"]) == ("<b>mine", "3")
+        assert started[0].headers["content-type"] == "application/json"
+        ended = await browser.post(f"/api/runs/{runs[0]['run_id']}/cancel", json={})
+        assert ended.json()["run"]["state"] == "RUN_STATE_CANCELLED"
+        wrong = await browser.post("/api/runs", json={"overrides": {"learners": [1]}})
+        assert (wrong.status_code, reason(wrong)) == (400, "INVALID_CONFIG")
+        nobodys = await browser.post("/api/runs/other/cancel", json={})
+        assert (nobodys.status_code, reason(nobodys)) == (404, "UNKNOWN_RUN")
+    assert len(page.app.store.runs()) == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": ""},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Host": "evil.example"},
+    ],
+)
+async def test_other_pages_change_nothing(page: ServedPage, headers: dict[str, str]) -> None:
+    changing = [row for row in ROUTES if row.method == "POST"]
+    async with page.signed_in(Role.ADMIN) as browser:
+        statuses = {row.path: await sent(browser, row, headers=headers) for row in changing}
+        assert (await browser.get("/api/me")).status_code == 200
+    assert set(statuses.values()) <= {400, 403}, statuses
+    assert page.app.store.runs() == ()
+
+
+async def test_page_is_not_shown_under_another_name(page: ServedPage) -> None:
+    async with page.signed_in(Role.ADMIN) as browser:
+        for path in ("/", "/api/me", "/api/live", "/static/page.css", "/nothing"):
+            answer = await browser.get(path, headers={"Host": "evil.example"})
+            assert (answer.status_code, reason(answer)) == (403, "PERMISSION_DENIED")
+
+
+async def test_large_bodies_are_refused_whether_or_not_they_say_so(page: ServedPage) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(MAX_BODY_BYTES // 4096 + 1):
+            yield b" " * 4096
+
+    async with page.signed_in(Role.ADMIN) as browser:
+        said = await browser.post("/api/runs", content=b" " * (MAX_BODY_BYTES + 1))
+        silent = await browser.post("/api/runs", content=chunks())
+    assert (said.status_code, silent.status_code) == (413, 413)
+    assert reason(said) == "BLOB_TOO_LARGE"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"ids": [NaN]}', b'{"ids": [1e999]}', b'{"a": "\xff"}']
+)
+async def test_bodies_that_say_nothing_are_refused(page: ServedPage, body: bytes) -> None:
+    async with page.signed_in(Role.ADMIN) as browser:
+        for row in ROUTES:
+            if row.body is not None:
+                answer = await browser.post(address_of(row), content=body)
+                assert (answer.status_code, reason(answer)) == (400, "INVALID_REQUEST"), row.path
+
+
+async def test_every_answer_says_what_a_browser_may_do_with_it(page: ServedPage) -> None:
+    async with page.signed_in(Role.ADMIN) as browser:
+        answers = [
+            await browser.get("/api/me"),
+            await browser.get("/"),
+            await browser.get("/nothing"),
+            await browser.get("/static/nothing.js"),
+            await browser.put("/api/me"),
+            await browser.get("/sign-in?code=wrong"),
+            await browser.post("/api/runs", content=b"{"),
+            await browser.get("/api/me", headers={"Host": "evil.example"}),
+        ]
+        browser.cookies.clear()
+        answers.append(await browser.get("/api/me"))
+    for answer in answers:
+        assert {name: answer.headers.get(name) for name, _ in HEADERS} == dict(HEADERS)
+        assert "server" not in answer.headers
+        assert answer.headers["cache-control"] in {"no-store", "no-cache"}
+    assert [answer.status_code for answer in answers[2:5]] == [404, 404, 405]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../serving.py",
+        "/static/..%2fserving.py",
+        "/static/%2e%2e/serving.py",
+        "/static//etc/passwd",
+        "/static/....//serving.py",
+        "/static/%00",
+        "/../../etc/passwd",
+    ],
+)
+async def test_no_path_leads_out_of_the_pages_files(page: ServedPage, path: str) -> None:
+    url = httpx.URL(page.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {url.netloc.decode()}\r\n\r\n".encode())
+    status = await reader.readline()
+    writer.close()
+    assert int(status.split()[1]) in {400, 404}, status
+
+
+async def test_fault_is_told_by_its_number_alone(
+    page: ServedPage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("a secret of the inside")
+
+    async with page.signed_in(Role.ADMIN) as browser:
+        monkeypatch.setattr(page.app.requests, "cancel", lambda _: fail())
+        answer = await browser.post("/api/runs/x/cancel", json={})
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    number = answer.json()["error"]["message"].rpartition(" ")[2].rstrip(".")
+    assert f"incident {number}" in caplog.text
+
+
+async def test_refusals_are_counted_and_told_as_those_of_calls(
+    page: ServedPage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with page.browser() as browser:
+        await browser.get("/api/me")
+    (key,) = [key for key in page.app.events.counts() if key[1] == "UNAUTHENTICATED"]
+    assert page.app.events.counts()[key] == 1
+    assert 'method="GET /api/me"' in caplog.text
+
+
+async def test_coordinator_and_its_strategies_are_as_the_contract_has_them(
+    page: ServedPage,
+) -> None:
+    async with page.signed_in(Role.TRAINER) as browser:
+        info = (await browser.get("/api/info")).json()
+        strategies = (await browser.get("/api/strategies")).json()["strategies"]
+    assert info["dataset"]["num_examples"] == "500"
+    assert info["workers"] == []
+    assert "auto" in {strategy["name"] for strategy in strategies}
+    assert json.dumps(info)
+
+
+async def test_body_that_does_not_arrive_is_not_waited_for(
+    page: ServedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "_BODY_SECONDS", 0.05)
+    url = httpx.URL(page.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    host = url.netloc.decode()
+    head = f"POST /api/sign-in HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
+    writer.write(head.encode())
+    assert (await reader.readline()).split()[1] == b"400"
+    writer.close()

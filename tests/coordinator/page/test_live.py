@@ -1,0 +1,128 @@
+"""Live streams of the page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lipt.common.access.roles import Role
+from lipt.coordinator.page import answers
+from lipt.coordinator.page.answers import Streaming
+from lipt.coordinator.page.open_streams import MAX_LIVE_STREAMS
+from tests.coordinator.page.browsing import ServedPage, page_served
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[ServedPage]:
+    async with page_served(tmp_path) as served:
+        yield served
+
+
+async def events(answer: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
+    async for line in answer.aiter_lines():
+        name, _, value = line.partition(": ")
+        assert name in {"event", "data", ""}
+        if name == "data":
+            yield json.loads(value)
+
+
+async def test_runs_are_told_in_full_and_then_as_they_change(page: ServedPage) -> None:
+    async with page.signed_in(Role.ADMIN) as browser, browser.stream("GET", "/api/live") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        told = events(answer)
+        assert (await anext(told))["num_runs"] == 0
+        await browser.post("/api/runs", json={"name": "<script>"})
+        event = await anext(told)
+    assert event["runs"][0]["name"] == "<script>"
+    assert event["now"].endswith("Z")
+
+
+async def test_stream_ends_with_its_session(page: ServedPage) -> None:
+    async with page.signed_in(Role.TRAINER) as browser, browser.stream("GET", "/api/live") as told:
+        each = events(told)
+        await anext(each)
+        (record,) = page.app.tokens.listed()
+        await page.app.tokens.revoke(record.token_id)
+        # What happens is not told any more.
+        page.app.dispatcher.workers.register(
+            "w", name="w", device="cpu", versions={}, allowed_modules=()
+        )
+        assert [event async for event in each] == []
+
+
+async def test_a_session_has_so_many_streams_at_once(page: ServedPage) -> None:
+    async with page.signed_in(Role.TRAINER) as browser, AsyncExitStack() as stack:
+        for _ in range(MAX_LIVE_STREAMS):
+            answer = await stack.enter_async_context(browser.stream("GET", "/api/live"))
+            told = await stack.enter_async_context(aclosing(events(answer)))
+            await anext(told)
+        refused = await browser.get("/api/live")
+        assert refused.status_code == 429
+        assert "retry-after" in refused.headers
+        assert (await browser.get("/api/me")).status_code == 200
+
+
+async def test_streams_end_when_the_coordinator_does(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, AsyncExitStack() as serving:
+        page = await serving.enter_async_context(page_served(tmp_path))
+        browser = await stack.enter_async_context(page.signed_in(Role.TRAINER))
+        answer = await stack.enter_async_context(browser.stream("GET", "/api/live"))
+        each = events(answer)
+        await anext(each)
+        ending = asyncio.create_task(serving.aclose())
+        assert [event async for event in each] == []
+        await ending
+
+
+class Reader:
+    """Takes the first parts of a stream, and no more."""
+
+    def __init__(self, takes: int) -> None:
+        self.takes = takes
+        self.taken: list[Any] = []
+
+    async def send(self, message: Any) -> None:
+        if len(self.taken) >= self.takes:
+            await asyncio.Event().wait()
+        self.taken.append(message)
+
+
+async def test_nothing_is_made_ahead_for_a_reader_that_is_slow_and_one_that_has_gone_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answers, "_UNREAD_SECONDS", 0.01)
+    made, closed = [], asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        try:
+            for number in range(1000):
+                made.append(number)
+                yield b"%d" % number
+        finally:
+            closed.set()
+
+    reader = Reader(takes=3)  # the beginning, and two parts
+    await Streaming(parts()).stream_response(reader.send)
+    assert made == [0, 1, 2]
+    assert closed.is_set()
+
+
+async def test_a_reader_that_takes_nothing_keeps_nobody_else_waiting(page: ServedPage) -> None:
+    async with page.signed_in(Role.ADMIN) as browser:
+        url = httpx.URL(page.url)
+        _, writer = await asyncio.open_connection(url.host, url.port)
+        cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+        head = f"GET /api/live HTTP/1.1\r\nHost: {url.netloc.decode()}\r\nCookie: {cookies}\r\n\r\n"
+        writer.write(head.encode())
+        await writer.drain()
+        for number in range(20):
+            answer = await browser.post("/api/runs", json={"name": str(number)})
+            assert answer.status_code == 200
+        writer.close()

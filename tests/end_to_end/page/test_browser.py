@@ -1,0 +1,294 @@
+"""The page in a browser, against a live service: what is seen, what can be done."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cluster import SMALL_RUN
+from tests.end_to_end.page.watched import (
+    HOSTILE_CLASSES,
+    HOSTILE_RUN,
+    HOSTILE_WORKER,
+    PATIENCE_MS,
+    Watched,
+    Watcher,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+VIEWS = ("runs", "runs/{run}", "runs/{run}/subsets", "workers", "queue", "diagnosis")
+# A run that is at work for as long as a test looks at it.
+LONG_RUN = {"model": "resnet8", "learners": {"num_learners": 4, "num_steps": 5000, "batch_size": 8}}
+
+
+def expect(locator: Any) -> Any:
+    from playwright.sync_api import expect as expected  # may be missing
+
+    expected.set_options(timeout=PATIENCE_MS)
+    return expected(locator)
+
+
+def rows(page: Page, caption: str) -> Any:
+    return page.get_by_role("table", name=caption).locator("tbody tr")
+
+
+def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Page) -> None:
+    page.evaluate("window.untouched = true")
+    page.get_by_role("button", name="Start a run").click()
+    dialog = page.get_by_role("dialog", name="Start a run")
+    expect(dialog.get_by_label("Name")).to_be_focused()
+    dialog.get_by_label("Name").fill(HOSTILE_RUN)
+    dialog.get_by_label("Learners", exact=True).fill("3")
+    dialog.get_by_label("Steps of each").fill("2")
+    dialog.get_by_label("Batch size").fill("8")
+    dialog.get_by_label("Other settings").fill("soup.num_alphas=2")
+    dialog.get_by_role("button", name="Start", exact=True).click()
+
+    # Its name is markup, and shows as text.
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_contain_text(HOSTILE_RUN)
+    expect(rows(page, "Learners")).to_have_count(3)
+    expect(heading).to_contain_text("ready")
+    told = " ".join(" ".join(rows(page, "Learners").all_inner_texts()).split())
+    assert re.search(r"kept (one|<script>).* 2 of 2 .*\d\.\d\d", told), told
+    expect(page.get_by_role("img", name=re.compile(r"after 3 of 3 learners"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("Timeline of 3 learners"))).to_be_visible()
+    assert page.evaluate("window.untouched")
+    assert page.evaluate("document.querySelector('main img, main script')") is None
+
+
+def test_a_configuration_that_does_not_fit_is_refused_in_the_dialog(
+    page: Page, watcher: Watcher
+) -> None:
+    watcher.expect("status of 400")
+    page.get_by_role("button", name="Start a run").click()
+    page.get_by_label("Learners", exact=True).fill("100000")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("100000")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="Start a run")).to_be_focused()
+
+
+def test_learners_at_work_change_and_an_admin_cancels_them(
+    page: Page, service: Watched, ready: str
+) -> None:
+    with service.cluster.client() as client:
+        run = client.start_run(LONG_RUN, name="long")
+    page.get_by_role("link", name="long").click()
+    step = rows(page, "Learners").first.locator("td[data-name=step]")
+    expect(step).to_contain_text(re.compile(r"[1-9]\d* of 5,000"))
+    before = step.inner_text()
+    expect(step).not_to_have_text(before)
+    expect(rows(page, "Learners").first).to_contain_text("training")
+
+    page.get_by_role("button", name="Cancel the run").click()
+    dialog = page.get_by_role("dialog", name="Cancel long?")
+    expect(dialog.get_by_role("button", name="Keep it")).to_be_focused()
+    dialog.get_by_role("button", name="Cancel the run").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("cancelled")
+    expect(page.get_by_role("button", name="Cancel the run")).to_have_count(0)
+    assert run.run_id in page.url
+
+
+def test_a_worker_that_is_called_markup_shows_as_text(page: Page, ready: str) -> None:
+    page.get_by_role("link", name="Workers").click()
+    named = rows(page, "Workers").filter(has_text=HOSTILE_WORKER)
+    expect(named).to_have_count(1)
+    expect(named.get_by_role("rowheader")).to_have_text(HOSTILE_WORKER)
+    assert page.evaluate("document.querySelector('main script')") is None
+
+
+def test_classes_that_are_called_markup_show_as_text(watcher: Watcher, ready: str) -> None:
+    page = watcher.open("trainer", f"runs/{ready}/subsets")
+    choose(page, "uniform_per_class", "20")
+    expect(rows(page, "Classes of")).to_have_count(len(HOSTILE_CLASSES))
+    assert [
+        text.strip() for text in rows(page, "Classes of").get_by_role("rowheader").all_inner_texts()
+    ] == sorted(HOSTILE_CLASSES)
+    pictures = page.get_by_role("list", name=re.compile("wants most")).get_by_role("img")
+    expect(pictures.first).to_have_attribute("alt", re.compile("example .*labelled"))
+    assert (
+        page.evaluate(
+            "document.querySelector('main script, main img:not([src^=\"data:image/png\"])')"
+        )
+        is None
+    )
+
+
+def choose(page: Page, strategy: str, percent: str) -> None:
+    page.get_by_label("Strategy").select_option(strategy)
+    page.get_by_label("Keep").fill(percent)
+    page.get_by_role("button", name="Choose").click()
+    expect(rows(page, "Subsets, newest first").filter(has_text=strategy)).not_to_have_count(0)
+
+
+def test_a_trainer_asks_for_a_subset_and_copies_the_lines_that_use_it(
+    watcher: Watcher, ready: str
+) -> None:
+    page = watcher.open("trainer", f"runs/{ready}/subsets")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    choose(page, "grand", "10")
+    page.get_by_role("button", name="Copy the lines").click()
+    expect(page.get_by_role("status")).to_contain_text(["", "Copied."])
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert len(copied.strip().splitlines()) == 3
+    assert "grand" in copied
+    # What an admin alone may do is not offered.
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
+    assert page.get_by_role("button", name="Start a run").count() == 0
+
+
+def test_two_strategies_lie_side_by_side(watcher: Watcher, ready: str) -> None:
+    page = watcher.open("trainer", f"runs/{ready}/subsets")
+    choose(page, "el2n", "25")
+    expect(page.get_by_role("heading", name="el2n 25%", level=2)).to_be_visible()
+    choose(page, "uniform", "25")
+    expect(page.get_by_role("heading", name="el2n 25% beside uniform 25%")).to_be_visible()
+    expect(page.locator(".tile", has_text="overlap")).to_contain_text("%")
+    expect(page.get_by_role("list", name=re.compile("wants (most|least)"))).to_have_count(4)
+    page.get_by_role("button", name="Draw the map").click()
+    expect(page.get_by_role("img", name=re.compile("Map of .* examples"))).to_have_count(2)
+
+
+def test_a_diagnosis_is_shown_with_its_suspects(watcher: Watcher, ready: str) -> None:
+    page = watcher.open("trainer", "diagnosis")
+    page.get_by_role("button", name="Look at the data").click()
+    expect(page.locator(".tile", has_text="suspect labels")).to_contain_text(re.compile(r"\d"))
+    expect(rows(page, "Classes of the data")).to_have_count(len(HOSTILE_CLASSES))
+    expect(page.get_by_role("heading", name="Suspects")).to_be_visible()
+
+
+def test_two_runs_lie_side_by_side(page: Page, service: Watched, ready: str) -> None:
+    with service.cluster.client() as client:
+        client.wait(client.start_run({**SMALL_RUN, "seed": 7}, name="second").run_id)
+    for name in ("first", "second"):
+        page.get_by_role("checkbox", name=f"compare {name}", exact=True).check()
+    page.get_by_role("button", name="Compare").click()
+    expect(rows(page, "Settings that differ").filter(has_text="seed")).to_contain_text("7")
+    expect(page.get_by_role("img", name=re.compile("The soup's accuracy"))).to_have_count(2)
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_is_accessible_and_fits(
+    watcher: Watcher, ready: str, scheme: str, width: int
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = watcher.open("admin", width=width, scheme=scheme)
+    for view in VIEWS:
+        page.goto(f"{page.url.split('#')[0]}#/{view.format(run=ready)}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        if view.endswith("subsets"):
+            page.get_by_role("link", name=re.compile("^Show")).first.click()
+            expect(page.get_by_role("list", name=re.compile("wants most"))).to_be_visible()
+        require_accessible(axe, page, view)
+        excess = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(excess) <= 0, view
+    page.goto(f"{page.url.split('#')[0]}#/runs")
+    page.get_by_role("button", name="Start a run").click()
+    require_accessible(axe, page, "the dialog")
+
+
+def test_the_sign_in_form_is_accessible(watcher: Watcher, service: Watched) -> None:
+    watcher.expect("status of 401")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = watcher.open(None, width=390)
+    require_accessible(axe, page, "sign-in")
+
+
+def require_accessible(axe: Any, page: Page, view: str) -> None:
+    found = axe.run(page)
+    assert found.violations_count == 0, f"{view}: {found.generate_report()}"
+
+
+def test_one_signs_in_with_a_token_and_out_again(watcher: Watcher, service: Watched) -> None:
+    watcher.expect("status of 401")
+    page = watcher.open(None, "workers")
+    page.get_by_label("Token").fill("lipt-nobody")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_label("Token").fill(service.tokens["trainer"])
+    page.get_by_role("button", name="Sign in").click()
+    # Where one was going.
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Workers")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_the_keyboard_reaches_everything_in_order(page: Page, ready: str) -> None:
+    expect(page.get_by_role("link", name="first")).to_be_visible()
+    reached = []
+    for _ in range(8):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.textContent"))
+    assert reached[0] == "Skip to the content"
+    assert [re.sub(r"\d+$", "", text) for text in reached[1:6]] == [
+        "lipt", "Runs", "Workers", "Queue", "Diagnosis",
+    ]  # fmt: skip
+    assert reached[7] == "Sign out"
+    page.get_by_role("link", name="Skip to the content").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    focused = page.evaluate("document.activeElement.closest('main') !== null")
+    assert focused
+
+
+def test_focus_and_what_is_typed_outlive_new_data(
+    watcher: Watcher, service: Watched, ready: str
+) -> None:
+    page = watcher.open("admin", f"runs/{ready}/subsets")
+    page.get_by_label("Keep").fill("33")
+    page.evaluate("window.field = document.activeElement")
+    with service.cluster.client() as client:
+        client.wait(client.start_run(one_learner(), name="while typing").run_id)
+    # The page has heard of that run, and told of it.
+    expect(page.locator("#toasts")).to_contain_text("while typing")
+    assert page.evaluate("document.activeElement === window.field")
+    expect(page.get_by_label("Keep")).to_have_value("33")
+
+
+def one_learner() -> dict[str, Any]:
+    return {"model": "resnet8", "learners": {"num_learners": 1, "num_steps": 1, "batch_size": 8}}
+
+
+def test_dark_and_light_are_chosen_and_kept(page: Page) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(colour)
+    page.get_by_role("button", name="Show in dark").click()
+    dark = page.evaluate(colour)
+    assert dark != light
+    page.reload()
+    expect(page.get_by_role("button", name="Show in light")).to_be_visible()
+    assert page.evaluate(colour) == dark
+
+
+def test_the_page_says_that_the_coordinator_is_away_and_recovers(
+    watcher: Watcher, service: Watched, ready: str
+) -> None:
+    watcher.expect("Failed to load resource")
+    page = watcher.open("admin", f"runs/{ready}")
+    page.evaluate("window.untouched = true")
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    learners = rows(page, "Learners").all_inner_texts()
+
+    service.coordinator.stop(9)
+    expect(page.get_by_text("The coordinator has been away since")).to_be_visible()
+    expect(page).to_have_title(re.compile("^Away"))
+    # What was seen stays.
+    assert rows(page, "Learners").all_inner_texts() == learners
+
+    service.restart()
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    expect(page.get_by_text("The coordinator has been away since")).to_have_count(0)
+    expect(page.locator("#toasts")).to_contain_text("back")
+    with service.cluster.client() as client:
+        client.start_run(one_learner(), name="after the fall")
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    expect(page.get_by_role("link", name="after the fall")).to_be_visible()
+    assert page.evaluate("window.untouched")
