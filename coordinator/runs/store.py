@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from time import time
 
 from lipt.common.errors import UnknownRunError
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.runs.changing import Change, ChangingRun, OnDurable
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, RunRecord
 
 # What the newest run can be called.
 LATEST = "latest"
@@ -37,7 +37,7 @@ class Activity:
 class LearnerProgress:
     """What a worker last said about its learner; lives in memory only."""
 
-    phase: str = ""
+    phase: LearnerPhase = LearnerPhase.UNKNOWN
     step: int = 0
     loss: float = 0.0
 
@@ -51,6 +51,8 @@ class _Entry:
     activity: Activity = Activity()
     held: str = ""
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
+    # Of the soup that is being made.
+    ingredients: dict[int, IngredientRecord] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     turned: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -168,6 +170,15 @@ class RunStore:
             self._entries[run_id].progress[index] = progress
             self._touch(run_id)
 
+    def ingredient(self, run_id: str, learner: LearnerRecord) -> IngredientRecord | None:
+        """A learner's part in the soup, also in one that is being made."""
+        return learner.ingredient or self._entries[run_id].ingredients.get(learner.index)
+
+    def set_ingredient(self, run_id: str, index: int, ingredient: IngredientRecord) -> None:
+        """Note what became of a learner that was offered to the soup being made."""
+        self._entries[run_id].ingredients[index] = ingredient
+        self._touch(run_id)
+
     def revision(self, run_id: str) -> int:
         """Grows with every change; also across restarts."""
         return self._entries[run_id].revision
@@ -198,6 +209,8 @@ class RunStore:
 
     def _announce(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         entry = self._entries[run.run_id]
+        if run.state is not RunState.MERGING:
+            entry.ingredients.clear()
         for learner in learners:
             # How far a worker got says nothing of the next one's.
             if learner.state is not LearnerState.LEASED:
