@@ -113,7 +113,7 @@ def measure(arguments: argparse.Namespace, against: Path | None) -> tuple[list[f
     num_workers = arguments.workers or {"commits": 1000, "heartbeats": 10_000}[arguments.what]
     share = -(-num_workers // arguments.processes)
     shares = range(0, num_workers, share)
-    # Whoever plays, and this process twice: at the begin and at the end.
+    # Those who play, and this process, which notes the time that they begin at.
     barrier = multiprocessing.get_context("spawn").Barrier(len(shares) + 1)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)

@@ -209,6 +209,8 @@ class RunStore:
 
     def _announce(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         entry = self._entries[run.run_id]
+        if run.state is not RunState.MERGING:
+            entry.ingredients.clear()
         for learner in learners:
             # How far a worker got says nothing of the next one's.
             if learner.state is not LearnerState.LEASED:
