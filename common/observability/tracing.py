@@ -160,7 +160,7 @@ def join(traceparent: str) -> None:
     """Make all that this task does from here on a part of another process's span."""
     api = _api()
     context = None if api is None else _context(api, traceparent)
-    if context is not None:
+    if api is not None and context is not None:
         within = api.set_span_in_context(api.NonRecordingSpan(context))
         sys.modules["opentelemetry.context"].attach(within)
 
