@@ -27,6 +27,7 @@ from lipt.common.network.address import require_deliberate_exposure, split_addre
 from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.metrics import serving_metrics
+from lipt.common.observability.tracing import is_tracing
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.process.service_manager import tell_manager
 from lipt.common.rpc.kept_handlers import KeptHandlers
@@ -272,7 +273,7 @@ def _build(
             EntranceInterceptor(identify, app.events),
             ErrorInterceptor(app.events),
             LimitInterceptor(shown.limits),
-            TracingInterceptor(),
+            *([TracingInterceptor()] if is_tracing() else []),
         ],
         # gRPC itself would refuse health checks as well.
         maximum_concurrent_rpcs=limits.max_concurrent_calls + _SPARE_CALLS,

@@ -156,6 +156,15 @@ def attached(traceparent: str) -> Iterator[None]:
         _carried.reset(token)
 
 
+def join(traceparent: str) -> None:
+    """Make all that this task does from here on a part of another process's span."""
+    api = _api()
+    context = None if api is None else _context(api, traceparent)
+    if api is not None and context is not None:
+        within = api.set_span_in_context(api.NonRecordingSpan(context))
+        sys.modules["opentelemetry.context"].attach(within)
+
+
 def valid_traceparent(text: str) -> str:
     """A peer's `traceparent` as version 00 writes it; empty where it is none."""
     match = _GRAMMAR.match(text)

@@ -24,7 +24,6 @@ LEARNER = """\
       fetch weights (lipt-worker){fetched}
       fetch shard (lipt-worker)
         lipt.v1.BlobService/ReadBlob (lipt-worker)
-          lipt.v1.BlobService/ReadBlob (lipt-coordinator)
       train (lipt-worker)
       prune (lipt-worker)
       encode (lipt-worker)
@@ -39,8 +38,7 @@ LEARNER = """\
             check learner (lipt-coordinator)
 """
 FETCHED = """
-        lipt.v1.BlobService/ReadBlob (lipt-worker)
-          lipt.v1.BlobService/ReadBlob (lipt-coordinator)"""
+        lipt.v1.BlobService/ReadBlob (lipt-worker)"""
 RUN = f"""\
 lipt run start (lipt)
   lipt.v1.RunService/CreateRun (lipt)
@@ -57,11 +55,10 @@ lipt run start (lipt)
 SUBSET = """\
 lipt subset get (lipt)
   lipt.v1.SubsetService/GetSubset (lipt)
-    lipt.v1.SubsetService/GetSubset (lipt-coordinator)
-      selection (lipt-coordinator)
-        SelectSubset (lipt-compute)
-          signals (lipt-compute)
-          select (lipt-compute)"""
+    selection (lipt-coordinator)
+      SelectSubset (lipt-compute)
+        signals (lipt-compute)
+        select (lipt-compute)"""
 
 
 @dataclass(frozen=True)
