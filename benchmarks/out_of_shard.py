@@ -87,7 +87,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, pinned_kernels(1):
             flags = {"state_dir": folder, "dataset": {"source": given.source}, "device": "cpu"}
             settings = load_settings(CoordinatorSettings, config=None, flags=flags)
-            context = Context(settings, report=lambda *_: None)
+            context = Context(settings, send=lambda _: None)
             context.__dict__["dataset"] = flip(truth, given.flipped, seed)
             for name, value in measure(context, config, truth.labels_N, with_ridge=given.ridge):
                 figures.setdefault(name, []).append(value)

@@ -150,7 +150,7 @@ class Bench:
     def __init__(self, directory: Path, seed: int) -> None:
         given = {"state_dir": directory, "dataset": {"source": TRAIN}, "device": "cpu"}
         settings = load_settings(CoordinatorSettings, config=None, flags=given)
-        self.context = Context(settings, report=lambda *_: None)
+        self.context = Context(settings, send=lambda _: None)
         config = RunConfig(
             model="resnet8",
             seed=seed,

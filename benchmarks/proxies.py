@@ -65,7 +65,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, pinned_kernels(given.threads):
         flags = {"state_dir": Path(folder), "device": "cpu", "dataset": {"source": given.source}}
         settings = load_settings(CoordinatorSettings, config=None, flags=flags)
-        context = Context(settings, report=lambda *_: None)
+        context = Context(settings, send=lambda _: None)
         context.__dict__["dataset"] = noisy
         pixels = noisy.inputs
         assert isinstance(pixels, ImageSpec)

@@ -51,3 +51,13 @@ class LearnerState(StrEnum):
     def open(self) -> bool:
         """Whether a result may still come."""
         return self in (LearnerState.QUEUED, LearnerState.LEASED)
+
+
+class LearnerPhase(StrEnum):
+    """What a worker does with its learner."""
+
+    FETCHING = "fetching"
+    TRAINING = "training"
+    SUBMITTING = "submitting"
+    # Nothing was said of it, or nothing that this version has a word for.
+    UNKNOWN = "unknown"

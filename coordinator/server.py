@@ -13,7 +13,7 @@ from contextlib import (
     contextmanager,
 )
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 
 import grpc
 import grpc.aio
@@ -46,6 +46,7 @@ from lipt.coordinator.rpc.probing import answering_probes
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.rpc.subsets import SubsetService
+from lipt.coordinator.rpc.watching import Watching
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.v1 import (
@@ -204,10 +205,10 @@ def _build(
     )
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    watching = Watching(app.store, app.dispatcher, app.compute, stopping, wall_clock=time)
     info = InfoService(
         app.data,
-        app.dispatcher,
-        app.store,
+        watching=watching,
         default_run=app.settings.run,
         device=device_name(resolve_device(app.settings.device)),
     )

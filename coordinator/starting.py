@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from time import monotonic
 
-from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 
 # Where a job tells how far it is, so often; where it tells nothing, so long at most.
 _REPORT_EVERY_SECONDS = 5.0

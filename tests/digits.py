@@ -19,4 +19,4 @@ def digits_settings(
 
 def digits_context(state_dir: Path) -> Context:
     """What a job is given; nobody is told how far it is."""
-    return Context(digits_settings(state_dir), report=lambda *_: None)
+    return Context(digits_settings(state_dir), send=lambda _: None)

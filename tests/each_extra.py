@@ -46,7 +46,8 @@ TRIALS = {
     ),
     "lightning": Trial(("lightning",), ("tests/trainer/integrations/test_lightning.py",)),
     "loggers": Trial(
-        ("mlflow", "tensorboard", "wandb"), ("tests/trainer/main_training/test_callbacks.py",)
+        ("mlflow", "tensorboard", "wandb"),
+        ("tests/trainer/main_training/test_callbacks.py", "tests/trainer/tracking"),
     ),
     "metrics": Trial(("prometheus_client",), ("tests/common/observability/test_metrics.py",)),
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),

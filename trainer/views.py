@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, NewType
 
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.common.targets.kinds import TargetKind
 
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
@@ -102,7 +102,14 @@ class LearnerView:
     train_seconds: float
     message: str
     result: BlobView | None
+    # While the soup is being made, of those that were offered so far.
     ingredient: IngredientView | None
+    # What its worker last said that it does.
+    phase: LearnerPhase = LearnerPhase.UNKNOWN
+    # Of its training; 0 at an older coordinator, which does not say the times below either.
+    num_steps: int = 0
+    leased_at: datetime | None = None
+    committed_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -300,6 +307,8 @@ class WorkerView:
     """A worker that the coordinator knows; `assignment` is "run/learner" or empty.
 
     idle_reason: what keeps it from learners that wait; empty at an older coordinator.
+    joined_at: when the coordinator first heard of it; None at an older one.
+    certificate_expires_at: of the certificate that it showed, if it did.
     """
 
     worker_id: str
@@ -309,6 +318,44 @@ class WorkerView:
     assignment: str
     seconds_since_heard: float
     idle_reason: str = ""
+    joined_at: datetime | None = None
+    certificate_expires_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class ComputationView:
+    """A job of the coordinator's own, which is computed or waits.
+
+    lane: "dear" or "cheap", the queue that it is in.
+    run_id: empty where it is of the data alone.
+    num_callers: who waits for it; 0 where the run itself does.
+    seconds: for how long it has been computed, or has waited.
+    """
+
+    lane: str
+    job: str
+    run_id: str
+    num_callers: int
+    computing: bool
+    seconds: float
+    progress: ProgressView | None
+
+
+@dataclass(frozen=True)
+class ServiceView:
+    """How a coordinator stands at one moment.
+
+    runs: the newest ones and all that have not ended, newest first, with their learners.
+    workers: at most 500 of those that are there, those with a learner first.
+    computations: what is computed, then what waits.
+    """
+
+    now: datetime | None
+    runs: tuple[RunView, ...]
+    workers: tuple[WorkerView, ...]
+    num_workers: int
+    computations: tuple[ComputationView, ...]
+    num_runs: int
 
 
 @dataclass(frozen=True)

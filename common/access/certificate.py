@@ -34,11 +34,13 @@ class CertificateIdentity:
         beginning of `sha256`; printable.
     sha256: of the certificate (DER), in hexadecimal.
     roles: what the authority lets it do; may be none.
+    expires_at: seconds since 1970; None where the certificate could not be read.
     """
 
     name: str
     sha256: str
     roles: frozenset[Role]
+    expires_at: float | None = None
 
 
 def role_uri(role: Role) -> str:
@@ -77,7 +79,8 @@ def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdent
     roles = {_BY_UNIT[unit] for unit in units if unit in _BY_UNIT}
     roles |= {_BY_URI[uri] for uri in uris if uri in _BY_URI}
     name = next(filter(None, names), sha256[:16])
-    return CertificateIdentity(printable(name), sha256, frozenset(roles))
+    expires_at = certificate.not_valid_after_utc.timestamp()
+    return CertificateIdentity(printable(name), sha256, frozenset(roles), expires_at)
 
 
 def _subject(certificate: x509.Certificate, part: ObjectIdentifier) -> list[str]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 #    that it is itself; learners given back because they are over a worker's limits.
 # 4: examples that are no images, as columns in a learner's task and in its shard; what is told of
 #    them other than classes; learners of which some layers are frozen.
+# 5: the service as a whole as a stream, with when learners went out and came in, and the soup as
+#    it grows.
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 4
+PROTOCOL_MINOR = 5
 
 # Measured on loopback: 4 MiB messages are slower, 64 KiB ones cost more calls.
 CHUNK_BYTES = 256 * 1024

@@ -17,12 +17,14 @@ class Caller:
     name: how people are told of it.
     roles: what it may do.
     certificate: the SHA-256 of the certificate that it showed, in hexadecimal; empty for none.
+    expires_at: when that certificate ends, in seconds since 1970; None where it showed none.
     """
 
     key: str
     name: str
     roles: frozenset[Role]
     certificate: str = ""
+    expires_at: float | None = None
 
     @property
     def only_works(self) -> bool:

@@ -87,6 +87,7 @@ def _certified(certificate: CertificateIdentity) -> Caller:
         name=f"the certificate of {certificate.name}",
         roles=certificate.roles,
         certificate=certificate.sha256,
+        expires_at=certificate.expires_at,
     )
     if not caller.roles:
         raise PermissionDeniedError(

@@ -19,12 +19,12 @@ from lipt.coordinator.compute.messages import (
     DroppedError,
     Failed,
     Finished,
-    Progressed,
     Stop,
     TooDearError,
     Unfinished,
     name_of,
 )
+from lipt.coordinator.compute.progress import Progressed
 
 # Makes what jobs are given; travels to the child by pickle, before the first job.
 OpenContext = Callable[[Report], Context]
@@ -62,11 +62,11 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
 
 
 def _reporting(pipe: Connection) -> Report:
-    def report(activity: str, done: int, total: int) -> None:
+    def report(progressed: Progressed) -> None:
         if pipe.poll():  # nothing else is sent while a job is under way
             pipe.recv()
             raise DroppedError
-        pipe.send(Progressed(activity, done, total))
+        pipe.send(progressed)
 
     return report
 

@@ -27,6 +27,7 @@ from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import SaveableT, cached
+from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.frozen_part import LearnerReader
 from lipt.coordinator.pretraining.sharding import Split, split_validation
@@ -36,7 +37,8 @@ from lipt.coordinator.signals.batches import Batches
 
 logger = logging.getLogger(__name__)
 
-Report = Callable[[str, int, int], None]
+# Tells whoever waits how far a job is, or what it has made so far.
+Report = Callable[[Progressed], None]
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Context:
     """
 
     settings: CoordinatorSettings
-    report: Report
+    send: Report
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -137,6 +139,14 @@ class Context:
     def progress(self, activity: str) -> Callable[[int, int], None]:
         """A callback for (done, total) that reports under one name."""
         return lambda done, total: self.report(activity, done, total)
+
+    def report(self, activity: str, done: int, total: int) -> None:
+        """Say how far the job is."""
+        self.send(Progressed(activity, done, total))
+
+    def tell(self, part: object) -> None:
+        """Hand over a part of the job's result before the whole is there."""
+        self.send(Made("", 0, 0, part=part))
 
     def split(self, config: RunConfig) -> Split:
         """The run's training and validation ids; the same at every call."""

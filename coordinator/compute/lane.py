@@ -13,15 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 from lipt.common.errors import QueueFullError
 from lipt.common.observability.events import EventKind, Events
-from lipt.coordinator.compute.messages import (
-    Asked,
-    DroppedError,
-    Job,
-    OnProgress,
-    Progressed,
-    name_of,
-)
+from lipt.coordinator.compute.messages import Asked, DroppedError, Job, name_of
 from lipt.coordinator.compute.order import PIPELINE, Shares, Waiting, in_order
+from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
 from lipt.coordinator.settings import ComputeSettings
 
 ResultT = TypeVar("ResultT")
@@ -29,6 +23,7 @@ ResultT = TypeVar("ResultT")
 # Who is refused is told to come again when a job is likely to have ended, within these bounds.
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 _WAITING, _BEGINNING = "waiting for its turn", "beginning"
+_NOTHING_YET = Progressed("", 0, 0)
 _OF_THE_PIPELINE = frozenset({PIPELINE})
 
 
@@ -63,9 +58,12 @@ class _Entry:
     on_progress: OnProgress
     outcome: asyncio.Future[Any]
     ahead: int = 0
+    latest: Progressed = _NOTHING_YET
 
     def tell(self, progressed: Progressed) -> None:
         """Say how far it is, where that is still of interest."""
+        if not isinstance(progressed, Made):
+            self.latest = progressed
         if not self.outcome.done():
             self.on_progress(progressed)
 
@@ -73,6 +71,28 @@ class _Entry:
         """As it is ordered, with those who wait now."""
         callers = _OF_THE_PIPELINE if self.asked.callers is None else self.asked.callers()
         return Waiting(self.number, self.since, self.asked.run, callers, self.asked.cost)
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A job that waits or is computed, as whoever watches is shown it.
+
+    lane: the name of its lane.
+    job: what it is called.
+    run: the id of its run; empty for the data alone.
+    num_callers: who waits for it; 0 where its run alone does.
+    computing: whether it has had its turn.
+    seconds: for how long it has been computed, or has waited.
+    progress: how far it is.
+    """
+
+    lane: str
+    job: str
+    run: str
+    num_callers: int
+    computing: bool
+    seconds: float
+    progress: Progressed
 
 
 class Lane:
@@ -113,6 +133,28 @@ class Lane:
     def num_waiting(self) -> int:
         """How many jobs have not begun."""
         return len(self._waiting)
+
+    def computations(self, name: str) -> tuple[Computation, ...]:
+        """What is computed, then what waits, as it would have its turn now.
+
+        Args:
+            name: the lane's.
+        """
+        now = self._clock()
+        waiting = [self._waiting[job.number] for job in self._in_order()]
+        present = [] if self._present is None else [self._present]
+        return tuple(
+            Computation(
+                lane=name,
+                job=name_of(entry.job),
+                run=entry.asked.run,
+                num_callers=0 if entry.asked.callers is None else len(entry.asked.callers()),
+                computing=entry is self._present,
+                seconds=now - (self._began if entry is self._present else entry.since),
+                progress=entry.latest,
+            )
+            for entry in (*present, *waiting)
+        )
 
     async def run(self, job: Job[ResultT], on_progress: OnProgress, asked: Asked) -> ResultT:
         """The job's result, once it had its turn; who stops waiting drops it.

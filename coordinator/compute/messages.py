@@ -84,22 +84,6 @@ def name_of(job: object) -> str:
 
 
 @dataclass(frozen=True)
-class Progressed:
-    """How far a job is.
-
-    ahead: how many jobs are to be done before it; 0 from when it is computed.
-    """
-
-    activity: str
-    done: int
-    total: int
-    ahead: int = 0
-
-
-OnProgress = Callable[[Progressed], None]
-
-
-@dataclass(frozen=True)
 class Finished:
     """The present job's result."""
 

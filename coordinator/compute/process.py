@@ -32,13 +32,12 @@ from lipt.coordinator.compute.messages import (
     Failed,
     Finished,
     Job,
-    OnProgress,
-    Progressed,
     Stop,
     Unfinished,
     name_of,
     outcome_of,
 )
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 
 logger = logging.getLogger(__name__)
 

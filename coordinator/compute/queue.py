@@ -17,9 +17,10 @@ from lipt.common.process.machine import this_machine
 from lipt.coordinator.compute.cheap import CheapContext, KnownData
 from lipt.coordinator.compute.child import OpenContext
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.lane import Lane
-from lipt.coordinator.compute.messages import Asked, Cost, Job, OnProgress, TooDearError
+from lipt.coordinator.compute.lane import Computation, Lane
+from lipt.coordinator.compute.messages import Asked, Cost, Job, TooDearError
 from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.thread import ComputeThread
 from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
@@ -98,6 +99,11 @@ class ComputeQueue:
         """How many jobs wait, by lane."""
         cheap = self._cheap.num_waiting if self._cheap is not None else 0
         return {"cheap": cheap, "dear": self._dear.num_waiting}
+
+    def computations(self) -> tuple[Computation, ...]:
+        """What is computed and what waits, lane by lane."""
+        cheap = () if self._cheap is None else self._cheap.computations("cheap")
+        return (*self._dear.computations("dear"), *cheap)
 
     async def stop(self) -> None:
         """End the processes, for good; whatever they were doing is lost."""

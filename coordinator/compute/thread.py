@@ -21,11 +21,10 @@ from lipt.coordinator.compute.messages import (
     Failed,
     Finished,
     Job,
-    OnProgress,
-    Progressed,
     Unfinished,
     outcome_of,
 )
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 
 ResultT = TypeVar("ResultT")
 
@@ -98,7 +97,7 @@ class ComputeThread:
             self._context = self._open_context(self._report)
         return carry_out(job, self._context, self._memory_bytes)
 
-    def _report(self, activity: str, done: int, total: int) -> None:
+    def _report(self, progressed: Progressed) -> None:
         if self._dropped:
             raise DroppedError
-        self._tell(Progressed(activity, done, total))
+        self._tell(progressed)

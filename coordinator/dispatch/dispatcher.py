@@ -198,6 +198,8 @@ class Dispatcher:
                 redundancy=learners.redundancy,
                 max_attempts=learners.max_attempts,
             )
+            if judged.verdict is Verdict.TAKE:
+                learner = learner.changed(committed_at=self._wall_clock())
             return run.with_learner(learner)
 
         await self._store.update(key.run_id, change)
@@ -351,6 +353,7 @@ class Dispatcher:
                 device=worker.device,
                 party=worker.party,
                 kind=worker.kind,
+                at=self._wall_clock(),
             )
             return run.changed(training_started_at=started).with_learner(granted)
 

@@ -54,6 +54,8 @@ class WorkerRecord:
     binding: Binding = UNBOUND
     # Of the protocol that it speaks.
     minor: int = PROTOCOL_MINOR
+    # When it joined, on the clock of `heard_at`.
+    joined_at: float = 0.0
 
     @property
     def party(self) -> str:
@@ -131,8 +133,11 @@ class WorkerRegistry:
         if not instance_id:
             raise InvalidRequestError("instance_id is empty. Draw one per worker process.")
         worker_id = worker_id_of(instance_id)
+        now = self._clock()
+        joined_at = now
         if worker_id in self._workers:
             self.require(worker_id, shown)
+            joined_at = self._workers[worker_id].joined_at
         else:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
         worker = WorkerRecord(
@@ -141,9 +146,10 @@ class WorkerRegistry:
             device,
             dict(sorted(versions.items())),
             allowed_modules,
-            self._clock(),
+            now,
             binding=Binding.of(shown),
             minor=minor,
+            joined_at=joined_at,
         )
         self._forget()
         self._workers[worker_id] = worker
@@ -249,6 +255,10 @@ class WorkerRegistry:
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
         """How long a worker has been silent."""
         return self._clock() - worker.heard_at
+
+    def seconds_since_joined(self, worker: WorkerRecord) -> float:
+        """How long a worker has been known."""
+        return self._clock() - worker.joined_at
 
     def _forget(self) -> None:
         """Make room: workers come and go for weeks, each time under another id."""

@@ -30,6 +30,8 @@ OpenWeights = Callable[[], Mapping[str, Tensor]]
 Evaluate = Callable[[Mapping[str, Tensor]], Scored]
 # Evaluations done, and how many there will be.
 OnProgress = Callable[[int, int], None]
+# A learner that was offered, by its place in the sequence, and what became of it.
+OnIngredient = Callable[[int, IngredientRecord], None]
 # Values that are mixed at a time: float64 copies of so many stay in a CPU's cache, and
 # PyTorch would share more of them among threads, which then wait for each other every time.
 _VALUES_AT_ONCE = 2**15
@@ -100,6 +102,7 @@ def greedy_soup(
     *,
     num_alphas: int,
     on_progress: OnProgress,
+    on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Soup:
     """Merge learners one after another, each only if it helps.
 
@@ -115,6 +118,7 @@ def greedy_soup(
             n + (n - 1) (num_alphas - 1) times.
         num_alphas: ratios tried per learner, at least 1.
         on_progress: told after every evaluation.
+        on_ingredient: told of every learner once it was offered, in that order.
 
     Raises:
         RunFailedError: there is no learner.
@@ -124,6 +128,7 @@ def greedy_soup(
     order = sorted(range(len(learners)), key=lambda index: (-accuracies[index], index))
     weights, soup_accuracy = dict(learners[order[0]]()) | best.mended, best.accuracy
     ingredients = {order[0]: _ingredient(0, best.accuracy, alpha=1.0, soup_accuracy=soup_accuracy)}
+    on_ingredient(order[0], ingredients[order[0]])
     for position, index in enumerate(order[1:], start=1):
         weights, soup_accuracy, alpha = _offer(
             weights, soup_accuracy, learners[index], score, num_alphas=num_alphas
@@ -131,6 +136,7 @@ def greedy_soup(
         ingredients[index] = _ingredient(
             position, accuracies[index], alpha=alpha, soup_accuracy=soup_accuracy
         )
+        on_ingredient(index, ingredients[index])
     return Soup(weights, soup_accuracy, ingredients)
 
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Self, TypeVar
 
-from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 
 ResultT = TypeVar("ResultT")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
@@ -10,10 +11,12 @@ from lipt.common.config.messages import run_config_to_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.rpc.messages import dataset_view, protocol_version
-from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.rpc.watching import (
+    DEFAULT_INTERVAL_SECONDS,
+    DEFAULT_NUM_RUNS,
+    Watching,
+)
 from lipt.v1 import info_pb2 as pb
 from lipt.v1 import info_pb2_grpc
 
@@ -26,15 +29,13 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
     def __init__(
         self,
         data: DataDescription,
-        dispatcher: Dispatcher,
-        store: RunStore,
         *,
+        watching: Watching,
         default_run: RunConfig,
         device: str,
     ) -> None:
         self._data = data
-        self._dispatcher = dispatcher
-        self._store = store
+        self._watching = watching
         self._default_run = default_run
         self._device = device
 
@@ -45,18 +46,17 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             versions=versions(),
             dataset=dataset_view(self._data),
             default_run=run_config_to_proto(self._default_run),
-            workers=map(self._worker, self._dispatcher.alive()),
+            workers=self._watching.workers(),
             device=self._device,
         )
 
-    def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
-        held = self._dispatcher.leases.held_by(worker.worker_id)
-        return pb.WorkerInfo(
-            worker_id=worker.worker_id,
-            name=worker.name,
-            device=worker.device,
-            versions=worker.versions,
-            assignment=f"{self._store.find(held.run_id).name}/{held.learner}" if held else "",
-            seconds_since_heard=self._dispatcher.seconds_since_heard(worker),
-            idle_reason=self._dispatcher.why_idle(worker),
+    async def WatchService(
+        self, request: pb.WatchServiceRequest, context: Context
+    ) -> AsyncIterator[pb.WatchServiceResponse]:
+        """Show how the whole service stands, at every change until it stops."""
+        answers = self._watching.answers(
+            interval_seconds=request.interval_seconds or DEFAULT_INTERVAL_SECONDS,
+            num_runs=request.num_runs or DEFAULT_NUM_RUNS,
         )
+        async for answer in answers:
+            yield answer

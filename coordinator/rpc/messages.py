@@ -11,7 +11,7 @@ from lipt.common.config.validation import dump
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.rpc.messages import enum_to_proto, fill_message
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.dispatch.quarantine import account_of, furthest_step
 from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
@@ -42,7 +42,7 @@ def run_view(
         revision=store.revision(run.run_id),
         config=run_config_to_proto(run.config),
         message=_message(store.held(run.run_id), run) or _standing(store, run),
-        progress=_progress(store.activity(run.run_id)),
+        progress=progress_view(store.activity(run.run_id)),
         created_at=timestamp(run.created_at),
         fingerprint=run.fingerprint,
         costs=run_pb2.Costs(**run.all_costs),
@@ -58,7 +58,7 @@ def run_view(
         view.soup.CopyFrom(run_pb2.SoupReport(**run.soup.model_dump()))
     if learners:
         view.learners.extend(
-            _learner(learner, store.progress(run.run_id, learner.index), run)
+            _learner(store, learner, store.progress(run.run_id, learner.index), run)
             for learner in run.learners
         )
     return view
@@ -80,8 +80,11 @@ def _standing(store: RunStore, run: RunRecord) -> str:
     return account_of(run, furthest=furthest_step(run, store))
 
 
-def _learner(learner: LearnerRecord, progress: LearnerProgress, run: RunRecord) -> run_pb2.Learner:
+def _learner(
+    store: RunStore, learner: LearnerRecord, progress: LearnerProgress, run: RunRecord
+) -> run_pb2.Learner:
     done = learner.state is LearnerState.DONE
+    out = learner.state is LearnerState.LEASED and progress.phase is not LearnerPhase.UNKNOWN
     view = run_pb2.Learner(
         index=learner.index,
         state=enum_to_proto(run_pb2.LearnerState.DESCRIPTOR, learner.state),
@@ -94,9 +97,14 @@ def _learner(learner: LearnerRecord, progress: LearnerProgress, run: RunRecord) 
         result=_blob(learner.result),
         train_seconds=learner.train_seconds,
         message=learner.account,
+        phase=enum_to_proto(worker_pb2.LearnerPhase.DESCRIPTOR, progress.phase) if out else None,
+        num_steps=run.config.learners.num_steps,
+        leased_at=optional_timestamp(learner.leased_at),
+        committed_at=optional_timestamp(learner.committed_at),
     )
-    if learner.ingredient is not None:
-        view.ingredient.CopyFrom(run_pb2.IngredientReport(**learner.ingredient.model_dump()))
+    ingredient = store.ingredient(run.run_id, learner)
+    if ingredient is not None:
+        view.ingredient.CopyFrom(run_pb2.IngredientReport(**ingredient.model_dump()))
     return view
 
 
@@ -122,7 +130,8 @@ def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
     )
 
 
-def _progress(activity: Activity) -> run_pb2.Progress:
+def progress_view(activity: Activity) -> run_pb2.Progress:
+    """How far something is."""
     return run_pb2.Progress(
         activity=activity.text, done=activity.done, total=activity.total, ahead=activity.ahead
     )
@@ -130,6 +139,11 @@ def _progress(activity: Activity) -> run_pb2.Progress:
 
 def _blob(name: BlobName | None) -> blob_pb2.BlobRef | None:
     return None if name is None else blob_to_proto(name)
+
+
+def optional_timestamp(seconds: float | None) -> Timestamp | None:
+    """A moment of the wall clock, where there is one."""
+    return None if seconds is None else timestamp(seconds)
 
 
 def timestamp(seconds: float) -> Timestamp:

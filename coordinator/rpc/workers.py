@@ -17,6 +17,7 @@ from lipt.common.errors import (
 )
 from lipt.common.rpc.messages import enum_value
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.worker_identity import require_unguessable
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -109,7 +110,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             AssignmentKey.parse(request.assignment_id),
             request.epoch,
             LearnerProgress(
-                phase=enum_value(pb.LearnerPhase.DESCRIPTOR, progress.phase),
+                phase=_phase(progress.phase),
                 step=progress.step,
                 loss=progress.loss if math.isfinite(progress.loss) else 0.0,
             ),
@@ -173,3 +174,8 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             shard=blob_to_proto(learner.shard),
             task=task_to_proto(run.task(learner)),
         )
+
+
+def _phase(number: int) -> LearnerPhase:
+    value = enum_value(pb.LearnerPhase.DESCRIPTOR, number)
+    return LearnerPhase(value) if value in set(LearnerPhase) else LearnerPhase.UNKNOWN

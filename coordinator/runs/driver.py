@@ -22,8 +22,10 @@ from lipt.coordinator.compute.jobs.pretraining import (
     DamagedLearners,
     InitializeWeights,
     MakeSoup,
+    Offered,
 )
-from lipt.coordinator.compute.messages import Asked, Job, OnData, OnProgress
+from lipt.coordinator.compute.messages import Asked, Job, OnData
+from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.disk_retry import DiskRetry
 from lipt.coordinator.runs.holding import Holding
@@ -177,9 +179,16 @@ class RunDriver:
         return run.changed(state=state, message=message, ended_at=self._wall_clock())
 
     def _report(self, run_id: str) -> OnProgress:
-        return lambda now: self._store.set_activity(
-            run_id, Activity(now.activity, now.done, now.total, now.ahead)
-        )
+        def report(now: Progressed) -> None:
+            if isinstance(now, Made):
+                if isinstance(now.part, Offered):
+                    self._store.set_ingredient(run_id, now.part.index, now.part.ingredient)
+            else:
+                self._store.set_activity(
+                    run_id, Activity(now.activity, now.done, now.total, now.ahead)
+                )
+
+        return report
 
     async def _begin(self, run: RunRecord) -> None:
         await self._advance(run.run_id, lambda now: now.changed(state=RunState.INITIALIZING))

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from time import time
 
 from lipt.common.errors import UnknownRunError
-from lipt.common.states import RunState
+from lipt.common.states import LearnerPhase, RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, RunRecord
 
 # What the newest run can be called.
 LATEST = "latest"
@@ -37,7 +37,7 @@ class Activity:
 class LearnerProgress:
     """What a worker last said about its learner; lives in memory only."""
 
-    phase: str = ""
+    phase: LearnerPhase = LearnerPhase.UNKNOWN
     step: int = 0
     loss: float = 0.0
 
@@ -49,6 +49,8 @@ class _Entry:
     activity: Activity = Activity()
     held: str = ""
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
+    # Of the soup that is being made.
+    ingredients: dict[int, IngredientRecord] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -126,6 +128,8 @@ class RunStore:
             ]
             await self._database.save_run(new, changed)
             entry.run = new
+            if new.state is not RunState.MERGING:
+                entry.ingredients.clear()
             for learner in changed:
                 if not learner.state.open:
                     entry.progress.pop(learner.index, None)
@@ -171,6 +175,15 @@ class RunStore:
         if self._entries[run_id].progress.get(index) != progress:
             self._entries[run_id].progress[index] = progress
             self._touch(run_id)
+
+    def ingredient(self, run_id: str, learner: LearnerRecord) -> IngredientRecord | None:
+        """A learner's part in the soup, also in one that is being made."""
+        return learner.ingredient or self._entries[run_id].ingredients.get(learner.index)
+
+    def set_ingredient(self, run_id: str, index: int, ingredient: IngredientRecord) -> None:
+        """Note what became of a learner that was offered to the soup being made."""
+        self._entries[run_id].ingredients[index] = ingredient
+        self._touch(run_id)
 
     def revision(self, run_id: str) -> int:
         """Grows with every change; also across restarts."""

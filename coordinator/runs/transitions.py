@@ -122,8 +122,9 @@ def leased(
     device: str,
     party: str = "",
     kind: str = "",
+    at: float | None = None,
 ) -> LearnerRecord:
-    """The learner out at a worker, under a new epoch."""
+    """The learner out at a worker, under a new epoch, since `at`."""
     return learner.changed(
         state=LearnerState.LEASED,
         epoch=learner.epoch + 1,
@@ -132,6 +133,8 @@ def leased(
         device=device,
         party=party,
         kind=kind,
+        leased_at=at,
+        committed_at=None,
     )
 
 

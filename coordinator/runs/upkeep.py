@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from lipt.common.errors import LiptError
-from lipt.coordinator.compute.messages import OnProgress
+from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.runs.holding import Holding
 from lipt.coordinator.state.records import RunRecord
 

@@ -67,6 +67,11 @@ MIGRATIONS: tuple[str, ...] = (
     # configuration `learners.frozen`: it would take a learner that lacks what is frozen for a
     # damaged one.
     f"UPDATE runs SET body = {RENAMED_INPUTS};",  # noqa: S608 - nobody else's text
+    # From here on learners have `leased_at` and `committed_at`, and runs `traceparent`, which an
+    # older version would not read.
+    """
+    SELECT 1;
+    """,
 )
 
 

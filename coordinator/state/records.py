@@ -126,6 +126,10 @@ class LearnerRecord(_Record):
     snapshots: tuple[Blob, ...] = ()
     loss: float = 0.0
     train_seconds: float = 0.0
+    # When its present or last worker got it, and when its result was in; on the clock of
+    # `training_started_at`.
+    leased_at: float | None = None
+    committed_at: float | None = None
     bytes_received: int = 0
     message: str = ""
     # Why attempts counted against it, oldest first; a later success does not erase them.
@@ -189,6 +193,8 @@ class RunRecord(_Record):
     training_started_at: float | None = None
     soup: SoupRecord | None = None
     costs: CostRecord = CostRecord()
+    # W3C trace context that everything done for it is traced under; empty for none.
+    traceparent: str = ""
 
     def with_learner(self, learner: LearnerRecord) -> RunRecord:
         """This run with one learner replaced."""

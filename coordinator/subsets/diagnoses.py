@@ -21,7 +21,8 @@ from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
-from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
+from lipt.coordinator.compute.messages import Asked, OnData
+from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.proxies.proxy import Kind, Proxy
 from lipt.coordinator.runs.repair import restore_initial_weights, restore_pretrained_weights

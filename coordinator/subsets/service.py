@@ -22,7 +22,8 @@ from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import Asked, Cost, OnData, OnProgress
+from lipt.coordinator.compute.messages import Asked, Cost, OnData
+from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.proxies.proxy import SOUP
 from lipt.coordinator.runs.repair import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lipt.coordinator.compute.messages import Progressed
+from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.starting import saying
 from tests.clock import Clock
 

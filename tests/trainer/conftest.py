@@ -89,6 +89,7 @@ class FakeCoordinator:
     # What it says that it has lowered for a run that is created.
     fitted: str = ""
     watch_scripts: list[list[Step]] = field(default_factory=list)
+    service_scripts: list[list[Step]] = field(default_factory=list)
     subset_scripts: list[list[Step]] = field(default_factory=list)
     diagnosis_scripts: list[list[Step]] = field(default_factory=list)
     strategies: list[subset_pb2.Strategy] = field(default_factory=list)
@@ -226,6 +227,16 @@ class _Info(info_pb2_grpc.InfoServiceServicer):
     def GetInfo(self, request: Any, context: Any) -> info_pb2.GetInfoResponse:
         self._fake.requests.append(request)
         return self._fake.info
+
+    def WatchService(
+        self, request: Any, context: grpc.ServicerContext
+    ) -> Iterator[info_pb2.WatchServiceResponse]:
+        self._fake.requests.append(request)
+        for step in self._fake.service_scripts.pop(0):
+            if not isinstance(step, info_pb2.WatchServiceResponse):
+                step.abort(context)
+                return
+            yield step
 
 
 class _Access(access_pb2_grpc.AccessServiceServicer):

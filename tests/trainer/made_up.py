@@ -16,7 +16,7 @@ from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import IngredientView, LearnerView, RunView
+from lipt.trainer.views import IngredientView, LearnerView, RunView, ServiceView
 from lipt.v1 import subset_pb2
 
 _RUN = RunView(
@@ -110,6 +110,12 @@ DISCARDED = IngredientView(position=1, accuracy=0.25, soup_accuracy=0.5, alpha=0
 def made_up_run(**changes: Any) -> RunView:
     """A run in training, without learners."""
     return replace(_RUN, **changes)
+
+
+def made_up_service(**changes: Any) -> ServiceView:
+    """A coordinator with nothing to do, and nobody to do it."""
+    view = ServiceView(now=None, runs=(), workers=(), num_workers=0, computations=(), num_runs=0)
+    return replace(view, **changes)
 
 
 def made_up_learner(index: int = 0, **changes: Any) -> LearnerView:

@@ -26,6 +26,8 @@ from lipt.trainer.cli.commands import (
     strategies,
     subset,
     token,
+    top,
+    track,
     train,
     weights,
 )
@@ -101,5 +103,7 @@ main.command("compare")(compare.compare)
 main.command("report")(report.report)
 main.command("strategies")(strategies.list_strategies)
 main.add_typer(certs.app, name="certs")
+main.command("track")(track.track)
+main.command("top")(top.top)
 main.command("doctor")(doctor.examine)
 main.command("demo")(demo.demonstrate)

@@ -37,7 +37,7 @@ from lipt.trainer.client.sources import (
     weights_source,
 )
 from lipt.trainer.client.subset_stream import fetch_subset, subset_request
-from lipt.trainer.client.watching import get_run, watch_run, while_going_on
+from lipt.trainer.client.watching import get_run, watch_run, watch_service, while_going_on
 from lipt.trainer.connection.connection import (
     CONTROL_SECONDS,
     CREATE_SECONDS,
@@ -54,6 +54,7 @@ from lipt.trainer.views import (
     InfoView,
     ProgressView,
     RunView,
+    ServiceView,
     StrategyView,
     WeightsKind,
 )
@@ -239,6 +240,34 @@ class Client(AbstractContextManager["Client"]):
         """
         reconnection = Reconnection(self._reconnect_seconds)
         yield from watch_run(self._connection, run_id, after_revision, reconnection=reconnection)
+
+    def watch_service(
+        self,
+        *,
+        interval_seconds: float = 1.0,
+        num_runs: int = 20,
+        on_pause: Callable[[str], object] = lambda _: None,
+    ) -> Iterator[ServiceView]:
+        """The coordinator as a whole, at once and then whenever something has changed; no end.
+
+        A broken stream is opened again.
+
+        Args:
+            interval_seconds: between two views, at least; 0.2 to 60.
+            num_runs: so many of the newest runs, at most 200, and all that have not ended.
+            on_pause: told in words that the coordinator is away, and when it is asked again.
+
+        Raises:
+            UnreachableError: the coordinator stayed away too long.
+            InvalidRequestError: `interval_seconds` or `num_runs` is out of its range.
+        """
+        reconnection = Reconnection(self._reconnect_seconds, on_pause=on_pause)
+        yield from watch_service(
+            self._connection,
+            interval_seconds=interval_seconds,
+            num_runs=num_runs,
+            reconnection=reconnection,
+        )
 
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.

@@ -34,7 +34,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from lipt.common.config.messages import run_config_from_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.rpc.messages import enum_value
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.trainer.views import ColumnTypeName, RoleName, TargetKindName
 from lipt.v1 import access_pb2, worker_pb2
 
@@ -78,7 +78,7 @@ def _readers(view: Any) -> Mapping[str, Callable[[Any], Any]]:
 
 
 def _reader(name: str, kind: Any) -> Callable[[Any], Any]:
-    if kind in (RunState, LearnerState):
+    if kind in (RunState, LearnerState, LearnerPhase):
         return lambda message: _state(kind, message, name)
     if NoneType in typing.get_args(kind):
         some = _converter(typing.get_args(kind)[0])

@@ -1,15 +1,16 @@
-"""Watch stream of a run: every change once, also when the stream breaks and is opened again."""
+"""Watch streams, of a run and of the service: they go on when they break and are opened again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from lipt.common.errors import UnreachableError
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.connection.connection import Connection
 from lipt.trainer.connection.reconnection import INTERRUPTIONS, Reconnection
-from lipt.trainer.views import RunView
-from lipt.v1 import run_pb2
+from lipt.trainer.views import RunView, ServiceView
+from lipt.v1 import info_pb2, run_pb2
 
 # The coordinator repeats the last revision every few seconds as a sign of life.
 _IDLE_SECONDS = 30.0
@@ -65,3 +66,37 @@ def _watch_once(connection: Connection, run_id: str, revision: int) -> Iterator[
         yield view_of(RunView, response.run)
     # A run that had ended before has nothing after its last revision.
     yield get_run(connection, run_id)
+
+
+def watch_service(
+    connection: Connection,
+    *,
+    interval_seconds: float,
+    num_runs: int,
+    reconnection: Reconnection,
+) -> Iterator[ServiceView]:
+    """See `Client.watch_service`."""
+    request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
+    while True:
+        # Each stream begins with all that there is.
+        runs: dict[str, RunView] = {}
+        stream = connection.stream(
+            lambda of: of.info.WatchService,
+            request,
+            idle_seconds=_IDLE_SECONDS + interval_seconds,
+        )
+        try:
+            for message in reconnection.heard(stream):
+                view = view_of(ServiceView, message)
+                runs |= {run.run_id: run for run in view.runs}
+                yield replace(view, runs=_newest(runs.values(), num_runs))
+        except INTERRUPTIONS as error:
+            reconnection.pause(error)
+        else:
+            reconnection.pause(UnreachableError(f"{connection.address} ends its stream."))
+
+
+def _newest(runs: Iterable[RunView], num_runs: int) -> tuple[RunView, ...]:
+    """The newest so many, and all that have not ended, newest first."""
+    in_order = sorted(runs, key=lambda run: (run.created_at is None, run.created_at), reverse=True)
+    return tuple(run for place, run in enumerate(in_order) if place < num_runs or not run.ended)

@@ -10,7 +10,7 @@ for where training does not come that far.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from lipt.common.errors import ConfigError
 from lipt.common.imports.extras import import_extra
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch
+from lipt.trainer.subsets.subset import Subset
 
 _AXIS = "step"
 
@@ -33,17 +34,39 @@ class Logger:
         name: whose, for warnings.
         log: takes an epoch's record.
         end: writes out what is left, and ends threads and processes; called once.
+        tag: takes texts that tell what was trained on, by name; those of before are replaced.
+        keep: takes a file of the subset, by its name and content.
     """
 
-    def __init__(self, name: str, log: OnEpoch, end: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: OnEpoch,
+        end: Callable[[], object],
+        *,
+        tag: Callable[[Mapping[str, str]], object],
+        keep: Callable[[str, bytes], object],
+    ) -> None:
         self._name = name
         self._log = log
         self._end: Callable[[], object] | None = end
+        self._tag, self._keep = tag, keep
+        self._digest = ""
+
+    def describe(self, subset: Subset) -> None:
+        """Tell what is trained on, and keep it beside the measures."""
+        with self._outliving("did not take the subset"):
+            self._digest = subset.digest
+            self._tag(subset.tags)
+            self._keep("subset.json", subset.to_json().encode())
 
     def __call__(self, record: EpochRecord) -> None:
         """After an epoch."""
         with self._outliving(f"did not take epoch {record.epoch}"):
             self._log(record)
+            if record.subset_digest != self._digest:  # chosen again
+                self._digest = record.subset_digest
+                self._tag({"lipt.subset_digest": self._digest})
             if record.step == record.num_steps:
                 self.close()
 
@@ -94,7 +117,14 @@ def tensorboard(log_dir: str) -> Logger:
             writer.add_scalar(name, value, record.step)
         writer.flush()
 
-    return Logger("TensorBoard", write, writer.close)
+    def tag(tags: Mapping[str, str]) -> None:
+        for tag_name, text in tags.items():
+            writer.add_text(tag_name, text)
+
+    def keep(path: str, content: bytes) -> None:
+        writer.add_text(path, f"```json\n{content.decode()}\n```")
+
+    return Logger("TensorBoard", write, writer.close, tag=tag, keep=keep)
 
 
 def wandb(project: str, *, name: str | None = None) -> Logger:
@@ -106,7 +136,22 @@ def wandb(project: str, *, name: str | None = None) -> Logger:
     """
     module = import_extra("wandb", package="wandb", extra="loggers", needed_for="wandb")
     run = _opened("wandb", lambda: module.init(project=project, name=name))
-    return Logger("wandb", lambda record: run.log(measures(record), step=record.step), run.finish)
+
+    def keep(path: str, content: bytes) -> None:
+        tags = dict(run.config)
+        name = f"subset-{tags['lipt.subset_digest'][:12]}"
+        artifact = module.Artifact(name, type="subset", metadata=tags)
+        with artifact.new_file(path, mode="wb") as file:
+            file.write(content)
+        run.log_artifact(artifact)
+
+    return Logger(
+        "wandb",
+        lambda record: run.log(measures(record), step=record.step),
+        run.finish,
+        tag=lambda tags: run.config.update(dict(tags), allow_val_change=True),
+        keep=keep,
+    )
 
 
 def mlflow(experiment: str, *, name: str | None = None) -> Logger:
@@ -127,6 +172,8 @@ def mlflow(experiment: str, *, name: str | None = None) -> Logger:
         "MLflow",
         lambda record: module.log_metrics(measures(record), step=record.step, run_id=run_id),
         module.end_run,
+        tag=module.set_tags,
+        keep=lambda path, content: module.log_text(content.decode(), path, run_id=run_id),
     )
 
 

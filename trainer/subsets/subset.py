@@ -117,6 +117,23 @@ class Subset:
         """Why there are fewer examples than the budget, as a sentence; or empty."""
         return str(self.manifest.get("stopped_early") or "")
 
+    @property
+    def tags(self) -> dict[str, str]:
+        """What an experiment tracker is told of it, so that it is found from what it trained.
+
+        `mlflow.set_tags(subset.tags)`, `wandb.config.update(subset.tags)`, and so with any other.
+        """
+        tags = {
+            "lipt.subset_digest": self.digest,
+            "lipt.strategy": self.strategy,
+            "lipt.num_examples": str(len(self)),
+            "lipt.fingerprint": self.fingerprint,
+        }
+        for name in ("run_id", "run_name"):
+            if told := self.manifest.get(name):
+                tags[f"lipt.{name}"] = str(told)
+        return tags
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         from lipt.trainer.subsets.notebook import as_table  # noqa: PLC0415 - Pillow

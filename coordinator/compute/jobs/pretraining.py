@@ -197,6 +197,14 @@ class SoupResult:
 
 
 @dataclass(frozen=True)
+class Offered:
+    """A learner that was offered to the soup, by its own index, and what became of it."""
+
+    index: int
+    ingredient: IngredientRecord
+
+
+@dataclass(frozen=True)
 class DamagedLearners:
     """Learners whose results the disk has changed or lost, by their own indices."""
 
@@ -243,7 +251,13 @@ class MakeSoup:
         learners = [opener(name) for _, name in self.learners]
         report = context.progress("merging learners")
         if soup.method is SoupMethod.GREEDY:
-            made = greedy_soup(learners, evaluator, num_alphas=soup.num_alphas, on_progress=report)
+            made = greedy_soup(
+                learners,
+                evaluator,
+                num_alphas=soup.num_alphas,
+                on_progress=report,
+                on_ingredient=lambda at, part: context.tell(Offered(self.learners[at][0], part)),
+            )
         else:
             made = uniform_soup(learners, evaluator, on_progress=report)
         accuracies = [part.accuracy for part in made.ingredients.values()]

@@ -22,11 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from lipt.v1 import config_pb2 as lipt_dot_v1_dot_config__pb2
+from lipt.v1 import run_pb2 as lipt_dot_v1_dot_run__pb2
 from lipt.v1 import worker_pb2 as lipt_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12lipt/v1/info.proto\x12\x07lipt.v1\x1a\x14lipt/v1/config.proto\x1a\x14lipt/v1/worker.proto\"\x10\n\x0eGetInfoRequest\"\xae\x02\n\x0fGetInfoResponse\x12*\n\x08protocol\x18\x01 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\x12\x38\n\x08versions\x18\x02 \x03(\x0b\x32&.lipt.v1.GetInfoResponse.VersionsEntry\x12%\n\x07\x64\x61taset\x18\x03 \x01(\x0b\x32\x14.lipt.v1.DatasetInfo\x12\'\n\x0b\x64\x65\x66\x61ult_run\x18\x04 \x01(\x0b\x32\x12.lipt.v1.RunConfig\x12$\n\x07workers\x18\x05 \x03(\x0b\x32\x13.lipt.v1.WorkerInfo\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x83\x02\n\x0b\x44\x61tasetInfo\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x14\n\x0cnum_examples\x18\x02 \x01(\x03\x12\x13\n\x0b\x63lass_names\x18\x03 \x03(\t\x12\x14\n\x0c\x63lass_counts\x18\x04 \x03(\x03\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x10\n\x08\x63hannels\x18\x06 \x01(\x05\x12\x0e\n\x06height\x18\x07 \x01(\x05\x12\r\n\x05width\x18\x08 \x01(\x05\x12 \n\x07\x63olumns\x18\t \x03(\x0b\x32\x0f.lipt.v1.Column\x12%\n\x0cother_target\x18\n \x01(\x0b\x32\x0f.lipt.v1.Target\x12\x14\n\x0ctarget_names\x18\x0b \x03(\t\"\xe9\x01\n\nWorkerInfo\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x33\n\x08versions\x18\x04 \x03(\x0b\x32!.lipt.v1.WorkerInfo.VersionsEntry\x12\x12\n\nassignment\x18\x05 \x01(\t\x12\x1b\n\x13seconds_since_heard\x18\x06 \x01(\x01\x12\x13\n\x0bidle_reason\x18\x07 \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32K\n\x0bInfoService\x12<\n\x07GetInfo\x12\x17.lipt.v1.GetInfoRequest\x1a\x18.lipt.v1.GetInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12lipt/v1/info.proto\x12\x07lipt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14lipt/v1/config.proto\x1a\x11lipt/v1/run.proto\x1a\x14lipt/v1/worker.proto\"\x10\n\x0eGetInfoRequest\"\xae\x02\n\x0fGetInfoResponse\x12*\n\x08protocol\x18\x01 \x01(\x0b\x32\x18.lipt.v1.ProtocolVersion\x12\x38\n\x08versions\x18\x02 \x03(\x0b\x32&.lipt.v1.GetInfoResponse.VersionsEntry\x12%\n\x07\x64\x61taset\x18\x03 \x01(\x0b\x32\x14.lipt.v1.DatasetInfo\x12\'\n\x0b\x64\x65\x66\x61ult_run\x18\x04 \x01(\x0b\x32\x12.lipt.v1.RunConfig\x12$\n\x07workers\x18\x05 \x03(\x0b\x32\x13.lipt.v1.WorkerInfo\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x83\x02\n\x0b\x44\x61tasetInfo\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x14\n\x0cnum_examples\x18\x02 \x01(\x03\x12\x13\n\x0b\x63lass_names\x18\x03 \x03(\t\x12\x14\n\x0c\x63lass_counts\x18\x04 \x03(\x03\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x10\n\x08\x63hannels\x18\x06 \x01(\x05\x12\x0e\n\x06height\x18\x07 \x01(\x05\x12\r\n\x05width\x18\x08 \x01(\x05\x12 \n\x07\x63olumns\x18\t \x03(\x0b\x32\x0f.lipt.v1.Column\x12%\n\x0cother_target\x18\n \x01(\x0b\x32\x0f.lipt.v1.Target\x12\x14\n\x0ctarget_names\x18\x0b \x03(\t\"\xd4\x02\n\nWorkerInfo\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x33\n\x08versions\x18\x04 \x03(\x0b\x32!.lipt.v1.WorkerInfo.VersionsEntry\x12\x12\n\nassignment\x18\x05 \x01(\t\x12\x1b\n\x13seconds_since_heard\x18\x06 \x01(\x01\x12\x13\n\x0bidle_reason\x18\x07 \x01(\t\x12-\n\tjoined_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12:\n\x16\x63\x65rtificate_expires_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x13WatchServiceRequest\x12\x18\n\x10interval_seconds\x18\x01 \x01(\x01\x12\x10\n\x08num_runs\x18\x02 \x01(\x05\"\xd4\x01\n\x14WatchServiceResponse\x12\'\n\x03now\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1a\n\x04runs\x18\x02 \x03(\x0b\x32\x0c.lipt.v1.Run\x12$\n\x07workers\x18\x03 \x03(\x0b\x32\x13.lipt.v1.WorkerInfo\x12\x13\n\x0bnum_workers\x18\x04 \x01(\x05\x12*\n\x0c\x63omputations\x18\x05 \x03(\x0b\x32\x14.lipt.v1.Computation\x12\x10\n\x08num_runs\x18\x06 \x01(\x05\"\x96\x01\n\x0b\x43omputation\x12\x0c\n\x04lane\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x13\n\x0bnum_callers\x18\x04 \x01(\x05\x12\x11\n\tcomputing\x18\x05 \x01(\x08\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12#\n\x08progress\x18\x07 \x01(\x0b\x32\x11.lipt.v1.Progress2\x9a\x01\n\x0bInfoService\x12<\n\x07GetInfo\x12\x17.lipt.v1.GetInfoRequest\x1a\x18.lipt.v1.GetInfoResponse\x12M\n\x0cWatchService\x12\x1c.lipt.v1.WatchServiceRequest\x1a\x1d.lipt.v1.WatchServiceResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,18 +39,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETINFORESPONSE_VERSIONSENTRY']._serialized_options = b'8\001'
   _globals['_WORKERINFO_VERSIONSENTRY']._loaded_options = None
   _globals['_WORKERINFO_VERSIONSENTRY']._serialized_options = b'8\001'
-  _globals['_GETINFOREQUEST']._serialized_start=75
-  _globals['_GETINFOREQUEST']._serialized_end=91
-  _globals['_GETINFORESPONSE']._serialized_start=94
-  _globals['_GETINFORESPONSE']._serialized_end=396
-  _globals['_GETINFORESPONSE_VERSIONSENTRY']._serialized_start=349
-  _globals['_GETINFORESPONSE_VERSIONSENTRY']._serialized_end=396
-  _globals['_DATASETINFO']._serialized_start=399
-  _globals['_DATASETINFO']._serialized_end=658
-  _globals['_WORKERINFO']._serialized_start=661
-  _globals['_WORKERINFO']._serialized_end=894
-  _globals['_WORKERINFO_VERSIONSENTRY']._serialized_start=349
-  _globals['_WORKERINFO_VERSIONSENTRY']._serialized_end=396
-  _globals['_INFOSERVICE']._serialized_start=896
-  _globals['_INFOSERVICE']._serialized_end=971
+  _globals['_GETINFOREQUEST']._serialized_start=127
+  _globals['_GETINFOREQUEST']._serialized_end=143
+  _globals['_GETINFORESPONSE']._serialized_start=146
+  _globals['_GETINFORESPONSE']._serialized_end=448
+  _globals['_GETINFORESPONSE_VERSIONSENTRY']._serialized_start=401
+  _globals['_GETINFORESPONSE_VERSIONSENTRY']._serialized_end=448
+  _globals['_DATASETINFO']._serialized_start=451
+  _globals['_DATASETINFO']._serialized_end=710
+  _globals['_WORKERINFO']._serialized_start=713
+  _globals['_WORKERINFO']._serialized_end=1053
+  _globals['_WORKERINFO_VERSIONSENTRY']._serialized_start=401
+  _globals['_WORKERINFO_VERSIONSENTRY']._serialized_end=448
+  _globals['_WATCHSERVICEREQUEST']._serialized_start=1055
+  _globals['_WATCHSERVICEREQUEST']._serialized_end=1120
+  _globals['_WATCHSERVICERESPONSE']._serialized_start=1123
+  _globals['_WATCHSERVICERESPONSE']._serialized_end=1335
+  _globals['_COMPUTATION']._serialized_start=1338
+  _globals['_COMPUTATION']._serialized_end=1488
+  _globals['_INFOSERVICE']._serialized_start=1491
+  _globals['_INFOSERVICE']._serialized_end=1645
 # @@protoc_insertion_point(module_scope)

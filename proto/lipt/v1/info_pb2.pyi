@@ -1,4 +1,8 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from lipt.v1 import config_pb2 as _config_pb2
+from lipt.v1 import run_pb2 as _run_pb2
 from lipt.v1 import worker_pb2 as _worker_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -62,7 +66,7 @@ class DatasetInfo(_message.Message):
     def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_worker_pb2.Column, _Mapping]]] = ..., other_target: _Optional[_Union[_worker_pb2.Target, _Mapping]] = ..., target_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("worker_id", "name", "device", "versions", "assignment", "seconds_since_heard", "idle_reason")
+    __slots__ = ("worker_id", "name", "device", "versions", "assignment", "seconds_since_heard", "idle_reason", "joined_at", "certificate_expires_at")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +81,8 @@ class WorkerInfo(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     SECONDS_SINCE_HEARD_FIELD_NUMBER: _ClassVar[int]
     IDLE_REASON_FIELD_NUMBER: _ClassVar[int]
+    JOINED_AT_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     name: str
     device: str
@@ -84,4 +90,48 @@ class WorkerInfo(_message.Message):
     assignment: str
     seconds_since_heard: float
     idle_reason: str
-    def __init__(self, worker_id: _Optional[str] = ..., name: _Optional[str] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., assignment: _Optional[str] = ..., seconds_since_heard: _Optional[float] = ..., idle_reason: _Optional[str] = ...) -> None: ...
+    joined_at: _timestamp_pb2.Timestamp
+    certificate_expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, worker_id: _Optional[str] = ..., name: _Optional[str] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., assignment: _Optional[str] = ..., seconds_since_heard: _Optional[float] = ..., idle_reason: _Optional[str] = ..., joined_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., certificate_expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class WatchServiceRequest(_message.Message):
+    __slots__ = ("interval_seconds", "num_runs")
+    INTERVAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNS_FIELD_NUMBER: _ClassVar[int]
+    interval_seconds: float
+    num_runs: int
+    def __init__(self, interval_seconds: _Optional[float] = ..., num_runs: _Optional[int] = ...) -> None: ...
+
+class WatchServiceResponse(_message.Message):
+    __slots__ = ("now", "runs", "workers", "num_workers", "computations", "num_runs")
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTATIONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNS_FIELD_NUMBER: _ClassVar[int]
+    now: _timestamp_pb2.Timestamp
+    runs: _containers.RepeatedCompositeFieldContainer[_run_pb2.Run]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
+    num_workers: int
+    computations: _containers.RepeatedCompositeFieldContainer[Computation]
+    num_runs: int
+    def __init__(self, now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., runs: _Optional[_Iterable[_Union[_run_pb2.Run, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., num_workers: _Optional[int] = ..., computations: _Optional[_Iterable[_Union[Computation, _Mapping]]] = ..., num_runs: _Optional[int] = ...) -> None: ...
+
+class Computation(_message.Message):
+    __slots__ = ("lane", "job", "run_id", "num_callers", "computing", "seconds", "progress")
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_CALLERS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTING_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    lane: str
+    job: str
+    run_id: str
+    num_callers: int
+    computing: bool
+    seconds: float
+    progress: _run_pb2.Progress
+    def __init__(self, lane: _Optional[str] = ..., job: _Optional[str] = ..., run_id: _Optional[str] = ..., num_callers: _Optional[int] = ..., computing: bool = ..., seconds: _Optional[float] = ..., progress: _Optional[_Union[_run_pb2.Progress, _Mapping]] = ...) -> None: ...

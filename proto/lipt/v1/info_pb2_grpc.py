@@ -39,6 +39,11 @@ class InfoServiceStub(object):
                 request_serializer=lipt_dot_v1_dot_info__pb2.GetInfoRequest.SerializeToString,
                 response_deserializer=lipt_dot_v1_dot_info__pb2.GetInfoResponse.FromString,
                 _registered_method=True)
+        self.WatchService = channel.unary_stream(
+                '/lipt.v1.InfoService/WatchService',
+                request_serializer=lipt_dot_v1_dot_info__pb2.WatchServiceRequest.SerializeToString,
+                response_deserializer=lipt_dot_v1_dot_info__pb2.WatchServiceResponse.FromString,
+                _registered_method=True)
 
 
 class InfoServiceServicer(object):
@@ -50,6 +55,15 @@ class InfoServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchService(self, request, context):
+        """Streams how the whole service stands, for whoever watches it: once at
+        once, then whenever something has changed, and every few seconds as a sign
+        of life.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InfoServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -57,6 +71,11 @@ def add_InfoServiceServicer_to_server(servicer, server):
                     servicer.GetInfo,
                     request_deserializer=lipt_dot_v1_dot_info__pb2.GetInfoRequest.FromString,
                     response_serializer=lipt_dot_v1_dot_info__pb2.GetInfoResponse.SerializeToString,
+            ),
+            'WatchService': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchService,
+                    request_deserializer=lipt_dot_v1_dot_info__pb2.WatchServiceRequest.FromString,
+                    response_serializer=lipt_dot_v1_dot_info__pb2.WatchServiceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +105,33 @@ class InfoService(object):
             '/lipt.v1.InfoService/GetInfo',
             lipt_dot_v1_dot_info__pb2.GetInfoRequest.SerializeToString,
             lipt_dot_v1_dot_info__pb2.GetInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchService(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lipt.v1.InfoService/WatchService',
+            lipt_dot_v1_dot_info__pb2.WatchServiceRequest.SerializeToString,
+            lipt_dot_v1_dot_info__pb2.WatchServiceResponse.FromString,
             options,
             channel_credentials,
             insecure,

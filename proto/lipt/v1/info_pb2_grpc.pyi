@@ -32,11 +32,21 @@ class InfoServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InfoServiceAsyncStub: ...
     GetInfo: _grpc.UnaryUnaryMultiCallable[_info_pb2.GetInfoRequest, _info_pb2.GetInfoResponse]
+    WatchService: _grpc.UnaryStreamMultiCallable[_info_pb2.WatchServiceRequest, _info_pb2.WatchServiceResponse]
+    """Streams how the whole service stands, for whoever watches it: once at
+    once, then whenever something has changed, and every few seconds as a sign
+    of life.
+    """
 
 @_typing.type_check_only
 class InfoServiceAsyncStub(InfoServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetInfo: _aio.UnaryUnaryMultiCallable[_info_pb2.GetInfoRequest, _info_pb2.GetInfoResponse]  # type: ignore[assignment]
+    WatchService: _aio.UnaryStreamMultiCallable[_info_pb2.WatchServiceRequest, _info_pb2.WatchServiceResponse]  # type: ignore[assignment]
+    """Streams how the whole service stands, for whoever watches it: once at
+    once, then whenever something has changed, and every few seconds as a sign
+    of life.
+    """
 
 class InfoServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -45,5 +55,16 @@ class InfoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _info_pb2.GetInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_info_pb2.GetInfoResponse, _abc.Awaitable[_info_pb2.GetInfoResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def WatchService(
+        self,
+        request: _info_pb2.WatchServiceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_info_pb2.WatchServiceResponse], _abc.AsyncIterator[_info_pb2.WatchServiceResponse]]:
+        """Streams how the whole service stands, for whoever watches it: once at
+        once, then whenever something has changed, and every few seconds as a sign
+        of life.
+        """
 
 def add_InfoServiceServicer_to_server(servicer: InfoServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,9 +26,10 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from lipt.v1 import blob_pb2 as lipt_dot_v1_dot_blob__pb2
 from lipt.v1 import config_pb2 as lipt_dot_v1_dot_config__pb2
 from lipt.v1 import limits_pb2 as lipt_dot_v1_dot_limits__pb2
+from lipt.v1 import worker_pb2 as lipt_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11lipt/v1/run.proto\x12\x07lipt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x12lipt/v1/blob.proto\x1a\x14lipt/v1/config.proto\x1a\x14lipt/v1/limits.proto\"\x92\x04\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12 \n\x05state\x18\x03 \x01(\x0e\x32\x11.lipt.v1.RunState\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\"\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x12.lipt.v1.RunConfig\x12\"\n\x08learners\x18\x06 \x03(\x0b\x32\x10.lipt.v1.Learner\x12\x0f\n\x07message\x18\x07 \x01(\t\x12#\n\x08progress\x18\x08 \x01(\x0b\x32\x11.lipt.v1.Progress\x12.\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x66ingerprint\x18\x0b \x01(\t\x12!\n\x04soup\x18\x0c \x01(\x0b\x32\x13.lipt.v1.SoupReport\x12\x1d\n\x05\x63osts\x18\r \x01(\x0b\x32\x0e.lipt.v1.Costs\x12)\n\x0finitial_weights\x18\x0e \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12,\n\x12pretrained_weights\x18\x0f \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x0f\n\x07waiting\x18\x10 \x01(\t\x12\x0e\n\x06\x66itted\x18\x11 \x01(\t\x12\x0c\n\x04note\x18\x12 \x01(\t\"H\n\x08Progress\x12\x10\n\x08\x61\x63tivity\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\r\n\x05\x61head\x18\x04 \x01(\x03\"\x9b\x02\n\x07Learner\x12\r\n\x05index\x18\x01 \x01(\x05\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.lipt.v1.LearnerState\x12\x0f\n\x07\x64\x65nsity\x18\x03 \x01(\x01\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\x12\x13\n\x0bworker_name\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x0c\n\x04step\x18\x07 \x01(\x05\x12\x0c\n\x04loss\x18\x08 \x01(\x01\x12 \n\x06result\x18\t \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x15\n\rtrain_seconds\x18\n \x01(\x01\x12\x0f\n\x07message\x18\x0b \x01(\t\x12-\n\ningredient\x18\x0c \x01(\x0b\x32\x19.lipt.v1.IngredientReport\"j\n\x10IngredientReport\x12\x10\n\x08position\x18\x01 \x01(\x05\x12\x10\n\x08\x61\x63\x63uracy\x18\x02 \x01(\x01\x12\x15\n\rsoup_accuracy\x18\x03 \x01(\x01\x12\r\n\x05\x61lpha\x18\x04 \x01(\x01\x12\x0c\n\x04kept\x18\x05 \x01(\x08\"\xae\x01\n\nSoupReport\x12\x18\n\x10initial_accuracy\x18\x01 \x01(\x01\x12\x1d\n\x15mean_learner_accuracy\x18\x02 \x01(\x01\x12\x1d\n\x15\x62\x65st_learner_accuracy\x18\x03 \x01(\x01\x12\x15\n\rsoup_accuracy\x18\x04 \x01(\x01\x12\x10\n\x08num_kept\x18\x05 \x01(\x05\x12\x1f\n\x17num_validation_examples\x18\x06 \x01(\x05\"\xaa\x01\n\x05\x43osts\x12\x1e\n\x16initialization_seconds\x18\x01 \x01(\x01\x12\x18\n\x10sharding_seconds\x18\x02 \x01(\x01\x12\x18\n\x10training_seconds\x18\x03 \x01(\x01\x12\x17\n\x0fmerging_seconds\x18\x04 \x01(\x01\x12\x18\n\x10\x62ytes_to_workers\x18\x05 \x01(\x03\x12\x1a\n\x12\x62ytes_from_workers\x18\x06 \x01(\x03\"d\n\x10\x43reateRunRequest\x12\x18\n\nrequest_id\x18\x01 \x01(\tB\x04\x88\xb5\x18\x64\x12\x12\n\x04name\x18\x02 \x01(\tB\x04\x88\xb5\x18P\x12\"\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x12.lipt.v1.RunConfig\".\n\x11\x43reateRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"+\n\x0eGetRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"8\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"G\n\x10ListRunsResponse\x12\x1a\n\x04runs\x18\x01 \x03(\x0b\x32\x0c.lipt.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\".\n\x11\x43\x61ncelRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"9\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\"-\n\x10WatchRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"G\n\x11GetWeightsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\"\n\x04kind\x18\x02 \x01(\x0e\x32\x14.lipt.v1.WeightsKind\"7\n\x12GetWeightsResponse\x12!\n\x07weights\x18\x01 \x01(\x0b\x32\x10.lipt.v1.BlobRef*\xf7\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_PENDING\x10\x01\x12\x1a\n\x16RUN_STATE_INITIALIZING\x10\x02\x12\x16\n\x12RUN_STATE_SHARDING\x10\x03\x12\x16\n\x12RUN_STATE_TRAINING\x10\x04\x12\x15\n\x11RUN_STATE_MERGING\x10\x05\x12\x13\n\x0fRUN_STATE_READY\x10\x06\x12\x14\n\x10RUN_STATE_FAILED\x10\x07\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x08\x12\x12\n\x0eRUN_STATE_HELD\x10\t*\xae\x01\n\x0cLearnerState\x12\x1d\n\x19LEARNER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14LEARNER_STATE_QUEUED\x10\x01\x12\x18\n\x14LEARNER_STATE_LEASED\x10\x02\x12\x16\n\x12LEARNER_STATE_DONE\x10\x03\x12\x18\n\x14LEARNER_STATE_FAILED\x10\x04\x12\x19\n\x15LEARNER_STATE_DROPPED\x10\x05*b\n\x0bWeightsKind\x12\x1c\n\x18WEIGHTS_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14WEIGHTS_KIND_INITIAL\x10\x01\x12\x1b\n\x17WEIGHTS_KIND_PRETRAINED\x10\x02\x32\x9a\x03\n\nRunService\x12\x42\n\tCreateRun\x12\x19.lipt.v1.CreateRunRequest\x1a\x1a.lipt.v1.CreateRunResponse\x12\x39\n\x06GetRun\x12\x16.lipt.v1.GetRunRequest\x1a\x17.lipt.v1.GetRunResponse\x12?\n\x08ListRuns\x12\x18.lipt.v1.ListRunsRequest\x1a\x19.lipt.v1.ListRunsResponse\x12\x42\n\tCancelRun\x12\x19.lipt.v1.CancelRunRequest\x1a\x1a.lipt.v1.CancelRunResponse\x12\x41\n\x08WatchRun\x12\x18.lipt.v1.WatchRunRequest\x1a\x19.lipt.v1.WatchRunResponse0\x01\x12\x45\n\nGetWeights\x12\x1a.lipt.v1.GetWeightsRequest\x1a\x1b.lipt.v1.GetWeightsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11lipt/v1/run.proto\x12\x07lipt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x12lipt/v1/blob.proto\x1a\x14lipt/v1/config.proto\x1a\x14lipt/v1/limits.proto\x1a\x14lipt/v1/worker.proto\"\x92\x04\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12 \n\x05state\x18\x03 \x01(\x0e\x32\x11.lipt.v1.RunState\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\"\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x12.lipt.v1.RunConfig\x12\"\n\x08learners\x18\x06 \x03(\x0b\x32\x10.lipt.v1.Learner\x12\x0f\n\x07message\x18\x07 \x01(\t\x12#\n\x08progress\x18\x08 \x01(\x0b\x32\x11.lipt.v1.Progress\x12.\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x66ingerprint\x18\x0b \x01(\t\x12!\n\x04soup\x18\x0c \x01(\x0b\x32\x13.lipt.v1.SoupReport\x12\x1d\n\x05\x63osts\x18\r \x01(\x0b\x32\x0e.lipt.v1.Costs\x12)\n\x0finitial_weights\x18\x0e \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12,\n\x12pretrained_weights\x18\x0f \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x0f\n\x07waiting\x18\x10 \x01(\t\x12\x0e\n\x06\x66itted\x18\x11 \x01(\t\x12\x0c\n\x04note\x18\x12 \x01(\t\"H\n\x08Progress\x12\x10\n\x08\x61\x63tivity\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\r\n\x05\x61head\x18\x04 \x01(\x03\"\xb5\x03\n\x07Learner\x12\r\n\x05index\x18\x01 \x01(\x05\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.lipt.v1.LearnerState\x12\x0f\n\x07\x64\x65nsity\x18\x03 \x01(\x01\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\x12\x13\n\x0bworker_name\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x0c\n\x04step\x18\x07 \x01(\x05\x12\x0c\n\x04loss\x18\x08 \x01(\x01\x12 \n\x06result\x18\t \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x15\n\rtrain_seconds\x18\n \x01(\x01\x12\x0f\n\x07message\x18\x0b \x01(\t\x12-\n\ningredient\x18\x0c \x01(\x0b\x32\x19.lipt.v1.IngredientReport\x12$\n\x05phase\x18\r \x01(\x0e\x32\x15.lipt.v1.LearnerPhase\x12\x11\n\tnum_steps\x18\x0e \x01(\x05\x12-\n\tleased_at\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0c\x63ommitted_at\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"j\n\x10IngredientReport\x12\x10\n\x08position\x18\x01 \x01(\x05\x12\x10\n\x08\x61\x63\x63uracy\x18\x02 \x01(\x01\x12\x15\n\rsoup_accuracy\x18\x03 \x01(\x01\x12\r\n\x05\x61lpha\x18\x04 \x01(\x01\x12\x0c\n\x04kept\x18\x05 \x01(\x08\"\xae\x01\n\nSoupReport\x12\x18\n\x10initial_accuracy\x18\x01 \x01(\x01\x12\x1d\n\x15mean_learner_accuracy\x18\x02 \x01(\x01\x12\x1d\n\x15\x62\x65st_learner_accuracy\x18\x03 \x01(\x01\x12\x15\n\rsoup_accuracy\x18\x04 \x01(\x01\x12\x10\n\x08num_kept\x18\x05 \x01(\x05\x12\x1f\n\x17num_validation_examples\x18\x06 \x01(\x05\"\xaa\x01\n\x05\x43osts\x12\x1e\n\x16initialization_seconds\x18\x01 \x01(\x01\x12\x18\n\x10sharding_seconds\x18\x02 \x01(\x01\x12\x18\n\x10training_seconds\x18\x03 \x01(\x01\x12\x17\n\x0fmerging_seconds\x18\x04 \x01(\x01\x12\x18\n\x10\x62ytes_to_workers\x18\x05 \x01(\x03\x12\x1a\n\x12\x62ytes_from_workers\x18\x06 \x01(\x03\"d\n\x10\x43reateRunRequest\x12\x18\n\nrequest_id\x18\x01 \x01(\tB\x04\x88\xb5\x18\x64\x12\x12\n\x04name\x18\x02 \x01(\tB\x04\x88\xb5\x18P\x12\"\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x12.lipt.v1.RunConfig\".\n\x11\x43reateRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"+\n\x0eGetRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"8\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"G\n\x10ListRunsResponse\x12\x1a\n\x04runs\x18\x01 \x03(\x0b\x32\x0c.lipt.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\".\n\x11\x43\x61ncelRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"9\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\"-\n\x10WatchRunResponse\x12\x19\n\x03run\x18\x01 \x01(\x0b\x32\x0c.lipt.v1.Run\"G\n\x11GetWeightsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\"\n\x04kind\x18\x02 \x01(\x0e\x32\x14.lipt.v1.WeightsKind\"7\n\x12GetWeightsResponse\x12!\n\x07weights\x18\x01 \x01(\x0b\x32\x10.lipt.v1.BlobRef*\xf7\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_PENDING\x10\x01\x12\x1a\n\x16RUN_STATE_INITIALIZING\x10\x02\x12\x16\n\x12RUN_STATE_SHARDING\x10\x03\x12\x16\n\x12RUN_STATE_TRAINING\x10\x04\x12\x15\n\x11RUN_STATE_MERGING\x10\x05\x12\x13\n\x0fRUN_STATE_READY\x10\x06\x12\x14\n\x10RUN_STATE_FAILED\x10\x07\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x08\x12\x12\n\x0eRUN_STATE_HELD\x10\t*\xae\x01\n\x0cLearnerState\x12\x1d\n\x19LEARNER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14LEARNER_STATE_QUEUED\x10\x01\x12\x18\n\x14LEARNER_STATE_LEASED\x10\x02\x12\x16\n\x12LEARNER_STATE_DONE\x10\x03\x12\x18\n\x14LEARNER_STATE_FAILED\x10\x04\x12\x19\n\x15LEARNER_STATE_DROPPED\x10\x05*b\n\x0bWeightsKind\x12\x1c\n\x18WEIGHTS_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14WEIGHTS_KIND_INITIAL\x10\x01\x12\x1b\n\x17WEIGHTS_KIND_PRETRAINED\x10\x02\x32\x9a\x03\n\nRunService\x12\x42\n\tCreateRun\x12\x19.lipt.v1.CreateRunRequest\x1a\x1a.lipt.v1.CreateRunResponse\x12\x39\n\x06GetRun\x12\x16.lipt.v1.GetRunRequest\x1a\x17.lipt.v1.GetRunResponse\x12?\n\x08ListRuns\x12\x18.lipt.v1.ListRunsRequest\x1a\x19.lipt.v1.ListRunsResponse\x12\x42\n\tCancelRun\x12\x19.lipt.v1.CancelRunRequest\x1a\x1a.lipt.v1.CancelRunResponse\x12\x41\n\x08WatchRun\x12\x18.lipt.v1.WatchRunRequest\x1a\x19.lipt.v1.WatchRunResponse0\x01\x12\x45\n\nGetWeights\x12\x1a.lipt.v1.GetWeightsRequest\x1a\x1b.lipt.v1.GetWeightsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,48 +40,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATERUNREQUEST'].fields_by_name['request_id']._serialized_options = b'\210\265\030d'
   _globals['_CREATERUNREQUEST'].fields_by_name['name']._loaded_options = None
   _globals['_CREATERUNREQUEST'].fields_by_name['name']._serialized_options = b'\210\265\030P'
-  _globals['_RUNSTATE']._serialized_start=2158
-  _globals['_RUNSTATE']._serialized_end=2405
-  _globals['_LEARNERSTATE']._serialized_start=2408
-  _globals['_LEARNERSTATE']._serialized_end=2582
-  _globals['_WEIGHTSKIND']._serialized_start=2584
-  _globals['_WEIGHTSKIND']._serialized_end=2682
-  _globals['_RUN']._serialized_start=128
-  _globals['_RUN']._serialized_end=658
-  _globals['_PROGRESS']._serialized_start=660
-  _globals['_PROGRESS']._serialized_end=732
-  _globals['_LEARNER']._serialized_start=735
-  _globals['_LEARNER']._serialized_end=1018
-  _globals['_INGREDIENTREPORT']._serialized_start=1020
-  _globals['_INGREDIENTREPORT']._serialized_end=1126
-  _globals['_SOUPREPORT']._serialized_start=1129
-  _globals['_SOUPREPORT']._serialized_end=1303
-  _globals['_COSTS']._serialized_start=1306
-  _globals['_COSTS']._serialized_end=1476
-  _globals['_CREATERUNREQUEST']._serialized_start=1478
-  _globals['_CREATERUNREQUEST']._serialized_end=1578
-  _globals['_CREATERUNRESPONSE']._serialized_start=1580
-  _globals['_CREATERUNRESPONSE']._serialized_end=1626
-  _globals['_GETRUNREQUEST']._serialized_start=1628
-  _globals['_GETRUNREQUEST']._serialized_end=1659
-  _globals['_GETRUNRESPONSE']._serialized_start=1661
-  _globals['_GETRUNRESPONSE']._serialized_end=1704
-  _globals['_LISTRUNSREQUEST']._serialized_start=1706
-  _globals['_LISTRUNSREQUEST']._serialized_end=1762
-  _globals['_LISTRUNSRESPONSE']._serialized_start=1764
-  _globals['_LISTRUNSRESPONSE']._serialized_end=1835
-  _globals['_CANCELRUNREQUEST']._serialized_start=1837
-  _globals['_CANCELRUNREQUEST']._serialized_end=1871
-  _globals['_CANCELRUNRESPONSE']._serialized_start=1873
-  _globals['_CANCELRUNRESPONSE']._serialized_end=1919
-  _globals['_WATCHRUNREQUEST']._serialized_start=1921
-  _globals['_WATCHRUNREQUEST']._serialized_end=1978
-  _globals['_WATCHRUNRESPONSE']._serialized_start=1980
-  _globals['_WATCHRUNRESPONSE']._serialized_end=2025
-  _globals['_GETWEIGHTSREQUEST']._serialized_start=2027
-  _globals['_GETWEIGHTSREQUEST']._serialized_end=2098
-  _globals['_GETWEIGHTSRESPONSE']._serialized_start=2100
-  _globals['_GETWEIGHTSRESPONSE']._serialized_end=2155
-  _globals['_RUNSERVICE']._serialized_start=2685
-  _globals['_RUNSERVICE']._serialized_end=3095
+  _globals['_RUNSTATE']._serialized_start=2334
+  _globals['_RUNSTATE']._serialized_end=2581
+  _globals['_LEARNERSTATE']._serialized_start=2584
+  _globals['_LEARNERSTATE']._serialized_end=2758
+  _globals['_WEIGHTSKIND']._serialized_start=2760
+  _globals['_WEIGHTSKIND']._serialized_end=2858
+  _globals['_RUN']._serialized_start=150
+  _globals['_RUN']._serialized_end=680
+  _globals['_PROGRESS']._serialized_start=682
+  _globals['_PROGRESS']._serialized_end=754
+  _globals['_LEARNER']._serialized_start=757
+  _globals['_LEARNER']._serialized_end=1194
+  _globals['_INGREDIENTREPORT']._serialized_start=1196
+  _globals['_INGREDIENTREPORT']._serialized_end=1302
+  _globals['_SOUPREPORT']._serialized_start=1305
+  _globals['_SOUPREPORT']._serialized_end=1479
+  _globals['_COSTS']._serialized_start=1482
+  _globals['_COSTS']._serialized_end=1652
+  _globals['_CREATERUNREQUEST']._serialized_start=1654
+  _globals['_CREATERUNREQUEST']._serialized_end=1754
+  _globals['_CREATERUNRESPONSE']._serialized_start=1756
+  _globals['_CREATERUNRESPONSE']._serialized_end=1802
+  _globals['_GETRUNREQUEST']._serialized_start=1804
+  _globals['_GETRUNREQUEST']._serialized_end=1835
+  _globals['_GETRUNRESPONSE']._serialized_start=1837
+  _globals['_GETRUNRESPONSE']._serialized_end=1880
+  _globals['_LISTRUNSREQUEST']._serialized_start=1882
+  _globals['_LISTRUNSREQUEST']._serialized_end=1938
+  _globals['_LISTRUNSRESPONSE']._serialized_start=1940
+  _globals['_LISTRUNSRESPONSE']._serialized_end=2011
+  _globals['_CANCELRUNREQUEST']._serialized_start=2013
+  _globals['_CANCELRUNREQUEST']._serialized_end=2047
+  _globals['_CANCELRUNRESPONSE']._serialized_start=2049
+  _globals['_CANCELRUNRESPONSE']._serialized_end=2095
+  _globals['_WATCHRUNREQUEST']._serialized_start=2097
+  _globals['_WATCHRUNREQUEST']._serialized_end=2154
+  _globals['_WATCHRUNRESPONSE']._serialized_start=2156
+  _globals['_WATCHRUNRESPONSE']._serialized_end=2201
+  _globals['_GETWEIGHTSREQUEST']._serialized_start=2203
+  _globals['_GETWEIGHTSREQUEST']._serialized_end=2274
+  _globals['_GETWEIGHTSRESPONSE']._serialized_start=2276
+  _globals['_GETWEIGHTSRESPONSE']._serialized_end=2331
+  _globals['_RUNSERVICE']._serialized_start=2861
+  _globals['_RUNSERVICE']._serialized_end=3271
 # @@protoc_insertion_point(module_scope)

@@ -4,6 +4,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from lipt.v1 import blob_pb2 as _blob_pb2
 from lipt.v1 import config_pb2 as _config_pb2
 from lipt.v1 import limits_pb2 as _limits_pb2
+from lipt.v1 import worker_pb2 as _worker_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -113,7 +114,7 @@ class Progress(_message.Message):
     def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class Learner(_message.Message):
-    __slots__ = ("index", "state", "density", "attempts", "worker_name", "device", "step", "loss", "result", "train_seconds", "message", "ingredient")
+    __slots__ = ("index", "state", "density", "attempts", "worker_name", "device", "step", "loss", "result", "train_seconds", "message", "ingredient", "phase", "num_steps", "leased_at", "committed_at")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DENSITY_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +127,10 @@ class Learner(_message.Message):
     TRAIN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     INGREDIENT_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    LEASED_AT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_AT_FIELD_NUMBER: _ClassVar[int]
     index: int
     state: LearnerState
     density: float
@@ -138,7 +143,11 @@ class Learner(_message.Message):
     train_seconds: float
     message: str
     ingredient: IngredientReport
-    def __init__(self, index: _Optional[int] = ..., state: _Optional[_Union[LearnerState, str]] = ..., density: _Optional[float] = ..., attempts: _Optional[int] = ..., worker_name: _Optional[str] = ..., device: _Optional[str] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., result: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., train_seconds: _Optional[float] = ..., message: _Optional[str] = ..., ingredient: _Optional[_Union[IngredientReport, _Mapping]] = ...) -> None: ...
+    phase: _worker_pb2.LearnerPhase
+    num_steps: int
+    leased_at: _timestamp_pb2.Timestamp
+    committed_at: _timestamp_pb2.Timestamp
+    def __init__(self, index: _Optional[int] = ..., state: _Optional[_Union[LearnerState, str]] = ..., density: _Optional[float] = ..., attempts: _Optional[int] = ..., worker_name: _Optional[str] = ..., device: _Optional[str] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., result: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., train_seconds: _Optional[float] = ..., message: _Optional[str] = ..., ingredient: _Optional[_Union[IngredientReport, _Mapping]] = ..., phase: _Optional[_Union[_worker_pb2.LearnerPhase, str]] = ..., num_steps: _Optional[int] = ..., leased_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., committed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class IngredientReport(_message.Message):
     __slots__ = ("position", "accuracy", "soup_accuracy", "alpha", "kept")

@@ -153,4 +153,5 @@ async def test_a_server_sees_whom_the_connection_shows() -> None:
             assert await channel.unary_unary("/s/m")(b"x") == b"x"
     await server.stop(None)
     sha256 = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem(shown).decode())).hexdigest()
-    assert seen == [CertificateIdentity("box", sha256, frozenset({Role.WORKER})), None, None]
+    ends = shown.not_valid_after_utc.timestamp()
+    assert seen == [CertificateIdentity("box", sha256, frozenset({Role.WORKER}), ends), None, None]

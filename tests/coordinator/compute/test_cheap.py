@@ -49,7 +49,7 @@ def select(theta_p: BlobName) -> Callable[..., SelectSubset]:
 @pytest.fixture
 def context(dear: Context) -> CheapContext:
     known = DescribeData().run(dear).known
-    return CheapContext(dear.settings, lambda *_: None, known)
+    return CheapContext(dear.settings, lambda _: None, known)
 
 
 def test_data_is_known_by_its_labels(dear: Context, context: CheapContext) -> None:

@@ -33,7 +33,7 @@ def pets(tmp_path: Path) -> Path:
 @pytest.fixture
 def context(tmp_path: Path, pets: Path) -> Context:
     settings = digits_settings(tmp_path, f"imagefolder:{pets}")
-    return Context(settings, report=lambda *_: None)
+    return Context(settings, send=lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def test_what_is_kept_is_told_apart_by_the_full_fingerprint_where_that_is_asked_
     made: list[str] = []
     for brightness in (0, 9, 0):
         paint(pets / "cat" / "0.png", brightness)
-        keep(Context(settings, report=lambda *_: None), made)
+        keep(Context(settings, send=lambda _: None), made)
     assert len(made) == 2
 
 

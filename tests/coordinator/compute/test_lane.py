@@ -12,8 +12,9 @@ import pytest
 from lipt.common.errors import BudgetError, QueueFullError
 from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.lane import Lane
-from lipt.coordinator.compute.messages import Asked, Cost, DroppedError, OnProgress, Progressed
+from lipt.coordinator.compute.messages import Asked, Cost, DroppedError
 from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
 from lipt.coordinator.settings import ComputeSettings
 from tests.clock import Clock
 
@@ -114,6 +115,28 @@ async def test_one_job_is_computed_at_a_time_and_each_gets_its_result(bench: Ben
     await bench.process.end(2)
     assert (await first.task, await second.task) == (1, 2)
     assert bench.lane.num_waiting == 0
+
+
+async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
+    bench: Bench,
+) -> None:
+    bench.ask("first", run="r1")
+    bench.ask("second", run="r2", cost=Cost.SIGNALS)
+    bench.ask("third", caller=None, run="r3", cost=Cost.LABELS)
+    await settled()
+    bench.clock.now += 3.0
+    bench.process.say(Progressed("squaring", 1, 2))
+    bench.process.say(Made("", 0, 0, part="a part"))
+    seen = bench.lane.computations("dear")
+    assert [(one.run, one.num_callers, one.computing) for one in seen] == [
+        ("r1", 1, True),
+        ("r3", 0, False),
+        ("r2", 1, False),
+    ]
+    assert (seen[0].job, seen[0].lane, seen[0].seconds) == ("str", "dear", 3.0)
+    assert [one.progress.activity for one in seen] == ["squaring", *["waiting for its turn"] * 2]
+    await bench.end_all()
+    assert bench.lane.computations("dear") == ()
 
 
 async def test_error_reaches_who_asked_and_the_next_begins(bench: Bench) -> None:

@@ -14,7 +14,8 @@ import pytest
 from lipt.common.inputs.specs import ImageSpec
 from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import Asked, Cost, Progressed, TooDearError
+from lipt.coordinator.compute.messages import Asked, Cost, TooDearError
+from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from tests.digits import digits_settings
 

@@ -14,7 +14,8 @@ import pytest
 
 from lipt.common.errors import BudgetError, ComputeError
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import DroppedError, Progressed
+from lipt.coordinator.compute.messages import DroppedError
+from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.thread import ComputeThread
 from tests.digits import digits_settings
@@ -101,11 +102,13 @@ async def test_who_stops_waiting_waits_until_the_job_has_ended(tmp_path: Path) -
 
 
 async def test_nothing_runs_after_the_end(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     async with compute_thread(tmp_path) as place:
         await place.run(WhoRan())
     with pytest.raises(ComputeError, match="the coordinator is stopping"):
         await place.run(WhoRan())
-    assert not [one for one in threading.enumerate() if one.name.startswith("lipt-compute")]
+    begun = set(threading.enumerate()) - before
+    assert not [one for one in begun if one.name.startswith("lipt-compute")]
 
 
 async def test_a_queue_of_this_process_has_one_lane(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.rpc import answering as module
 from lipt.coordinator.rpc.answering import Answering
 

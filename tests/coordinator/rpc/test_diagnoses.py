@@ -10,7 +10,7 @@ import pytest
 
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
-from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.rpc.diagnoses import DiagnosisService
 from lipt.coordinator.state.records import DiagnosisRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery

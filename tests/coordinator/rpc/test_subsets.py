@@ -11,7 +11,7 @@ import pytest
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.subsets.difference import Difference, Examples
-from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.rpc import answering
 from lipt.coordinator.rpc.subsets import SubsetService
 from lipt.coordinator.selection.registry import STRATEGIES

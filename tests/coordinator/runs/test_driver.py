@@ -11,9 +11,10 @@ import pytest
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.events import EventKind, Events
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
-from lipt.coordinator.compute.messages import Asked, OnData, OnProgress, Progressed
+from lipt.coordinator.compute.messages import Asked, OnData
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -146,7 +147,7 @@ async def straggling(bench: Bench, run: RunRecord) -> None:
     await bench.take("dead")
     slow = await bench.take("slow")
     await bench.dispatcher.commit(*quick, LEARNER)
-    bench.dispatcher.heartbeat(*slow, LearnerProgress(phase="training", step=3))
+    bench.dispatcher.heartbeat(*slow, LearnerProgress(phase=LearnerPhase.TRAINING, step=3))
 
 
 async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import (
     BlobView,
@@ -40,6 +40,9 @@ def test_a_learner_is_read_field_by_field() -> None:
         ingredient=run_pb2.IngredientReport(
             position=1, accuracy=0.5, soup_accuracy=0.75, alpha=0.25, kept=True
         ),
+        phase=worker_pb2.LEARNER_PHASE_SUBMITTING,
+        num_steps=6,
+        leased_at=Timestamp(seconds=86_400),
     )
     assert view_of(LearnerView, message) == LearnerView(
         index=3,
@@ -54,6 +57,10 @@ def test_a_learner_is_read_field_by_field() -> None:
         message="once more",
         result=BlobView("ab", 7),
         ingredient=IngredientView(1, 0.5, 0.75, 0.25, kept=True),
+        phase=LearnerPhase.SUBMITTING,
+        num_steps=6,
+        leased_at=datetime(1970, 1, 2, tzinfo=UTC),
+        committed_at=None,
     )
 
 

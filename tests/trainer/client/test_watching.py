@@ -3,12 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from lipt.common.errors import UnreachableError
 from lipt.common.states import RunState
 from lipt.trainer.client import watching
 from lipt.trainer.client.client import Client
-from lipt.v1 import run_pb2
+from lipt.v1 import info_pb2, run_pb2
 
 
 def run_at(revision: int, state: int = run_pb2.RUN_STATE_TRAINING) -> run_pb2.Run:
@@ -97,3 +98,54 @@ def test_closing_a_watch_ends_its_call(fake: Any, client: Client, silence: Any) 
     assert not fake.watch_ended.is_set()
     changes.close()  # type: ignore[attr-defined]
     assert fake.watch_ended.wait(60)
+
+
+def standing(**states: int) -> info_pb2.WatchServiceResponse:
+    """Runs of these states; the first letter of the alphabet is the oldest."""
+    return info_pb2.WatchServiceResponse(
+        runs=[
+            run_pb2.Run(
+                run_id=name,
+                state=state,  # type: ignore[arg-type]
+                created_at=Timestamp(seconds=ord(name)),
+            )
+            for name, state in states.items()
+        ]
+    )
+
+
+def test_a_view_of_the_service_has_every_run_as_it_was_last_told(fake: Any, client: Client) -> None:
+    training, ready = run_pb2.RUN_STATE_TRAINING, run_pb2.RUN_STATE_READY
+    fake.service_scripts = [
+        [standing(b=training, a=training), standing(a=ready), standing(c=ready)]
+    ]
+    views = client.watch_service()
+    told = [[(run.run_id, run.state.value) for run in next(views).runs] for _ in range(3)]
+    assert told == [
+        [("b", "training"), ("a", "training")],
+        [("b", "training"), ("a", "ready")],
+        [("c", "ready"), ("b", "training"), ("a", "ready")],
+    ]
+
+
+def test_a_view_has_no_more_runs_than_asked_for_besides_those_under_way(
+    fake: Any, client: Client
+) -> None:
+    training, ready = run_pb2.RUN_STATE_TRAINING, run_pb2.RUN_STATE_READY
+    fake.service_scripts = [[standing(b=ready, a=training), standing(c=ready)]]
+    views = client.watch_service(num_runs=1, interval_seconds=0.5)
+    assert [[run.run_id for run in next(views).runs] for _ in range(2)] == [["b", "a"], ["c", "a"]]
+    (request,) = fake.requests_of(info_pb2.WatchServiceRequest)
+    assert (request.num_runs, request.interval_seconds) == (1, 0.5)
+
+
+def test_a_cut_view_of_the_service_begins_anew_and_says_so(
+    fake: Any, client: Client, cut: Any
+) -> None:
+    ready = run_pb2.RUN_STATE_READY
+    fake.service_scripts = [[standing(a=ready, b=ready), cut], [standing(b=ready)]]
+    pauses: list[str] = []
+    views = client.watch_service(on_pause=pauses.append)
+    assert [[run.run_id for run in next(views).runs] for _ in range(2)] == [["b", "a"], ["b"]]
+    assert len(pauses) == 1
+    assert "asking again" in pauses[0]

@@ -13,13 +13,16 @@ from lipt.common.errors import ConfigError, MissingExtraError
 from lipt.trainer.main_training import callbacks
 from lipt.trainer.main_training.callbacks import LoggerWarning
 from lipt.trainer.main_training.records import EpochRecord
-from tests.trainer.made_up import made_up_record
+from lipt.trainer.subsets.subset import Subset
+from tests.trainer.made_up import made_up_record, made_up_subset
+
+SUBSET = made_up_subset([1, 3], run_id="r-1", run_name="demo-0")
 
 
 def record(epoch: int, **changes: Any) -> EpochRecord:
     """One of two epochs of three steps."""
     return made_up_record(
-        epoch, step=3 * epoch, loss=1.0 / epoch, subset_digest="d" * 64, **changes
+        epoch, step=3 * epoch, loss=1.0 / epoch, subset_digest=SUBSET.digest, **changes
     )
 
 
@@ -39,7 +42,11 @@ class FakeLogger:
                 raise RuntimeError("the disk is full")
             self.told.append((name, *positional, *named.values()))
             return SimpleNamespace(
-                info=SimpleNamespace(run_id="r-1"), log=self.log, finish=self.end
+                info=SimpleNamespace(run_id="r-1"),
+                log=self.log,
+                finish=self.end,
+                config=self,
+                log_artifact=self.log,
             )
 
         return call
@@ -91,6 +98,7 @@ def test_wandb_gets_a_run_that_ends_with_the_last_step(fake: FakeLogger) -> None
     assert fake.told == [
         ("init", "project", "n"),
         ("log", callbacks.measures(RECORDS[0]), 3),
+        ("update", {"lipt.subset_digest": SUBSET.digest}, True),
         ("log", callbacks.measures(RECORDS[1]), 6),
         ("finish",),
     ]
@@ -104,6 +112,7 @@ def test_mlflow_gets_a_run_that_ends_with_the_last_step(fake: FakeLogger) -> Non
         ("set_experiment", "experiment"),
         ("start_run", "n"),
         ("log_metrics", callbacks.measures(RECORDS[0]), 3, "r-1"),
+        ("set_tags", {"lipt.subset_digest": SUBSET.digest}),
         ("log_metrics", callbacks.measures(RECORDS[1]), 6, "r-1"),
         ("end_run",),
     ]
@@ -169,11 +178,15 @@ def test_the_real_wandb_writes_a_run_offline(
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.chdir(tmp_path)
     log = callbacks.wandb("project")
+    log.describe(SUBSET)
     for one in RECORDS:
         log(one)
     wandb.teardown()  # its own process writes, and has done so when it has ended
     (written,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    assert b"images_per_second" in written.read_bytes()
+    content = written.read_bytes()
+    assert b"images_per_second" in content
+    assert SUBSET.digest.encode() in content
+    assert f"subset-{SUBSET.digest[:12]}".encode() in content
 
 
 @pytest.mark.filterwarnings("ignore")  # of the package itself
@@ -183,6 +196,7 @@ def test_the_real_mlflow_knows_the_run(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
     log = callbacks.mlflow("experiment", name="mine")
+    log.describe(SUBSET)
     for one in RECORDS:
         log(one)
     client = mlflow.MlflowClient()
@@ -191,3 +205,25 @@ def test_the_real_mlflow_knows_the_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert run.info.status == "FINISHED"
     history = client.get_metric_history(run.info.run_id, "loss")
     assert [(metric.step, metric.value) for metric in history] == [(3, 1.0), (6, 0.5)]
+    # From a digest to the models that were trained on it, and from these to the subset.
+    wanted = f"tags.\"lipt.subset_digest\" = '{SUBSET.digest}'"
+    (found,) = client.search_runs([experiment.experiment_id], wanted)
+    assert found.data.tags["lipt.run_name"] == "demo-0"
+    kept = client.download_artifacts(found.info.run_id, "subset.json", str(tmp_path))
+    assert Subset.load(kept) == SUBSET
+
+
+def test_a_subset_chosen_again_is_told_of_and_the_same_one_is_not(fake: FakeLogger) -> None:
+    log = callbacks.mlflow("experiment")
+    for digest, epoch in (("a", 1), ("a", 2), ("b", 3)):
+        log(made_up_record(epoch, num_steps=30, subset_digest=digest))
+    told = [call[1] for call in fake.told if call[0] == "set_tags"]
+    assert told == [{"lipt.subset_digest": "a"}, {"lipt.subset_digest": "b"}]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_subset_that_cannot_be_kept_costs_a_warning(fake: FakeLogger, make: Any) -> None:
+    log = make("x")
+    fake.broken = True
+    with pytest.warns(LoggerWarning, match=r"did not take the subset: .*disk is full.*goes on"):
+        log.describe(SUBSET)

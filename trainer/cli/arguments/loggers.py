@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from lipt.trainer.main_training.records import OnEpoch
+    from lipt.trainer.subsets.subset import Subset
 
 # What installs them; they are imported by the names of their flags.
 _PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}
@@ -40,8 +41,12 @@ class Loggers:
         for name in self._asked():
             require_extra(name, package=_PACKAGES[name], extra="loggers", needed_for=f"--{name}")
 
-    def started(self, stack: ExitStack) -> list[OnEpoch]:
+    def started(self, stack: ExitStack, subset: Subset | None) -> list[OnEpoch]:
         """Those that were asked for; each ends with the last step, or with `stack`.
+
+        Args:
+            stack: of the training.
+            subset: what is trained on, where that is known beforehand; they are told of it.
 
         Raises:
             MissingExtraError: a package lacks something itself.
@@ -53,6 +58,8 @@ class Loggers:
         for name, value in self._asked().items():
             logger = getattr(callbacks, name)(value)
             stack.callback(logger.close)
+            if subset is not None:
+                logger.describe(subset)
             loggers.append(logger)
         return loggers
 

@@ -145,7 +145,7 @@ def train(
             initial=initial,
             checkpoint=checkpoint,
             reselect=reselecting if redrawing is None else redrawing(train_data, recipe.seed),
-            on_epoch=(lines, progress.on_epoch, *loggers.started(stack)),
+            on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
             on_step=progress.on_step,
             on_resume=lambda found: progress.say(f"{checkpoint}: {resumed_text(found)}"),
             allowed_modules=modules,

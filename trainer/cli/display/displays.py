@@ -7,6 +7,7 @@ clock, so tests need none.
 from __future__ import annotations
 
 from lipt.trainer.cli.display.output import print_json
+from lipt.trainer.cli.display.pace import Pace
 from lipt.trainer.cli.display.progress import change_lines, heartbeat_line
 from lipt.trainer.cli.display.waiting import SILENCE_SECONDS, Say
 from lipt.trainer.views import RunView
@@ -42,9 +43,11 @@ class LineDisplay(Display):
         self._run: RunView | None = None
         self._changed_at = now
         self._said_at = now
+        self._pace = Pace()
 
     def show(self, run: RunView, now: float) -> None:
         """Say what changed; a learner's next step alone is not worth a line."""
+        self._pace.observe(run, now)
         lines = change_lines(self._run, run)
         self._run = run
         self._changed_at = now
@@ -56,5 +59,6 @@ class LineDisplay(Display):
     def tick(self, now: float) -> None:
         """Say that the run goes on, when nothing was said for too long."""
         if now - self._said_at >= SILENCE_SECONDS:
-            self._say(heartbeat_line(self._run, now - self._changed_at))
+            line = heartbeat_line(self._run, now - self._changed_at)
+            self._say("; ".join(filter(None, (line, self._pace.words(now)))))
             self._said_at = now

@@ -7,6 +7,7 @@ from rich.live import Live
 from rich.table import Table
 
 from lipt.trainer.cli.display.displays import Display
+from lipt.trainer.cli.display.pace import Pace
 from lipt.trainer.cli.display.progress import LEARNER_COLUMNS, learner_cells, state_line
 from lipt.trainer.cli.display.screen import Screen, styled
 from lipt.trainer.views import LearnerView, RunView
@@ -24,13 +25,24 @@ class LiveDisplay(Display):
         self._console = console or Screen()
         self._live = Live(styled("waiting for the coordinator"), console=self._console)
         self._live.start()
+        self._pace = Pace()
+        self._run: RunView | None = None
 
-    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - as the others
+    def show(self, run: RunView, now: float) -> None:
         """Draw the run anew."""
+        self._pace.observe(run, now)
+        self._run = run
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Draw it with what is left by now."""
+        run = self._run
+        if run is None:
+            return
         height = max(self._console.height - _SPARE_LINES, 5)
         # What has ended is no longer drawn in place and may be of any length.
         learners = run.learners if run.ended else shown_learners(run.learners, height)
-        self._live.update(render(run, learners), refresh=True)
+        self._live.update(render(run, learners, left=self._pace.words(now)), refresh=True)
 
     def close(self) -> None:
         """Leave the last table on the screen and give the cursor back."""
@@ -45,8 +57,8 @@ def shown_learners(learners: tuple[LearnerView, ...], height: int) -> tuple[Lear
     return tuple(sorted(by_interest[:height], key=lambda item: item.index))
 
 
-def render(run: RunView, learners: tuple[LearnerView, ...]) -> Group:
-    """The state's line and the learners' table, as rich draws them."""
+def render(run: RunView, learners: tuple[LearnerView, ...], *, left: str = "") -> Group:
+    """The state's line, what is left of that state, and the learners' table, as rich draws them."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in LEARNER_COLUMNS:
         table.add_column(column, justify="right" if column in _NUMBERS else "left")
@@ -54,7 +66,7 @@ def render(run: RunView, learners: tuple[LearnerView, ...]) -> Group:
         cells = learner_cells(learner, run.config.learners.num_steps)
         table.add_row(*map(styled, cells), style=_style(learner))
     hidden = len(run.learners) - len(learners)
-    lines = [styled(state_line(run), "bold")]
+    lines = [styled("; ".join(filter(None, (state_line(run), left))), "bold")]
     if hidden:
         lines.append(styled(f"and {hidden} more learners", "dim"))
     return Group(lines[0], table, *lines[1:]) if run.learners else Group(*lines)

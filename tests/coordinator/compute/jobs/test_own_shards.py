@@ -31,7 +31,7 @@ IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
     settings = digits_settings(tmp_path_factory.mktemp("state"), "digits-test")
-    return Context(settings, report=lambda *_: None)
+    return Context(settings, send=lambda _: None)
 
 
 @pytest.fixture(scope="module")

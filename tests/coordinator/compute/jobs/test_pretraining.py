@@ -20,15 +20,17 @@ from lipt.coordinator.compute.jobs.pretraining import (
     DataDescription,
     DescribeData,
     MakeSoup,
+    Offered,
     SoupResult,
 )
+from lipt.coordinator.compute.progress import Made, Progressed
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context, digits_settings
 
 
 def describe(directory: Path, source: str) -> DataDescription:
     settings = digits_settings(directory / "state", source)
-    return DescribeData().run(Context(settings, report=lambda *_: None))
+    return DescribeData().run(Context(settings, send=lambda _: None))
 
 
 def test_data_set_is_described_by_its_classes_its_images_and_its_fingerprint(
@@ -48,7 +50,7 @@ def test_data_set_is_described_by_both_its_fingerprints_where_the_full_one_is_as
 ) -> None:
     pytest.importorskip("sklearn")
     settings = digits_settings(tmp_path, fingerprint="full")
-    data = DescribeData().run(Context(settings, report=lambda *_: None))
+    data = DescribeData().run(Context(settings, send=lambda _: None))
     sampled = describe(tmp_path, "digits")
     assert data.fingerprint.startswith("full-")
     assert data.fingerprints == (data.fingerprint, sampled.fingerprint)
@@ -115,14 +117,24 @@ def test_learner_that_is_not_whole_any_more_is_named_and_can_come_again(
     assert job.run(context) == made
 
 
+def test_each_learner_is_told_of_once_it_was_offered(context: Context) -> None:
+    job, _, _ = make(context)
+    told: list[Progressed] = []
+    made = job.run(Context(context.settings, send=told.append))
+    assert isinstance(made, SoupResult)
+    parts = [now.part for now in told if isinstance(now, Made)]
+    assert parts == [Offered(index, part) for index, part in made.ingredients.items()]
+    assert told.index(next(now for now in told if isinstance(now, Made))) < len(told) - 1
+
+
 def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(context: Context) -> None:
     job, _, learner = make(context)
 
-    def after_the_learners_are_scored(text: str, done: int, _total: int) -> None:
-        if text == "merging learners" and done == len(job.learners):
+    def after_the_learners_are_scored(now: Progressed) -> None:
+        if now.activity == "merging learners" and now.done == len(job.learners):
             damage(context.blobs.path(learner))
 
-    disturbed = Context(context.settings, report=after_the_learners_are_scored)
+    disturbed = Context(context.settings, send=after_the_learners_are_scored)
     assert job.run(disturbed) == DamagedLearners((0, 1))
 
 

@@ -45,7 +45,7 @@ NOWHERE = BlobName.of(b"never uploaded")
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
     settings = digits_settings(tmp_path_factory.mktemp("state"), "digits-test")
-    return Context(settings, report=lambda *_: None)
+    return Context(settings, send=lambda _: None)
 
 
 def put_learner(context: Context, index: int, seed: int) -> CommittedLearner:
@@ -101,7 +101,7 @@ def test_errors_and_features_are_those_of_the_head(context: Context, ask: Any) -
 def test_where_labels_are_surely_wrong_a_second_head_is_taught_by_the_others(
     weights: BlobName, tmp_path: Path
 ) -> None:
-    context = Context(digits_settings(tmp_path, "digits-mislabelled"), report=lambda *_: None)
+    context = Context(digits_settings(tmp_path, "digits-mislabelled"), send=lambda _: None)
     question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), weights)
     first, facts = proxied_signals(context, question)
     labels_N = context.dataset.labels_N
@@ -174,7 +174,7 @@ def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_
     settings = digits_settings(context.settings.state_dir, "digits-test").model_copy(
         update={"backbone": f"torchvision:resnet18@{path}"}
     )
-    named = Context(settings, report=lambda *_: None)
+    named = Context(settings, send=lambda _: None)
     question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:backbone"), weights)
     _, facts = proxied_signals(named, question)
     assert facts["num_features"] == 5 * 512
@@ -220,7 +220,7 @@ def test_what_is_not_there_is_refused_with_a_remedy(ask: Any, text: str, remedy:
 
 
 def test_data_that_is_no_pictures_has_no_patches(context: Context) -> None:
-    rows = Context(context.settings, report=lambda *_: None)
+    rows = Context(context.settings, send=lambda _: None)
     rows.__dict__["dataset"] = replace(context.dataset, inputs=ImageSpec(1, 1, 64))
     question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
     with pytest.raises(

@@ -28,13 +28,13 @@ NOWHERE = BlobName.of(b"never uploaded")
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
     settings = digits_settings(tmp_path_factory.mktemp("state"), "digits-test")
-    return Context(settings, report=lambda *_: None)
+    return Context(settings, send=lambda _: None)
 
 
 def with_labels(context: Context, labels_N: Tensor) -> Context:
     """The same images under other labels, which make them another data set."""
     dataset = context.dataset
-    other = Context(context.settings, report=lambda *_: None)
+    other = Context(context.settings, send=lambda _: None)
     rows = replace(dataset.rows, labels_N=labels_N)
     fingerprint = f"labels {labels_N.tolist()}"
     other.__dict__["dataset"] = replace(dataset, rows=rows, fingerprint=fingerprint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,6 +25,9 @@ def test_what_is_named_is_allowed_by_that() -> None:
 class Info(info_pb2_grpc.InfoServiceServicer):
     def GetInfo(self, request: Any, context: Any) -> info_pb2.GetInfoResponse:
         return info_pb2.GetInfoResponse()
+
+    def WatchService(self, request: Any, context: Any) -> Iterator[info_pb2.WatchServiceResponse]:
+        return iter(())
 
 
 @pytest.fixture

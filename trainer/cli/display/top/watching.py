@@ -1,0 +1,132 @@
+"""Watching: the frame drawn anew at every view, key and tick, until the person has had enough."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from rich.live import Live
+
+from lipt.common.errors import LiptError
+from lipt.trainer.cli.display.pace import Pace
+from lipt.trainer.cli.display.screen import Screen
+from lipt.trainer.cli.display.top.choice import Cancelling, Choice, after_key
+from lipt.trainer.cli.display.top.frame import Scene, render
+from lipt.trainer.cli.display.top.keys import Keys
+from lipt.trainer.cli.display.waiting import BACKGROUND
+from lipt.trainer.views import ServiceView
+
+_TICK_SECONDS = 0.1
+
+
+class Paces:
+    """The pace of every run that is under way."""
+
+    def __init__(self) -> None:
+        self._paces: dict[str, Pace] = {}
+
+    def observe(self, view: ServiceView, now: float) -> None:
+        """Note how far the runs are, and forget those that have ended."""
+        under_way = [run for run in view.runs if not run.ended]
+        self._paces = {run.run_id: self._paces.get(run.run_id, Pace()) for run in under_way}
+        for run in under_way:
+            self._paces[run.run_id].observe(run, now)
+
+    def words(self, now: float) -> dict[str, str]:
+        """What is left of each run's stage, by its id."""
+        return {
+            run_id: pace.words(now).removesuffix(" left") for run_id, pace in self._paces.items()
+        }
+
+
+class Pump:
+    """Views from a thread of its own, so that a key never waits for the network.
+
+    Args:
+        views: gives them, and is told where to say that the coordinator is away.
+    """
+
+    def __init__(self, views: Callable[[Callable[[str], object]], Iterable[ServiceView]]) -> None:
+        self.notice = ""
+        self._arrived: queue.SimpleQueue[ServiceView | str | Exception] = queue.SimpleQueue()
+        self._views = views
+        # A daemon: quitting must not wait for a call that hangs.
+        threading.Thread(target=self._run, name=BACKGROUND, daemon=True).start()
+
+    def newest(self) -> ServiceView | None:
+        """The newest view since it was last asked for.
+
+        Raises:
+            LiptError: what the views have ended with.
+        """
+        newest = None
+        while not self._arrived.empty():
+            item = self._arrived.get()
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(item, str):
+                self.notice = item
+            else:
+                newest, self.notice = item, ""
+        return newest
+
+    def _run(self) -> None:
+        try:
+            for view in self._views(self._arrived.put):
+                self._arrived.put(view)
+        except Exception as error:  # noqa: BLE001 - raised again in the main thread
+            self._arrived.put(error)
+
+
+def watch(
+    scene: Scene,
+    pump: Pump,
+    keys: Keys,
+    *,
+    cancel: Callable[[str], object],
+    clock: Callable[[], float],
+    console: Screen | None = None,
+) -> None:
+    """Draw the service until the person quits.
+
+    Args:
+        scene: at first.
+        pump: gives views.
+        keys: are read between two frames.
+        cancel: ends a run by its id.
+        clock: seconds that never go back.
+        console: to draw on; standard output where it is not given.
+
+    Raises:
+        LiptError: what the views have ended with.
+    """
+    console = console or Screen()
+    paces, done = Paces(), ""
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while not scene.choice.quits:
+            now = clock()
+            if (view := pump.newest()) is not None:
+                scene = replace(scene, view=view)
+                paces.observe(view, now)
+            scene = replace(scene, left=paces.words(now), notice=pump.notice or done)
+            size = console.size
+            live.update(render(scene, width=size.width, height=size.height), refresh=True)
+            for key in keys.wait(_TICK_SECONDS):
+                choice, wanted = after_key(scene.choice, key, scene.view)
+                scene = replace(scene, choice=choice)
+                done = _cancelled(wanted, cancel) if wanted is not None else done
+
+
+def _cancelled(wanted: Cancelling, cancel: Callable[[str], object]) -> str:
+    try:
+        cancel(wanted.run_id)
+    except LiptError as error:
+        return str(error)
+    return ""
+
+
+def first_scene(address: str) -> Scene:
+    """Before anything was heard."""
+    return Scene(address=address, view=None, choice=Choice(), left={})
