@@ -66,6 +66,8 @@ def with_descendants(pid: int) -> set[int]:
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "0")
+    # Whatever this user's own clusters do; a local one makes a token in the home folder.
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     nodes = RayNodes()
     try:
         yield nodes
