@@ -35,12 +35,13 @@ EXPECTED = {
     "lipt.v1.AccessService": {
         "CreateToken": ADMIN,
         "ListTokens": ADMIN,
+        "OpenPage": TRAINER,
         "RevokeToken": ADMIN,
         "WhoAmI": ANY,
     },
     "lipt.v1.BlobService": {"ReadBlob": ANY, "WriteBlob": ANY, "GetUploadStatus": ANY},
     "lipt.v1.DiagnosisService": {"Diagnose": TRAINER},
-    "lipt.v1.InfoService": {"GetInfo": ANY},
+    "lipt.v1.InfoService": {"GetInfo": ANY, "WatchService": TRAINER},
     "lipt.v1.RunService": {
         "CreateRun": TRAINER,
         "GetRun": TRAINER,

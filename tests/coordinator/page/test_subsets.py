@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -53,10 +54,10 @@ async def ready(page: ServedPage) -> None:
         revision = await page.app.store.wait_for_change(run.run_id, revision, timeout_seconds=5.0)
 
 
-async def chosen(browser: httpx.AsyncClient, **wanted: object) -> dict[str, object]:
+async def chosen(browser: httpx.AsyncClient, **wanted: object) -> dict[str, Any]:
     answer = await browser.post("/api/runs/mine/subsets", json={"strategy": "uniform", **wanted})
     assert answer.status_code == 200, answer.text
-    found: dict[str, object] = lines_of(answer)[-1]["subset"]
+    found: dict[str, Any] = lines_of(answer)[-1]["subset"]
     return found
 
 
@@ -177,9 +178,10 @@ async def test_map_places_examples_and_says_which_are_chosen(
 ) -> None:
     await ready(page)
     digest = (await chosen(browser, budget=3))["digest"]
-    for _ in range(2):  # the second one is kept
-        answer = await browser.post("/api/runs/mine/map", json={"digests": [digest]})
-        drawn = lines_of(answer)[-1]["map"]
+    asked = {"digests": [digest]}
+    answers = [await browser.post("/api/runs/mine/map", json=asked) for _ in range(2)]
+    drawn, kept = (lines_of(answer)[-1]["map"] for answer in answers)
+    assert drawn == kept
     assert compute.kinds.count("MapExamples") == 1
     assert drawn["ids"] == list(range(500))  # fewer than a map takes
     assert drawn["x"][250] == 0.5

@@ -1,0 +1,73 @@
+"""The page of a real coordinator on digits: from its link to the code that it hands out."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from PIL import Image
+
+from lipt.trainer import Subset
+from tests.cluster import Cluster
+
+
+class Page:
+    """A browser that has signed in as the coordinator's own user."""
+
+    def __init__(self, link: str) -> None:
+        parts = urlsplit(link)
+        url = f"{parts.scheme}://{parts.netloc}"
+        self.http = httpx.Client(
+            base_url=url, headers={"Origin": url}, timeout=120.0, trust_env=False
+        )
+        assert self.http.get(link).headers["location"] == "/"
+
+    def last_line(self, path: str, **asked: object) -> dict[str, Any]:
+        answer = self.http.post(path, json=asked)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = json.loads(answer.text.splitlines()[-1])
+        assert "error" not in found, found
+        return found
+
+
+def test_run_is_watched_chosen_from_and_looked_at(
+    cluster: Cluster, small_run: dict[str, object]
+) -> None:
+    cluster.start_coordinator("--data", "digits", "--dashboard-listen", "127.0.0.1:0")
+    cluster.start_worker("one")
+    link = cluster.lipt("dashboard").stdout.strip()
+    page = Page(link)
+    with page.http as http:
+        started = http.post("/api/runs", json={"name": "mine", "overrides": small_run})
+        assert started.status_code == 200, started.text
+        with http.stream("GET", "/api/live") as told:
+            lines = (line for line in told.iter_lines() if line.startswith("data: "))
+            events = (json.loads(line.removeprefix("data: ")) for line in lines)
+            runs = (run for event in events for run in event["runs"])
+            states = [next(runs)["state"]]
+            while states[-1] != "RUN_STATE_READY":
+                assert states[-1] != "RUN_STATE_FAILED"
+                states.append(next(runs)["state"])
+        subset = page.last_line("/api/runs/mine/subsets", strategy="craig", fraction=0.05)["subset"]
+        assert subset["num_examples"] == 90
+        assert subset["weights"]["weighted"]
+        # The lines as they stand, but for the last: it wants the data.
+        names: dict[str, Any] = {}
+        exec("\n".join(subset["code"].splitlines()[:2]), names)  # what a trainer copies
+        assert isinstance(names["subset"], Subset)
+        assert names["subset"].digest == subset["digest"]
+        drawn = page.last_line("/api/runs/mine/map", digests=[subset["digest"]])["map"]
+        assert sum(drawn["chosen"][0]) == 90
+        assert len(drawn["ids"]) == len(drawn["x"]) == len(drawn["y"])
+        shown = http.post("/api/pictures", json={"ids": subset["most_wanted"][:3]}).json()
+        for one in shown["pictures"]:
+            content = base64.b64decode(one["png"].partition(",")[2])
+            assert Image.open(io.BytesIO(content)).size == (8, 8)
+        found = page.last_line("/api/diagnosis", run_id="")["diagnosis"]
+        assert found["num_examples"] == 1797
+        assert found["imbalance"]["ratio"] == pytest.approx(183 / 174)
