@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,13 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from tests.cluster import SMALL_RUN, WORKER, Cluster
-from tests.end_to_end.page.watched import HOSTILE_CLASSES, HOSTILE_WORKER, Watched, Watcher
+from tests.end_to_end.page.watched import (
+    HOSTILE_CLASSES,
+    HOSTILE_WORKER,
+    Watched,
+    Watcher,
+    make_token,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -54,18 +59,11 @@ def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
         flags = ["--data", f"imagefolder:{_images(directory / 'images')}"]
         coordinator = cluster.start_coordinator(*flags, "--dashboard-listen", "127.0.0.1:0")
         url = coordinator.wait_for(r"the page is at (\S+):")[1]
-        tokens = {role: _token(cluster, role) for role in ("admin", "trainer")}
+        tokens = {role: make_token(cluster, role)["secret"] for role in ("admin", "trainer")}
         cluster.start_worker("one")
         own = ["--coordinator", cluster.address, "--device", "cpu", "--name", HOSTILE_WORKER]
         cluster.start("hostile", [*WORKER, *own, "--cache-dir", str(directory / "cache")])
         yield Watched(cluster, coordinator, url, tokens, flags)
-
-
-def _token(cluster: Cluster, role: str) -> str:
-    made = cluster.lipt("token", "create", "--role", role, "--name", f"the {role}", "--json")
-    assert made.returncode == 0, made.stderr
-    token: str = json.loads(made.stdout)["secret"]
-    return token
 
 
 @pytest.fixture

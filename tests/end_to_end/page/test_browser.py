@@ -15,6 +15,7 @@ from tests.end_to_end.page.watched import (
     PATIENCE_MS,
     Watched,
     Watcher,
+    make_token,
 )
 
 if TYPE_CHECKING:
@@ -219,6 +220,23 @@ def test_one_signs_in_with_a_token_and_out_again(watcher: Watcher, service: Watc
     expect(page.get_by_role("heading", level=1)).to_contain_text("Workers")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_a_session_that_has_ended_leads_to_signing_in_and_back(
+    watcher: Watcher, service: Watched, ready: str
+) -> None:
+    watcher.expect("status of 401")
+    token = make_token(service.cluster, "trainer")
+    service.tokens["leaving"] = token["secret"]
+    page = watcher.open("leaving", f"runs/{ready}")
+    page.evaluate("window.untouched = true")
+    service.cluster.lipt("token", "revoke", token["token_id"])
+    expect(page.get_by_role("alert")).to_contain_text("Your session has ended")
+    assert page.get_by_role("table").count() == 0
+    page.get_by_label("Token").fill(service.tokens["trainer"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("first")
+    assert page.evaluate("window.untouched")
 
 
 def test_the_keyboard_reaches_everything_in_order(page: Page, ready: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,14 @@ HOSTILE_CLASSES = (
     "javascript:alert(6)",
 )
 PATIENCE_MS = 120_000
+
+
+def make_token(cluster: Cluster, role: str) -> dict[str, str]:
+    """A token with its secret and its id."""
+    made = cluster.lipt("token", "create", "--role", role, "--name", f"the {role}", "--json")
+    assert made.returncode == 0, made.stderr
+    token: dict[str, str] = json.loads(made.stdout)
+    return token
 
 
 @dataclass
