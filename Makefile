@@ -23,7 +23,7 @@ INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip in
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-faults test-oldest test-newest test-extras lint format docs stubs generate bench bench-selection bench-selection-value clean
+.PHONY: help env demo test tools test-faults test-oldest test-newest test-extras lint format docs stubs generate bench bench-selection bench-selection-value clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -45,6 +45,13 @@ demo: env  ## The whole pipeline on this machine: three workers, main training, 
 
 test: env  ## The tests, two at a time.
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# A browser, Prometheus, Slurm and the like: tests that need one of them skip where it is missing.
+TOOLS := chromium nodejs prometheus slurmctld slurmd slurm-client munge systemd iproute2
+
+tools:  ## What some tests need besides Python, from Debian's packages; as root.
+	apt-get update --quiet=2
+	DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends $(TOOLS)
 
 test-faults: env  ## What `make test` leaves out because it takes minutes: faults, load, fuzzing.
 	$(BIN)/pytest -m faults tests

@@ -71,10 +71,9 @@ class TimedBook(RunStore):
         self.monotonic = 0.0
         self.waits: list[float] = []
 
-    async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> int:
+    async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
         self.waits.append(timeout_seconds)
         self.monotonic += timeout_seconds
-        return self.revision(run_id)
 
 
 class Bench:
