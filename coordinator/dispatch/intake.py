@@ -36,6 +36,8 @@ from lipt.coordinator.state.records import RunRecord
 
 # Each takes the memory of two dense models while it lasts.
 _CHECKS_AT_ONCE = 1
+# Taken together at most: enough for a disk, and few enough for heartbeats to come in between.
+_TAKEN_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class LearnerIntake:
         self._blobs = blobs
         self._references: dict[BlobName, Reference] = {}
         self._reading = asyncio.Lock()
+        self._turns = asyncio.Semaphore(_TAKEN_AT_ONCE)
         self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="learner-check")
 
     def stop(self) -> None:
@@ -81,14 +84,25 @@ class LearnerIntake:
         # Until the record names them they are anybody's uploads, which expire.
         sent = (blob.sha256 for blob in (result.blob, *result.snapshots))
         with self._blobs.expiry.holding(*sent):
-            try:
-                with span("check learner", run_id=key.run_id, assignment_id=str(key)):
-                    await self._check(run, key.learner, worker_id, result)
-            except LearnerRejectedError as error:
-                await self._dispatcher.fail(worker_id, key, epoch, str(error))
-                raise
-            await self._dispatcher.commit(worker_id, key, epoch, result)
+            async with self._turns:
+                await self._take(run, worker_id, key, epoch, result)
         self._measure(run, result)
+
+    async def _take(
+        self,
+        run: RunRecord,
+        worker_id: str,
+        key: AssignmentKey,
+        epoch: int,
+        result: LearnerResult,
+    ) -> None:
+        try:
+            with span("check learner", run_id=key.run_id, assignment_id=str(key)):
+                await self._check(run, key.learner, worker_id, result)
+        except LearnerRejectedError as error:
+            await self._dispatcher.fail(worker_id, key, epoch, str(error))
+            raise
+        await self._dispatcher.commit(worker_id, key, epoch, result)
 
     async def reference(self, run: RunRecord) -> Reference:
         """What the learners of a run are compared with: its theta*, read once."""
