@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -42,7 +43,7 @@ def test_run_is_watched_chosen_from_and_looked_at(
     cluster.start_worker("one")
     link = cluster.lipt("dashboard").stdout.strip()
     page = Page(link)
-    with page.http as http:
+    with closing(page.http) as http:
         started = http.post("/api/runs", json={"name": "mine", "overrides": small_run})
         assert started.status_code == 200, started.text
         with http.stream("GET", "/api/live") as told:

@@ -41,7 +41,7 @@ METHODS: tuple[MethodDescriptor, ...] = tuple(
     for method in service.methods
 )
 # A long poll or a stream may rightly go on; nothing else may take that long.
-PATIENT = {"AcquireAssignment", "WatchRun", "GetSubset", "Diagnose"}
+PATIENT = {"AcquireAssignment", "GetDemand", "WatchRun", "WatchService", "GetSubset", "Diagnose"}
 POLL_SECONDS, CALL_SECONDS = 0.3, 60.0
 NUM_AT_ONCE = 16
 # Over the whole of the fuzzing, with ten thousands of log lines and workers' names kept.
