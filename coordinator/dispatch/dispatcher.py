@@ -22,6 +22,7 @@ from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import (
     choose_learner,
     openings,
+    waits,
     why_idle,
     why_waiting,
 )
@@ -124,6 +125,9 @@ class Dispatcher:
 
     def why_waiting(self, run: RunRecord) -> str:
         """What a run's learners wait for that no worker there can give."""
+        # Of most runs none waits, and there may be thousands of workers to look at.
+        if not waits(run):
+            return ""
         return why_waiting(run, alive=self.alive(), busy=self.leases.holders())
 
     async def acquire(

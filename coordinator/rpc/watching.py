@@ -17,7 +17,6 @@ from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.rpc.messages import optional_timestamp, progress_view, run_view, timestamp
 from lipt.coordinator.runs.store import Activity, RunStore
-from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import info_pb2 as pb
 from lipt.v1 import run_pb2
 
@@ -68,12 +67,13 @@ class Watching:
         pause = max(interval_seconds, _MIN_INTERVAL_SECONDS)
         silent_turns = max(math.ceil(_SIGN_OF_LIFE_SECONDS / pause), 1)
         told: dict[str, tuple[int, str]] = {}
-        last, turns = pb.WatchServiceResponse(), silent_turns
+        last, turns = b"", silent_turns
         while not self._stopping.is_set():
             answer = self._answer(told, num_runs)
-            if answer.runs or _essence(answer) != _essence(last) or turns >= silent_turns:
+            essence = _essence(answer)
+            if answer.runs or essence != last or turns >= silent_turns:
                 yield answer
-                last, turns = answer, 0
+                last, turns = essence, 0
             turns += 1
             await self._rest(pause)
 
@@ -115,11 +115,8 @@ class Watching:
             standing = (self._store.revision(run.run_id), self._dispatcher.why_waiting(run))
             if told.get(run.run_id) != standing:
                 told[run.run_id] = standing
-                changed.append(self._run(run, waiting=standing[1]))
+                changed.append(run_view(self._store, run, waiting=standing[1]))
         return changed
-
-    def _run(self, run: RunRecord, *, waiting: str) -> run_pb2.Run:
-        return run_view(self._store, run, waiting=waiting)
 
     def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
         held = self._dispatcher.leases.held_by(worker.worker_id)
@@ -154,10 +151,12 @@ def _computation(computation: Computation) -> pb.Computation:
 
 def _essence(answer: pb.WatchServiceResponse) -> bytes:
     """What is news when it changes: not that time goes by."""
-    kept = pb.WatchServiceResponse()
-    kept.CopyFrom(answer)
-    kept.ClearField("now")
-    kept.ClearField("runs")
+    kept = pb.WatchServiceResponse(
+        workers=answer.workers,
+        num_workers=answer.num_workers,
+        computations=answer.computations,
+        num_runs=answer.num_runs,
+    )
     for worker in kept.workers:
         worker.ClearField("seconds_since_heard")
         worker.ClearField("joined_at")

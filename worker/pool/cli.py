@@ -120,7 +120,7 @@ def _run(flags: dict[str, Any], worker_arguments: list[str]) -> None:
             "up to %d workers for %s, %s",
             settings.workers,
             settings.coordinator,
-            "on this machine" if settings.ray is None else f"on Ray at {settings.ray}",
+            settings.where,
         )
         pool.run()
     logging.getLogger(__name__).info("stopped")

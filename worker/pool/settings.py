@@ -51,6 +51,11 @@ class PoolSettings(LayeredSettings):
     """PEM file of the authority that signed the coordinator's certificate."""
     log_level: LogLevel = "INFO"
 
+    @property
+    def where(self) -> str:
+        """Where the workers run, for people."""
+        return "on this machine" if self.ray is None else f"on Ray at {self.ray}"
+
     @model_validator(mode="after")
     def _fewest_are_no_more_than_most(self) -> Self:
         if self.min_workers > self.workers:

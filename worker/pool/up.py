@@ -252,12 +252,11 @@ def _reachable(listening: str, host: str | None, *, here: bool) -> str:
 
 
 def _tell(data: str, listening: str, settings: Any) -> None:
-    where = "on this machine" if settings.ray is None else f"on Ray at {settings.ray}"
     most = settings.workers
     flag = "" if listening == _DEFAULT_ADDRESS else f" --coordinator {settings.coordinator}"
     say(
         f"lipt serves {data} on {listening}, for up to {most} worker{'' if most == 1 else 's'} "
-        f"{where}, which come with the first run. In another terminal:"
+        f"{settings.where}, which come with the first run. In another terminal:"
     )
     say(f"    lipt run start --watch{flag}")
     say(f"    lipt subset get --fraction 0.1 --out subset.npy{flag}")

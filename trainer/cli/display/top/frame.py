@@ -97,16 +97,11 @@ def _title(scene: Scene) -> str:
 def _foot(scene: Scene, width: int) -> RenderableType:
     if not scene.choice.asked:
         return styled(cut(_HELP, width), "dim")
-    name = next(
-        (run.label for run in (scene.view.runs if scene.view else ()) if _is_asked(scene, run)),
-        scene.choice.asked,
-    )
+    asked = scene.choice.asked
+    runs = scene.view.runs if scene.view else ()
+    name = next((run.label for run in runs if run.run_id == asked), asked)
     question = f"Cancel run {name}? What its workers do is lost. y: yes, any other key: no"
     return styled(cut(question, width))
-
-
-def _is_asked(scene: Scene, run: RunView) -> bool:
-    return run.run_id == scene.choice.asked
 
 
 def _runs(
