@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from lipt.common.states import LearnerState, RunState
@@ -29,36 +29,64 @@ def openings(
     runs: Iterable[RunRecord],
     reserved: Collection[AssignmentKey] = (),
     held_back: HeldBack = NOTHING_HELD_BACK,
-) -> list[Opening]:
+) -> Iterator[Opening]:
     """The learners that wait for a worker, in the order in which they go.
 
     The oldest run first, in it the lowest index. Those that seem to end their workers come last,
-    and only when it is their turn to be tried.
+    and only when it is their turn to be tried. They are looked up as they are asked for: of ten
+    thousand that wait, a single free worker needs to see one.
 
     Args:
         runs: all runs, oldest first.
         reserved: learners that are being handed out at this moment.
         held_back: learners in quarantine.
     """
-    waiting = [
-        Opening(run, learner)
-        for run in runs
-        if run.state is RunState.TRAINING
-        for learner in run.learners
-        if learner.state is LearnerState.QUEUED
-    ]
-    if reserved:
-        waiting = [opening for opening in waiting if opening.key not in reserved]
-    if not held_back.learners:
-        return waiting
-    trials = [opening for opening in waiting if opening.key in held_back.trials]
-    return [opening for opening in waiting if opening.key not in held_back.learners] + trials
+    trials: list[Opening] = []
+    for run in runs:
+        if run.state is not RunState.TRAINING:
+            continue
+        for learner in run.learners:
+            if learner.state is not LearnerState.QUEUED:
+                continue
+            opening = Opening(run, learner)
+            if reserved and opening.key in reserved:
+                continue
+            if opening.key in held_back.learners:
+                if opening.key in held_back.trials:
+                    trials.append(opening)
+                continue
+            yield opening
+    yield from trials
+
+
+class Offers:
+    """Openings that workers choose among, one worker after the other; none is taken twice."""
+
+    def __init__(self, openings: Iterable[Opening]) -> None:
+        self._seen: dict[AssignmentKey, Opening] = {}
+        self._unseen = iter(openings)
+
+    def __iter__(self) -> Iterator[Opening]:
+        """Those that are left, in their order."""
+        yield from tuple(self._seen.values())
+        for opening in self._unseen:
+            self._seen[opening.key] = opening
+            yield opening
+
+    def __bool__(self) -> bool:
+        """Whether any is left."""
+        return any(True for _ in self)
+
+    def take(self, opening: Opening) -> None:
+        """Offer it to nobody any more."""
+        del self._seen[opening.key]
 
 
 def waits(run: RunRecord) -> bool:
     """Whether a run has learners that wait for a worker."""
+    # The last ones go last: of thousands one of them is found at once.
     return run.state is RunState.TRAINING and any(
-        learner.state is LearnerState.QUEUED for learner in run.learners
+        learner.state is LearnerState.QUEUED for learner in reversed(run.learners)
     )
 
 
@@ -111,7 +139,10 @@ def why_waiting(
 
 
 def choose_learner(
-    worker: WorkerRecord, openings: Iterable[Opening], *, alive: Collection[WorkerRecord]
+    worker: WorkerRecord,
+    openings: Iterable[Opening],
+    *,
+    alive: Callable[[], Collection[WorkerRecord]],
 ) -> Opening | None:
     """The learner that a free worker should train next: the first that it may.
 
@@ -121,7 +152,8 @@ def choose_learner(
     Args:
         worker: who asks.
         openings: the learners that wait, in their order.
-        alive: the workers that are there, with or without the one who asks.
+        alive: gives the workers that are there, with or without the one who asks; called only
+            where a learner is not free to go to anybody.
     """
     # Of one run there may be thousands in a row.
     able: dict[str, bool] = {}
@@ -129,10 +161,12 @@ def choose_learner(
         run, learner = opening
         if run.run_id not in able:
             able[run.run_id] = worker.can_run(run)
-        if not able[run.run_id] or not may_train(worker, run, learner, alive=alive):
+        if not able[run.run_id]:
+            continue
+        if learner.copies and not may_train(worker, run, learner, alive=alive()):
             continue
         if worker.worker_id in learner.failed_on and any(
-            other.worker_id not in learner.failed_on and other.can_run(run) for other in alive
+            other.worker_id not in learner.failed_on and other.can_run(run) for other in alive()
         ):
             continue
         return opening

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import cache
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
@@ -20,6 +21,7 @@ from lipt.common.process.log_context import logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import (
+    Offers,
     choose_learner,
     openings,
     waits,
@@ -422,22 +424,19 @@ class Dispatcher:
         back = held_back(
             runs, furthest=self._furthest, now=self._wall_clock(), reserved=self._reserved
         )
-        left = {opening.key: opening for opening in openings(runs, self._reserved, back)}
-        if not left:
-            return
-        alive = self.alive()
-        present = {worker.worker_id: worker for worker in alive}
+        offers = Offers(openings(runs, self._reserved.copy(), back))
+        alive = cache(self.alive)
         for worker_id in self._waiting.in_order():
-            worker = present.get(worker_id)
+            # Asking all of a thousand workers after each grant would hold everything up.
+            if not offers:
+                return
+            worker = self.workers.find(worker_id)
             if worker is None:  # so many have registered since that it was forgotten
                 continue
-            chosen = choose_learner(worker, left.values(), alive=alive)
+            chosen = choose_learner(worker, offers, alive=alive)
             if chosen is not None and self._waiting.serve(worker_id, chosen.key):
                 self._reserved.add(chosen.key)
-                del left[chosen.key]
-            # Asking all of a thousand workers after each grant would hold everything up.
-            if not left:
-                return
+                offers.take(chosen)
 
     def _on_change(self, run: RunRecord) -> None:
         if run.state is RunState.TRAINING:

@@ -12,7 +12,7 @@ that is held against neither, but they do not confirm each other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -135,8 +135,8 @@ def may_train(
 
 def why_all_trained(worker: WorkerRecord, run: RunRecord) -> str:
     """What keeps a worker from all learners of a run that wait, as a clause about it; or empty."""
-    waiting = _waiting(run)
-    if not waiting or any(_is_another(worker, learner) for learner in waiting):
+    answers = (_is_another(worker, learner) for learner in _waiting(run))
+    if next(answers, True) or any(answers):
         return ""
     return (
         f"has trained all that waits of run {run.name}, and learners.redundancy = "
@@ -181,10 +181,10 @@ def why_unconfirmed(run: RunRecord, able: Collection[WorkerRecord]) -> str:
     )
 
 
-def _waiting(run: RunRecord) -> list[LearnerRecord]:
-    if run.state is not RunState.TRAINING:
-        return []
-    return [learner for learner in run.learners if learner.state is LearnerState.QUEUED]
+def _waiting(run: RunRecord) -> Iterator[LearnerRecord]:
+    # The last ones go last: who needs one of thousands finds it at once.
+    learners = reversed(run.learners) if run.state is RunState.TRAINING else ()
+    return (learner for learner in learners if learner.state is LearnerState.QUEUED)
 
 
 def _is_another(worker: WorkerRecord, learner: LearnerRecord) -> bool:

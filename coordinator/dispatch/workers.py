@@ -228,6 +228,10 @@ class WorkerRegistry:
         """Whether the worker has registered with this process."""
         return worker_id in self._workers
 
+    def find(self, worker_id: str) -> WorkerRecord | None:
+        """The worker; None where it is not known."""
+        return self._workers.get(worker_id)
+
     def name(self, worker_id: str) -> str:
         """How a worker is shown; its id where it is not known."""
         worker = self._workers.get(worker_id)

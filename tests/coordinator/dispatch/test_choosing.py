@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,6 +11,8 @@ from lipt.common.states import LearnerState, RunState
 from lipt.common.targets.multi_label import MultiLabel
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import (
+    Offers,
+    Opening,
     choose_learner,
     openings,
     why_idle,
@@ -43,13 +45,39 @@ def chosen(
     reserved: Collection[AssignmentKey] = (),
     back: HeldBack = NOTHING_HELD_BACK,
 ) -> AssignmentKey | None:
-    opening = choose_learner(who, openings(runs, reserved, back), alive=alive)
+    opening = choose_learner(who, openings(runs, reserved, back), alive=lambda: alive)
     return None if opening is None else opening.key
 
 
 def test_lowest_index_of_the_oldest_run_goes_first(make_run: MakeRun) -> None:
     old = having(make_run("old"), LearnerState.DONE, LearnerState.LEASED)
     assert chosen(worker(), [old, make_run("new")]) == ("old", 2)
+
+
+def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> None:
+    looked_at: list[int] = []
+
+    def watched(runs: Sequence[RunRecord]) -> Iterator[Opening]:
+        for opening in openings(runs):
+            looked_at.append(opening.learner.index)
+            yield opening
+
+    offers = Offers(watched([make_run(num_learners=1000)]))
+    for expected in (0, 1):
+        opening = choose_learner(worker(), offers, alive=list)
+        assert opening is not None
+        assert opening.learner.index == expected
+        offers.take(opening)
+    assert looked_at == [0, 1]
+
+
+def test_what_one_worker_may_not_train_is_offered_to_the_next(make_run: MakeRun) -> None:
+    offers = Offers(openings([make_run("mine", model="mine:build", num_learners=1)]))
+    assert choose_learner(worker(), offers, alive=list) is None
+    opening = choose_learner(worker("w", "mine"), offers, alive=list)
+    assert opening is not None
+    offers.take(opening)
+    assert not offers
 
 
 def test_learner_that_is_being_handed_out_is_passed_over(make_run: MakeRun) -> None:

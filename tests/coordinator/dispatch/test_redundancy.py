@@ -113,9 +113,9 @@ def test_never_the_same_party_twice_and_first_the_same_kind_of_device(make_run: 
     # Of another kind only where nobody of this kind is left.
     assert not may_train(other, run, learner, alive=[a, b, other])
     assert may_train(other, run, learner, alive=[a, other])
-    waiting = openings([run])
-    assert choose_learner(a, waiting, alive=[a]) is None
-    assert choose_learner(b, waiting, alive=[a, b]) == waiting[0]
+    waiting = list(openings([run]))
+    assert choose_learner(a, waiting, alive=lambda: [a]) is None
+    assert choose_learner(b, waiting, alive=lambda: [a, b]) == waiting[0]
 
 
 def test_two_processes_with_one_certificate_are_one_party(make_run: MakeRun) -> None:
