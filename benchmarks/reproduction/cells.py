@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -54,12 +55,12 @@ class Cell:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """`run` as the settings of a run, nested; values as texts, which settings take."""
+        """`run` as the settings of a run, nested."""
         found: dict[str, Any] = {}
         for part in self.run.split():
             name, _, value = part.partition("=")
             section, _, key = name.partition(".")
-            found = merge(found, {section: {key: value}})
+            found = merge(found, {section: {key: _value(value)}})
         return found
 
 
@@ -77,3 +78,10 @@ def with_defaults(
 ) -> dict[str, Any]:
     """All settings of a cell's run."""
     return merge(merge(scale_run, cell.overrides), {"model": model, "seed": seed})
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
