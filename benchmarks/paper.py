@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.reproduction.cells import Cell  # noqa: E402
+from benchmarks.reproduction.page import page  # noqa: E402
+from benchmarks.reproduction.plots import plot  # noqa: E402
 from benchmarks.reproduction.results import Results  # noqa: E402
 from benchmarks.reproduction.running import run  # noqa: E402
 from benchmarks.reproduction.scales import SCALES, Scale  # noqa: E402
@@ -41,13 +43,25 @@ def main() -> int:
             wanted |= dict.fromkeys(known[name].cells([seed]))
     results = Results(arguments.folder / f"{scale.name}.jsonl")
     missing = [cell for cell in wanted if cell not in results.read()]
-    print(f"{len(missing)} of {len(wanted)} trainings are missing", flush=True)
     if arguments.address:
         work = arguments.work / scale.name
         return run(missing, scale, arguments.address, results, work, minutes=arguments.minutes)
+    print(f"{len(missing)} of {len(wanted)} trainings are missing", flush=True)
     if missing and not arguments.page:
         _spread(scale, arguments)
+    _write_page(arguments.folder)
     return 0
+
+
+def _write_page(folder: Path) -> None:
+    scales = {}
+    for name, scale in SCALES.items():
+        found = Results(folder / f"{name}.jsonl").read()
+        if found or name != "tiny":
+            scales[name] = (scale, tables(scale), found)
+            for table in tables(scale).values():
+                plot(table, found, folder / f"{name}-{table.name}.svg")
+    folder.with_suffix(".md").write_text(page(scales, folder), encoding="utf-8")
 
 
 def _spread(scale: Scale, arguments: argparse.Namespace) -> None:

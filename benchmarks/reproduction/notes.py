@@ -1,0 +1,25 @@
+"""What the page says besides figures; written after looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+INTRODUCTION = """# The paper's tables
+
+Does LiPT (Ro et al., ICML 2023) reproduce, and what is it worth beside simpler things? Every
+figure here comes from the product's own path: a real coordinator and real workers make the run
+and choose the subset, and the same main training follows for every row of a table. Beside the
+paper's rows stand class-balanced random, random that is re-drawn every epoch, `auto`, and
+everything for as many optimizer steps. A seed is one of the whole pipeline: theta*, shards,
+learners, soup, subset and main training. In brackets: the paper's own figure (ResNet-18, CIFAR-10,
+200 epochs). Differences are paired by seed.
+
+    python benchmarks/paper.py B.1 --scale cpu --seeds 3 --jobs 2   # one table; resumes
+    python benchmarks/paper.py all --scale gpu --minutes 8          # ResNet-18, in pieces
+    python benchmarks/paper.py all --page                           # writes this page
+
+Ordinary warm-ups are the strategies' option `pretraining`: `epochs:15` trains a model for 15
+epochs on everything before it selects, `epochs:1x10` ten of them for one epoch each.
+"""
+
+NOTES: Mapping[str, str] = {}

@@ -1,0 +1,197 @@
+"""Tables of the paper as they are measured: cells, results on disk, claims and the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.reproduction.cells import Cell, run_text, with_defaults
+from benchmarks.reproduction.outcomes import compared, outcome, spread
+from benchmarks.reproduction.page import page
+from benchmarks.reproduction.plots import plot
+from benchmarks.reproduction.reaching import reaching_lines, seconds_to
+from benchmarks.reproduction.results import Results, claimed
+from benchmarks.reproduction.scales import SCALES
+from benchmarks.reproduction.table import Claim, Row, Table
+from benchmarks.reproduction.tables import tables
+from benchmarks.reproduction.training import Result
+from lipt.common.config.run_config import RunConfig
+
+CPU = SCALES["cpu"]
+CELL = Cell("cpu", "grand", 0.1, "lipt")
+RESULT = Result(0.5, 100, 10, 30.0, 29.0, looks=((5, 10.0, 0.4), (10, 20.0, 0.5)), digest="d")
+OTHER = Cell("cpu", "uniform_per_class", 0.1)
+TABLE = Table(
+    "T",
+    "A table",
+    "Is it so?",
+    (0.1, 0.2),
+    (
+        Row("better", CELL, {0.1: 60.0, 0.2: 80.0}),
+        Row("worse", OTHER, {0.1: 50.0, 0.2: 60.0}),
+    ),
+    claims=(Claim("better", "worse"),),
+)
+FACTS = {"commit": "abc", "machine": "a machine", "torch": "2", "load": 1.0}
+
+
+def measured(accuracies: dict[Cell, float]) -> dict[Cell, dict[str, Any]]:
+    """Results as they are read."""
+    return {
+        cell: {**vars(replace(RESULT, accuracy=accuracy)), **FACTS}
+        for cell, accuracy in accuracies.items()
+    }
+
+
+@pytest.mark.parametrize("name", list(SCALES))
+def test_every_run_of_every_table_is_one_that_there_can_be(name: str) -> None:
+    scale = SCALES[name]
+    for table in tables(scale).values():
+        for cell in table.cells([0]):
+            RunConfig.model_validate(with_defaults(cell, scale.run, cell.seed, scale.model))
+
+
+def test_seeds_come_last_so_that_a_stopped_table_has_all_rows() -> None:
+    seeds = [cell.seed for cell in tables(CPU)["B.1"].cells([0, 1])]
+    assert seeds == sorted(seeds)
+
+
+def test_tables_share_the_trainings_that_they_have_in_common() -> None:
+    known = tables(CPU)
+    rows = {cell for cell in known["B.1"].cells([0]) if cell.strategy != "grand"}
+    assert rows == {cell for cell in known["B.2"].cells([0]) if cell.strategy != "gradmatch"}
+    assert CELL in set(known["3"].cells([0])) & set(known["C"].cells([0]))
+
+
+def test_everything_is_trained_once_where_all_rows_have_the_same_steps() -> None:
+    everything = [cell for cell in tables(CPU)["B.1"].cells([0]) if cell.strategy == "everything"]
+    assert [cell.fraction for cell in everything] == [1.0]
+    of_epochs = tables(SCALES["gpu"])["B.1"].cells([0])
+    assert sum(cell.strategy == "everything" for cell in of_epochs) == 6
+
+
+def test_steps_of_epochs_are_those_of_the_rows_fraction() -> None:
+    # 200 epochs of 5,000 examples in batches of 256: 19 full ones, and one of 136.
+    assert SCALES["gpu"].recipe_for(0.1, 50_000, 0).steps == 200 * 20
+    assert CPU.recipe_for(0.1, 50_000, 0).steps == CPU.recipe_for(0.5, 50_000, 0).steps
+
+
+def test_every_claim_is_about_rows_of_its_table() -> None:
+    for table in tables(CPU).values():
+        for claim in table.claims:
+            assert table.row(claim.better)
+            assert table.row(claim.worse)
+
+
+def test_the_papers_figures_stand_at_fractions_that_are_measured() -> None:
+    for table in tables(CPU).values():
+        for row in table.rows:
+            assert set(row.paper or ()) <= set(table.fractions)
+
+
+def test_a_run_is_told_by_what_is_unlike_the_scales_run() -> None:
+    text = run_text(pruning__method="snip", learners__num_learners=5)
+    assert text == "learners.num_learners=5 pruning.method=snip"
+    nested = {"learners": {"num_learners": 5}, "pruning": {"method": "snip"}}
+    assert replace(CELL, run=text).overrides == nested
+
+
+def test_a_result_that_a_kill_has_cut_in_two_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.jsonl"
+    Results(path).add(CELL, RESULT, FACTS)
+    Results(path).add(OTHER, RESULT, FACTS)
+    path.write_text(path.read_text()[:-30])
+    assert list(Results(path).read()) == [CELL]
+    Results(path).add(OTHER, RESULT, FACTS)
+    assert list(Results(path).read()) == [CELL, OTHER]
+
+
+def test_the_same_examples_are_trained_on_once(tmp_path: Path) -> None:
+    results = Results(tmp_path / "cpu.jsonl")
+    results.add(CELL, RESULT, FACTS)
+    other = replace(CELL, strategy="craig")
+    same = results.of_the_same_examples(other, "d")
+    assert same is not None
+    assert same["accuracy"] == RESULT.accuracy
+    assert results.of_the_same_examples(other, "e") is None
+    assert results.of_the_same_examples(replace(other, seed=1), "d") is None
+    # Of this one looks are wanted, which the other training did not take.
+    assert results.of_the_same_examples(OTHER, "d") is None
+
+
+def test_a_cell_is_one_process_at_a_time(tmp_path: Path) -> None:
+    with claimed(CELL, tmp_path) as first, claimed(CELL, tmp_path) as second:
+        assert (first, second) == (True, False)
+    with claimed(CELL, tmp_path) as again:
+        assert again
+
+
+def test_a_claim_is_the_mean_of_paired_differences() -> None:
+    accuracies = {
+        replace(row.cell, fraction=fraction, seed=seed): base + 0.1 * seed + fraction
+        for (row, base), fraction, seed in product(
+            ((TABLE.rows[0], 0.31), (TABLE.rows[1], 0.3)), (0.1, 0.2), (0, 1)
+        )
+    }
+    accuracies[replace(CELL, fraction=0.2, seed=1)] += 0.04
+    found = compared(TABLE, TABLE.claims[0], measured(accuracies))
+    assert found is not None
+    # By 1 point with the first seed, and by the mean of 1 and 5 with the second.
+    assert found.points.mean == pytest.approx(2.0)
+    assert (found.num_above, found.num_fractions) == (2, 2)
+    assert found.in_paper == pytest.approx(15.0)
+    assert "neither shown nor refuted" in found.sentence
+
+
+def test_one_seed_decides_nothing_and_no_result_is_no_claim() -> None:
+    one = compared(TABLE, TABLE.claims[0], measured({CELL: 0.5, OTHER: 0.4}))
+    assert one is not None
+    assert "One seed decides nothing" in one.sentence
+    assert compared(TABLE, TABLE.claims[0], measured({CELL: 0.5})) is None
+
+
+def test_an_outcome_is_spread_over_its_seeds() -> None:
+    found = measured({CELL: 0.4, replace(CELL, seed=1): 0.6})
+    own = outcome(TABLE, TABLE.rows[0], 0.1, found)
+    assert own is not None
+    assert spread(own.accuracies) == "50.0 ± 14.1"
+    assert outcome(TABLE, TABLE.rows[0], 0.2, found) is None
+
+
+def test_a_target_is_reached_when_a_look_finds_it_and_what_came_before_counts() -> None:
+    result = {**vars(RESULT), "pretraining_seconds": 3.0, "selection_seconds": 1.5}
+    assert seconds_to(result, 0.4) == 14.5
+    assert seconds_to(result, 0.45) == 24.5
+    assert seconds_to(result, 0.6) is None
+
+
+def test_targets_are_shares_of_what_everything_ends_with() -> None:
+    table = tables(CPU)["1"]
+    everything = Cell("cpu", "everything", 1.0)
+    lines = list(reaching_lines(table, measured({everything: 0.5, OTHER: 0.45})))
+    assert "to 45.0% (90%)" in lines[1]
+    assert lines[3] == "| everything | 100% | 0 | 20 | 20 | 20 |"
+    assert not list(reaching_lines(table, measured({OTHER: 0.45})))
+
+
+def test_the_page_tells_what_is_there_and_what_is_not(tmp_path: Path) -> None:
+    found = measured({CELL: 0.5, replace(CELL, seed=1): 0.52, OTHER: 0.4})
+    known = {"T": TABLE, "B.1": tables(CPU)["B.1"]}
+    plot(TABLE, found, tmp_path / "cpu-T.svg")
+    text = page({"cpu": (CPU, known, found), "gpu": (SCALES["gpu"], known, {})}, tmp_path)
+    assert "| better | 51.0 ± 1.4 (60.0) | - (80.0) | 2 |" in text
+    assert f"![A table]({tmp_path.name}/cpu-T.svg)" in text
+    assert "`benchmarks/paper.py all --scale gpu`" in text
+
+
+def test_the_same_results_are_the_same_picture(tmp_path: Path) -> None:
+    found = measured({CELL: 0.5, OTHER: 0.4})
+    for name in ("first", "second"):
+        plot(TABLE, found, tmp_path / name / "T.svg")
+    first, second = (tmp_path / name / "T.svg" for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+    assert b"better" in first.read_bytes()
