@@ -23,7 +23,7 @@ INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip in
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test tools test-faults test-oldest test-newest test-extras lint format docs stubs generate bench bench-selection bench-selection-value clean
+.PHONY: help env demo test tools test-faults test-oldest test-newest test-extras lint format docs stubs generate bench bench-selection bench-selection-value bench-paper clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -99,6 +99,9 @@ bench-selection: env  ## Selection against the field's libraries. Takes hours; A
 
 bench-selection-value: env  ## Train on subsets of clean and dirty data. Takes many hours, resumes.
 	$(BIN)/python -m benchmarks.value $(ARGUMENTS)
+
+bench-paper: env  ## The paper's tables and figures. Takes hours, resumes; TABLES='B.1 2'.
+	$(BIN)/python benchmarks/paper.py $(or $(TABLES),all) $(ARGUMENTS)
 
 clean:  ## Remove the environment and everything generated.
 	rm -rf $(VENV) .venv-oldest .venv-newest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache docs/generated site lipt-demo

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Told apart without colours, too.
-_MARKERS = "osD^vP*X"
+_STYLES = [(f"C{number}", marker) for number, marker in enumerate("osD^vP*X")]
 _BASELINE = {"linestyle": "--", "linewidth": 1.0, "alpha": 0.8}
 
 
@@ -58,19 +58,26 @@ def _measured(axes: Axes, table: Table, found: Found) -> None:
 
 def _over_time(axes: Axes, table: Table, found: Found) -> None:
     """Of each row its first seed: where accuracy stands so many seconds after the beginning."""
-    for row, marker in zip(table.rows, _MARKERS, strict=False):
+    for row, (color, marker) in zip(table.rows, _STYLES, strict=False):
         own = outcome(table, row, (row.fractions or table.fractions)[0], found)
         if own:
             result = own.by_seed[min(own.by_seed)]
             before = before_training(result)
             seconds = [before + look for _, look, _ in result["looks"]]
             accuracies = [100 * accuracy for _, _, accuracy in result["looks"]]
-            axes.plot(seconds, accuracies, marker=marker, markersize=4, label=row.label)
+            axes.plot(
+                seconds,
+                accuracies,
+                color=color,
+                marker=marker,
+                markersize=4,
+                label=_plain(row.label),
+            )
     axes.set_xlabel("seconds, pre-training and selection included")
 
 
 def _by_fraction(axes: Axes, table: Table, found: Found) -> None:
-    for row, marker in zip(table.rows, _MARKERS, strict=False):
+    for row, (color, marker) in zip(table.rows, _STYLES, strict=False):
         places, means, deviations = [], [], []
         for fraction in row.fractions or table.fractions:
             if own := outcome(table, row, fraction, found):
@@ -80,10 +87,19 @@ def _by_fraction(axes: Axes, table: Table, found: Found) -> None:
         if not places:
             continue
         if row.fractions == (1.0,):
-            axes.axhline(means[0], color="grey", linestyle=":", label=row.label)
+            axes.axhline(means[0], color="grey", linestyle=":", label=_plain(row.label))
             continue
         style = {} if row.paper else _BASELINE
-        axes.errorbar(places, means, deviations, marker=marker, capsize=2, label=row.label, **style)
+        axes.errorbar(
+            places,
+            means,
+            deviations,
+            color=color,
+            marker=marker,
+            capsize=2,
+            label=_plain(row.label),
+            **style,
+        )
     axes.set_xlabel("% of the data kept")
 
 
@@ -107,12 +123,24 @@ def _along_the_axis(axes: Axes, table: Table, found: Found) -> None:
     ):
         own = outcome(table, row, (row.fractions or table.fractions)[0], found)
         if own:
-            axes.axhline(fmean(own.accuracies), color="grey", linestyle=style, label=row.label)
+            axes.axhline(
+                fmean(own.accuracies), color="grey", linestyle=style, label=_plain(row.label)
+            )
+
+
+def _plain(label: str) -> str:
+    """A label without the page's marks."""
+    return label.replace("`", "")
 
 
 def _of_the_paper(axes: Axes, rows: list[Row]) -> None:
-    for row, marker in zip(rows, _MARKERS, strict=False):
+    for row, (color, marker) in zip(rows, _STYLES, strict=False):
         figures = row.paper or {}
-        axes.plot([100 * fraction for fraction in figures], list(figures.values()), marker=marker)
+        axes.plot(
+            [100 * fraction for fraction in figures],
+            list(figures.values()),
+            color=color,
+            marker=marker,
+        )
     axes.set_title("in the paper (ResNet-18, CIFAR-10, 200 epochs)", fontsize=9)
     axes.set_xlabel("% of the data kept")

@@ -23,7 +23,7 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 
 _AT_THE_END = Schedule(test_at=(), subset_at=None)
-_ON_THE_WAY = Schedule(test_at=evenly(20), subset_at=None, within_epochs=True)
+_ON_THE_WAY = Schedule(test_at=evenly(10), subset_at=None, within_epochs=True)
 
 
 # A cell's and a digest's result in another cell.
