@@ -163,6 +163,7 @@ async def open_app(
             wall_clock=time,
             linger_seconds=settings.compute.linger_seconds,
             backbone=backbone,
+            max_warm_up_epochs=settings.limits.warm_up_epochs,
             meters=meters,
         )
         stack.push_async_callback(subsets.stop)

@@ -87,6 +87,9 @@ class LimitSettings(Section):
     8, because the result of a run that a larger machine made depends on them."""
     compute_images: int = Field(default=100_000_000, ge=1)
     """Images that theta*'s training, or the soup's evaluations, may put through the model."""
+    warm_up_epochs: float = Field(default=200.0, gt=0.0)
+    """Epochs that a request for a subset may have the compute process train ordinary warm-ups for
+    (`pretraining=epochs:N`), over all their models; each counts as one at least."""
     worker_memory: ByteSize = Field(default=ByteSize(80 * 2**30), ge=2**30)
     """Memory that a learner may take on a worker, its device's included. Workers have limits of
     their own: `--max-memory` and `--max-threads`."""

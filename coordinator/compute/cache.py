@@ -23,7 +23,7 @@ from lipt.common.blobs.name import BlobName
 logger = logging.getLogger(__name__)
 
 # A user tries several strategies on the same weights.
-_MAX_FILES = 4
+MOST_FILES = 4
 
 
 class Saveable(Protocol):
@@ -45,6 +45,7 @@ def cached(
     load: Callable[[Path], SaveableT],
     compute: Callable[[], SaveableT],
     worth_keeping: Callable[[], bool],
+    most_files: int = MOST_FILES,
 ) -> SaveableT:
     """What was kept of that kind, or what `compute` makes, which is kept from then on.
 
@@ -55,15 +56,15 @@ def cached(
         load: reads what the value's `save` wrote.
         compute: makes the value.
         worth_keeping: whether what was just computed depends on nothing else, indeed.
+        most_files: that are left in the folder.
     """
     kept = find_cached(folder, kind, depends_on)
     if kept is not None:
         return load(kept)
     value = compute()
-    path = _keep(value, folder, _name(kind, depends_on)) if worth_keeping() else None
+    path = keep(folder, kind, depends_on, value, most_files) if worth_keeping() else None
     if path is None:
         return value
-    _forget_oldest(folder)
     # Mapped from here on: what was computed can be freed.
     return load(path)
 
@@ -91,6 +92,24 @@ def find_cached(
     return None
 
 
+def keep(
+    folder: Path, kind: str, depends_on: tuple[object, ...], value: Saveable, most_files: int
+) -> Path | None:
+    """Keep a value in place of what was kept of that kind; the arguments are those of `cached`.
+
+    Returns:
+        Its file; None where it cannot be written, which is no reason to fail.
+    """
+    name = _name(kind, depends_on)
+    path = _keep(value, folder, name)
+    if path is not None:
+        for other in folder.glob(f"{name}.*.safetensors"):
+            if other != path:
+                other.unlink()
+        _forget_oldest(folder, most_files)
+    return path
+
+
 def _name(kind: str, depends_on: tuple[object, ...]) -> str:
     return f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
 
@@ -99,7 +118,7 @@ def _keep(value: Saveable, folder: Path, name: str) -> Path | None:
     """Where the value is kept; a full disk is no reason to refuse what is computed."""
     temporary = folder / f"{name}.tmp"
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         value.save(temporary)
         return temporary.replace(folder / _file_name(name, temporary))
     except (OSError, SafetensorError) as error:
@@ -114,7 +133,7 @@ def _file_name(name: str, path: Path) -> str:
     return f"{name}.{BlobName.of_file(path).sha256[:32]}.safetensors"
 
 
-def _forget_oldest(folder: Path) -> None:
+def _forget_oldest(folder: Path, most_files: int) -> None:
     files = sorted(folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
-    for path in files[:-_MAX_FILES]:
+    for path in files[:-most_files]:
         path.unlink()

@@ -90,7 +90,7 @@ class CheapContext(Context):
     ) -> SaveableT:
         """What was kept of that kind, where that is little."""
         try:
-            depends_on = self._on_data(depends_on)
+            depends_on = self.on_data(depends_on)
             kept = find_cached(self.signals_dir, kind, depends_on, max_bytes=MAX_CHEAP_BYTES)
             return load(kept) if kept is not None else _too_dear()
         except (OSError, StateError):  # forgotten by the other process a moment ago

@@ -102,13 +102,14 @@ class Context:
         return cached(
             self.signals_dir,
             kind,
-            self._on_data(depends_on),
+            self.on_data(depends_on),
             load=load,
             compute=compute,
             worth_keeping=lambda: not dataset.has_changed(),
         )
 
-    def _on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
+    def on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
+        """What something depends on, as closely bound to the data as the settings want it."""
         if self.settings.dataset.fingerprint is not FingerprintKind.FULL:
             return depends_on
         # Callers know of the sampled one, which may be that of other data as well.
@@ -135,6 +136,11 @@ class Context:
     def signals_dir(self) -> Path:
         """Per-example signals, a cache."""
         return self.settings.state_dir / "signals"
+
+    @property
+    def warm_ups_dir(self) -> Path:
+        """Ordinary warm-ups and their signals, a cache."""
+        return self.signals_dir / "warm-ups"
 
     def progress(self, activity: str) -> Callable[[int, int], None]:
         """A callback for (done, total) that reports under one name."""

@@ -130,7 +130,9 @@ def _require_kind(strategy: Strategy, signals: Signals, options: Mapping[str, An
 
 def _require_signals(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:
     for need in sorted(strategy.needs_for(options)):
-        for name, values in _values(signals, need).items():
+        models = (signals, *signals.others)
+        checked = [item for model in models for item in _values(model, need).items()]
+        for name, values in checked:
             if values is None or not values.numel():
                 raise SignalsError(f"strategy {strategy.name!r} needs {name}. {_REMEDIES[need]}")
             _require_finite(values, name)

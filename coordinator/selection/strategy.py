@@ -11,6 +11,7 @@ from typing import Any
 
 from lipt.common.errors import StrategyOptionError
 from lipt.common.targets.kinds import ALL_KINDS, TargetKind
+from lipt.coordinator.selection import warm_up_option
 from lipt.coordinator.selection.options import (
     Option,
     options_of,
@@ -52,6 +53,8 @@ class Need(StrEnum):
     COPIES = "near copies"
 
 
+# What is had of a model, whichever that is.
+OF_A_MODEL = frozenset({Need.SIGNALS, Need.FEATURES, Need.VALIDATION, Need.GRADIENT_NORMS})
 NOTHING: frozenset[Need] = frozenset()
 SIGNALS = frozenset({Need.SIGNALS})
 FEATURES = frozenset({Need.FEATURES})
@@ -77,6 +80,7 @@ class Strategy:
     rechecks: whether a subset of it stays in use, when the weights have changed, as long as
         a quadratic model of the loss around the old ones holds.
     proxy: what its signals are computed with where a request does not say.
+    averages: whether its score is a mean over models, where there are several.
     kinds: of targets that it can choose by; a function of all options' values where it depends
         on them. Learners are asked about classes alone, so that who needs them does, too.
     """
@@ -93,6 +97,7 @@ class Strategy:
     presets: Mapping[str, Preset] = field(default_factory=dict)
     revision: int = 0
     proxy: str = "soup"
+    averages: bool = False
     kinds: frozenset[TargetKind] | Callable[[Mapping[str, Any]], frozenset[TargetKind]] = ALL_KINDS
 
     @property
@@ -113,9 +118,23 @@ class Strategy:
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """Its options, as the functions' signatures have them."""
+        """Its options, as the functions' signatures have them, and which model is looked at."""
+        return (*self.own_options, *((warm_up_option.OPTION,) if self.can_be_warmed_up else ()))
+
+    @cached_property
+    def own_options(self) -> tuple[Option, ...]:
+        """Those of the functions' signatures alone."""
         options = options_of(self.function)
         return options if self.prepare is None else options + options_of(self.prepare)
+
+    @cached_property
+    def can_be_warmed_up(self) -> bool:
+        """Whether it looks at a model, which may then be one of an ordinary warm-up.
+
+        Not one whose signals are of a head that a proxy teaches, or that asks the learners.
+        """
+        needs = self.needs_for(parse_options(self.name, self.own_options, {}))
+        return bool(needs & OF_A_MODEL) and Need.DYNAMICS not in needs and self.proxy == "soup"
 
     def parse_options(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Every option's value, by name: the given text's, or the default.

@@ -48,11 +48,16 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif is_dataclass(value):
         for field in fields(value):
             yield from _tensors(getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _tensors(part)
 
 
 def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         return value.to(device)
+    if isinstance(value, tuple):
+        return tuple(_moved(part, device) for part in value)
     if is_dataclass(value) and not isinstance(value, type):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
         return replace(value, **{name: _moved(part, device) for name, part in parts.items()})

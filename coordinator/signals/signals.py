@@ -12,6 +12,7 @@ pair, K chosen rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -49,6 +50,8 @@ class Signals:
         is sure that others are wrong.
     validation: what is known of the run's validation examples, for strategies that look
         at the loss there. It stays whole in `take`.
+    others: the same examples' signals as other models have them, for scores that are means over
+        several models.
     kind: of the examples' targets: what can be made of errors and labels.
     """
 
@@ -62,6 +65,7 @@ class Signals:
     pictures_N: Tensor | None = None
     second_errors_NC: Tensor | None = None
     validation: Signals | None = None
+    others: tuple[Signals, ...] = ()
     kind: TargetKind = TargetKind.CLASS
 
     def __len__(self) -> int:
@@ -76,7 +80,19 @@ class Signals:
                 taken[name] = rows.float() if rows.dtype == torch.float16 else rows
         if self.dynamics is not None:
             taken["dynamics"] = self.dynamics.take(positions_K)
+        taken["others"] = tuple(other.take(positions_K) for other in self.others)
         return type(self)(**taken)
+
+    def mean_over_models(self, score: Callable[[Signals], Tensor]) -> Tensor:
+        """The mean of a score over all models that have looked at the examples; N.
+
+        Args:
+            score: of one model's signals, in a floating type.
+        """
+        scores_N = score(self)
+        for other in self.others:
+            scores_N = scores_N + score(other)
+        return scores_N / (1 + len(self.others)) if self.others else scores_N
 
     def learners(self) -> Dynamics:
         """How the learners came to see the examples.

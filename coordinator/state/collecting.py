@@ -87,4 +87,4 @@ def _unneeded(directory: Path, needed: set[str]) -> Iterator[Path]:
             yield path
     yield from sorted((directory / "uploads").glob("*.part"))
     # What a compute process left that was killed while it wrote its cache.
-    yield from sorted((directory / "signals").glob("*.tmp*"))
+    yield from sorted((directory / "signals").rglob("*.tmp*"))

@@ -5,6 +5,7 @@ Every refusal that follows from the question alone is made here, before anything
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,9 +20,11 @@ from lipt.coordinator.proxies.proxy import SOUP, Kind, Proxy
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.selection.target_kinds import require_kind
+from lipt.coordinator.selection.warm_up_option import WarmUp
 from lipt.coordinator.selection.without_labels import Labels, without_labels
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.ready_runs import trajectories_of
+from lipt.coordinator.subsets.warm_ups import asks_for_warm_up, canonical, require_warm_up
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def job_of(
     *,
     backbone: str | None,
     kind: TargetKind = TargetKind.CLASS,
+    max_warm_up_epochs: float = math.inf,
 ) -> SelectSubset:
     """The job that answers a query.
 
@@ -64,10 +68,11 @@ def job_of(
         num_examples: of the data set.
         backbone: the operator's network, where there is one.
         kind: of the data set's targets.
+        max_warm_up_epochs: that an ordinary warm-up may be asked for.
 
     Raises:
         BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
-            SignalsError: what is asked for cannot be.
+            SignalsError, OverLimitError: what is asked for cannot be.
     """
     strategy = find_strategy(query.strategy)
     preset = strategy.preset(query.preset)
@@ -77,7 +82,22 @@ def job_of(
         num_examples=num_examples,
     )
     labels = Labels.parse(query.labels)
-    given: Mapping[str, str] = preset.options(budget / num_examples, query.options)
+    given: Mapping[str, str] = preset.options(
+        budget / num_examples, canonical(strategy, query.options)
+    )
+    warm_up = WarmUp.among(given)
+    if warm_up is not None:
+        require_warm_up(
+            warm_up,
+            strategy,
+            strategy.needs_for(strategy.parse_options(given)),
+            run,
+            labels=labels,
+            proxy=query.proxy,
+            own_weights=query.weights is not None,
+            own_features=query.features is not None,
+            max_epochs=max_warm_up_epochs,
+        )
     if labels is Labels.GIVEN:
         require_kind(strategy, given, kind)
     if labels is Labels.NONE:
@@ -100,7 +120,8 @@ def job_of(
     if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
         proxy = SOUP
     # The same before and after the learners have trained.
-    own = run.initial_weights if proxy.judges_before_learners else run.pretrained_weights
+    before_learners = warm_up is not None or proxy.judges_before_learners
+    own = run.initial_weights if before_learners else run.pretrained_weights
     weights = query.weights or own
     if run.inputs is None or weights is None:
         raise ValueError(f"run {run.run_id} is asked about without weights")
@@ -119,7 +140,7 @@ def job_of(
         proxy=None if proxy.is_own_head else str(proxy),
         backbone=backbone if proxy.may_use(Kind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
-        initial=initial_for(proxy, run),
+        initial=weights if warm_up is not None else initial_for(proxy, run),
     )
 
 
@@ -140,6 +161,8 @@ def needs_no_learners(query: SubsetQuery) -> bool:
     Raises:
         ProxyError: it names a proxy that there is not.
     """
+    if asks_for_warm_up(query.options):
+        return True
     return bool(query.proxy) and Proxy.parse(query.proxy).judges_before_learners
 
 

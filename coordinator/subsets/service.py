@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from time import monotonic
@@ -73,6 +74,7 @@ class Subsets:
         wall_clock: Callable[[], float],
         linger_seconds: float,
         backbone: str | None = None,
+        max_warm_up_epochs: float = math.inf,
         meters: Meters | None = None,
     ) -> None:
         self._store = store
@@ -82,6 +84,7 @@ class Subsets:
         self._data = data
         self._wall_clock = wall_clock
         self._backbone = backbone
+        self._max_warm_up_epochs = max_warm_up_epochs
         self._meters = meters or Meters()
         self._flights = SingleFlight(linger_seconds=linger_seconds)
         self._contents = SubsetContents(database, blobs)
@@ -116,7 +119,14 @@ class Subsets:
         held = self._store.held(run.run_id)
         num_examples = await self._num_examples(run, held)
         kind = self._data.target.kind
-        job = job_of(run, query, num_examples, backbone=self._backbone, kind=kind)
+        job = job_of(
+            run,
+            query,
+            num_examples,
+            backbone=self._backbone,
+            kind=kind,
+            max_warm_up_epochs=self._max_warm_up_epochs,
+        )
         previous = None if held else await self._find_previous(run, query, job)
         if previous is not None and await self._still_serves(
             run, job, *previous, on_progress, callers
@@ -253,7 +263,8 @@ class Subsets:
         if job.initial is not None:
             await self._restore(run, "theta*", restore_initial_weights, report, callers)
         selected = await self._compute.run(OnData(run.fingerprint, job), report, asked)
-        seconds = monotonic() - started
+        # What a warm-up takes is told by itself, for all who choose by it.
+        seconds = monotonic() - started - selected.warming_seconds
         self._meters.observe(SELECTION, seconds, job.strategy)
         subset = SubsetRecord(
             key=key,
@@ -314,8 +325,14 @@ class Subsets:
             "features_sha256": job.features and job.features.sha256,
             "device": selected.device,
             "versions": versions(),
-            "costs": {**run.all_costs, "selection_seconds": seconds},
+            "costs": {**run.all_costs, "selection_seconds": seconds, **_warm_up_cost(selected)},
         }
+
+
+def _warm_up_cost(selected: Selected) -> dict[str, float]:
+    """What the warm-up that was looked at has taken, whenever that was; nothing without one."""
+    seconds = selected.warm_up_seconds
+    return {} if seconds is None else {"warm_up_seconds": seconds}
 
 
 def _proxy(job: SelectSubset) -> str | None:

@@ -12,7 +12,7 @@ from lipt.common.data import Dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.baselines import FIXED
 from lipt.trainer.comparison.plan import training_seed
-from lipt.trainer.comparison.pretraining import rests_on_pretraining
+from lipt.trainer.comparison.pretraining import rests_on_pretraining, warm_up_seconds
 from lipt.trainer.comparison.trial import LATE, Cell, Trial, levelled_off
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource
@@ -107,6 +107,8 @@ class Bench:
             waited_seconds=waited,
             training_seconds=trial.training_seconds - waited,
         )
+        if (warmed := warm_up_seconds(subset.manifest)) is not None:
+            return replace(trial, pretraining_seconds=warmed)
         if not rests_on_pretraining(self.needs[cell.strategy], subset.manifest):
             return trial
         return replace(

@@ -1,7 +1,8 @@
 """Pre-training's part in a choice: whether a run's learners or its soup were looked at for it.
 
 Patches of the images, the operator's backbone and features of the user's own are had without a
-run, and so is a random subset: what was pre-trained beside them is no cost of choosing.
+run, and so is a random subset: what was pre-trained beside them is no cost of choosing. An
+ordinary warm-up stands in for it, at a cost of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ _OF_THE_RUN = {"gradient norms", "learners"}
 _PRETRAINED = {"soup", "learners"}
 
 
+def warm_up_seconds(manifest: Mapping[str, Any]) -> float | None:
+    """What the ordinary warm-up took that a subset was chosen by; None where there was none."""
+    seconds = manifest.get("costs", {}).get("warm_up_seconds")
+    return None if seconds is None else float(seconds)
+
+
 def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
     """Whether a subset could not have been chosen without the run's pre-training.
 
@@ -25,6 +32,8 @@ def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) ->
         manifest: the subset's. What a choice of proxies has tried counts as well, whichever
             won: it had to be there.
     """
+    if warm_up_seconds(manifest) is not None:
+        return False
     if needs and _OF_THE_DATA.issuperset(needs):
         return False
     proxy = manifest.get("proxy", {})

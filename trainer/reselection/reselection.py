@@ -76,7 +76,8 @@ class Reselection:
         fraction: of the data set; this or `budget`.
         budget: how many examples; this or `fraction`.
         every: epochs between selections, R.
-        options: the strategy's own, by name.
+        options: the strategy's own, by name; an ordinary warm-up (`pretraining`) is that of the
+            first subset alone.
         preset: one of the strategy's: what `options` and `balanced` leave open.
         balanced: equal shares per class; the strategy's default where None.
         proxy: what judges the examples, as in `client.subset`; the strategy's default where
@@ -137,8 +138,11 @@ class Reselection:
             "every": every,
             "prefetch": prefetch,
         }
-        ask: Any = partial(client.subset, **asked, options=options)
-        self._ask: Callable[..., Subset] = ask
+        ask: Any = partial(client.subset, **asked)
+        self._ask_first: Callable[..., Subset] = partial(ask, options=options)
+        # Weights in training have their own pre-training.
+        later = {name: value for name, value in (options or {}).items() if name != "pretraining"}
+        self._ask: Callable[..., Subset] = partial(ask, options=later if options else options)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="reselect")
         # What was asked for early; nobody waits for that of another rank than 0.
         self._asked: Future[Subset] | None = None
@@ -148,7 +152,7 @@ class Reselection:
 
         def ask_first() -> Subset:
             require_reselectable(client, strategy)
-            return self._ask(weights=None, previous=None)
+            return self._ask_first(weights=None, previous=None)
 
         self.subset = self._on_rank_0(ask_first) if first is None else first
 

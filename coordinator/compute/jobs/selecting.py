@@ -22,11 +22,13 @@ from lipt.coordinator.compute.jobs.copies import copies_of
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import Facts, proxied_features, proxied_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
+from lipt.coordinator.compute.jobs.warming_up import WarmedUp, WarmUpQuestion, warmed_up
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
 from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.selection.warm_up_option import WarmUp
 from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.signals.compute import compute_signals
 from lipt.coordinator.signals.device import place
@@ -53,6 +55,10 @@ class Selected:
     findings: Mapping[str, Any] = field(default_factory=dict)
     # Of the proxy, for the manifest; none where signals were theta_p's own, or not looked at.
     proxy: Mapping[str, Any] | None = None
+    # What an ordinary warm-up took when it was trained; None where there was none.
+    warm_up_seconds: float | None = None
+    # Of these, those of this job.
+    warming_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class SelectSubset:
 
     config: RunConfig
     inputs: InputFormat
+    # theta_p or the user's own; theta* where an ordinary warm-up begins with it.
     weights: BlobName
     strategy: str
     budget: int
@@ -88,7 +95,7 @@ class SelectSubset:
         """Whether it is done in a moment, where its signals are kept."""
         strategy = find_strategy(self.strategy)
         large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
-        if large or not strategy.is_linear:
+        if large or not strategy.is_linear or WarmUp.among(dict(self.options)) is not None:
             return Cost.DEAR
         needs = strategy.needs_for(strategy.parse_options(dict(self.options)))
         return Cost.SIGNALS if needs or self.features is not None else Cost.LABELS
@@ -97,9 +104,13 @@ class SelectSubset:
         """Compute, select and store."""
         strategy = find_strategy(self.strategy)
         options = strategy.parse_options(dict(self.options))
-        find_signals = self._signals if self.labels is None else self._unlabelled
+        needs = set(strategy.needs_for(options))
         with span("signals", strategy=self.strategy):
-            signals, facts = find_signals(context, set(strategy.needs_for(options)))
+            warmed = self._warmed_up(context, needs)
+            if self.labels is None:
+                signals, facts = self._signals(context, needs, warmed)
+            else:
+                signals, facts = self._unlabelled(context, needs)
         context.report(f"selecting by {self.strategy}", 0, 1)
         # What is drawn from labels alone is the same everywhere: no device has to be woken up.
         device = torch.device("cpu") if self.cost is Cost.LABELS else context.device
@@ -130,22 +141,32 @@ class SelectSubset:
             stopped_early=chosen.stopped_early,
             findings=chosen.findings,
             proxy=facts,
+            warm_up_seconds=None if warmed is None else warmed.seconds,
+            warming_seconds=0.0 if warmed is None else warmed.spent_seconds,
         )
 
-    def _signals(self, context: Context, needs: set[Need]) -> tuple[Signals, Facts | None]:
+    def _warmed_up(self, context: Context, needs: set[Need]) -> WarmedUp | None:
+        warm_up = WarmUp.among(dict(self.options))
+        if warm_up is None:
+            return None
+        return warmed_up(
+            context,
+            WarmUpQuestion(self.config, self.inputs, self.weights, warm_up),
+            signals=bool(needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}),
+            gradient_norms=Need.GRADIENT_NORMS in needs,
+        )
+
+    def _signals(
+        self, context: Context, needs: set[Need], warmed: WarmedUp | None
+    ) -> tuple[Signals, Facts | None]:
         # Before the model's pass over the data: they are refused for less.
         own = self._user_features(context)
         if own is None and Need.PAIRED_FEATURES in needs:
             own = features_of_pairs(context.dataset)
-        signals, facts = self._labels_only(context), None
-        looks = bool(needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES})
-        if self.proxy is not None and looks:
-            signals, facts = proxied_signals(context, self._question(Proxy.parse(self.proxy)))
-        elif needs & {Need.SIGNALS, Need.VALIDATION} or (Need.FEATURES in needs and own is None):
-            signals = self._cached(context, "signals", self._compute_signals)
-        if Need.GRADIENT_NORMS in needs:
-            norms = self._cached(context, "gradients", self._compute_norms)
-            signals = replace(signals, gradient_norms_N=norms.gradient_norms_N)
+        if warmed is not None:
+            signals, facts = warmed.signals, None
+        else:
+            signals, facts = self._judged(context, needs, own_features=own is not None)
         if own is not None:
             signals = replace(signals, paired_features_NP=own.paired_features_NP)
             # A proxy's features are what it was asked for; pairs are those of one file.
@@ -158,6 +179,22 @@ class SelectSubset:
         if Need.VALIDATION in needs:
             ids = context.split(self.config).validation_ids
             signals = replace(signals, validation=signals.take(ids) if len(ids) else None)
+        return signals, facts
+
+    def _judged(
+        self, context: Context, needs: set[Need], *, own_features: bool
+    ) -> tuple[Signals, Facts | None]:
+        """What the weights, or a proxy, make of the examples; labels where nobody looks."""
+        signals, facts = self._labels_only(context), None
+        looks = bool(needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES})
+        errors = bool(needs & {Need.SIGNALS, Need.VALIDATION})
+        if self.proxy is not None and looks:
+            signals, facts = proxied_signals(context, self._question(Proxy.parse(self.proxy)))
+        elif errors or (Need.FEATURES in needs and not own_features):
+            signals = self._cached(context, "signals", self._compute_signals)
+        if Need.GRADIENT_NORMS in needs:
+            norms = self._cached(context, "gradients", self._compute_norms)
+            signals = replace(signals, gradient_norms_N=norms.gradient_norms_N)
         return signals, facts
 
     def _unlabelled(self, context: Context, needs: set[Need]) -> tuple[Signals, Facts | None]:

@@ -1,7 +1,8 @@
 """EL2N: keep the examples that the model gets most wrong.
 
 The paper averages the norm over several runs. A run of LiPT has learners in their place:
-`models=learners` takes the mean over those that are in and were not trained on the example.
+`models=learners` takes the mean over those that are in and were not trained on the example, and
+`pretraining=epochs:NxR` that over R models of an ordinary warm-up.
 
 Shapes: N examples, C classes, L learners, K budget.
 Source: Paul et al. 2021 (arXiv:2107.07075).
@@ -31,7 +32,7 @@ def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selecti
         dynamics = signals.learners()
         norms_N = mean_over_learners(dynamics.error_norms_NL, dynamics.counted_NL)
         return keep_largest(norms_N, budget)
-    return keep_largest(error_norms(signals), budget)
+    return keep_largest(signals.mean_over_models(error_norms), budget)
 
 
 def error_norms(signals: Signals) -> Tensor:
@@ -46,6 +47,7 @@ STRATEGY = Strategy(
     summary="largest error norm |softmax - onehot|, of the merged model or of the learners",
     paper='Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)',
     cost="N C",
+    averages=True,
     needs=lambda options: DYNAMICS if options["models"] == "learners" else SIGNALS,
     revision=1,
 )

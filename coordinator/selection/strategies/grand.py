@@ -1,7 +1,7 @@
 """GraNd: keep the examples with the largest gradient of their own loss.
 
 The paper's score is the mean over ten models, trained from ten initial ones. Here it is that
-of one model, theta_p or the caller's own.
+of one model, theta_p or the caller's own; `pretraining=epochs:1x10` has it as the paper does.
 
 By the last layer's parameters the norm is |e| sqrt(1 + |h|^2), exact and free. By all
 parameters it is one gradient per example, some hundred times the work.
@@ -31,8 +31,8 @@ Parameters = Annotated[
 def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
     """Keep the `budget` examples with the largest gradient norm, largest first."""
     if parameters == "last_layer":
-        return keep_largest(last_layer_norms(signals), budget)
-    return keep_largest(given(signals.gradient_norms_N, "gradient norms"), budget)
+        return keep_largest(signals.mean_over_models(last_layer_norms), budget)
+    return keep_largest(signals.mean_over_models(_all_norms), budget)
 
 
 def last_layer_norms(signals: Signals) -> Tensor:
@@ -46,11 +46,16 @@ def last_layer_norms(signals: Signals) -> Tensor:
     return error_norms(signals) * (feature_norms_N.square() + float(signals.has_bias)).sqrt()
 
 
+def _all_norms(signals: Signals) -> Tensor:
+    return given(signals.gradient_norms_N, "gradient norms")
+
+
 STRATEGY = Strategy(
     function=grand,
     summary="largest gradient norm, by the last layer or by all parameters",
     paper='Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)',
     cost="N (C + d)",
+    averages=True,
     needs=lambda options: (
         frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
     ),

@@ -28,7 +28,7 @@ Options = Mapping[str, str]
 def variants(strategy: Strategy) -> Iterator[Options]:
     """The defaults, and every other value of one option that can be listed, and is no range."""
     yield {}
-    for option in strategy.options:
+    for option in strategy.own_options:
         if option.default in option.allowed:
             others = (text for text in option.allowed if text != option.default)
             yield from ({option.name: text} for text in others if " " not in text)

@@ -1,0 +1,223 @@
+"""Warming up: the models of an ordinary warm-up, one after another, each kept once it is there.
+
+A warm-up is kept at the end of every epoch, so that a coordinator that was killed goes on from
+there. What it has taken is kept with it: it is the same for all who choose by it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import nn
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism.seeding import derive_seed
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.models import build_model, lay_out
+from lipt.common.models.freezing import freeze
+from lipt.coordinator.compute.cache import cached, find_cached, keep
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.warm_up_files import WarmUpFile, read_warm_up
+from lipt.coordinator.pretraining.warm_up import Warmed, num_warm_up_steps, warm_up
+from lipt.coordinator.selection.warm_up_option import WarmUp
+from lipt.coordinator.signals.compute import compute_signals
+from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
+from lipt.coordinator.signals.signals import Signals, labels_only
+
+_WARM_UP = "warm-up"
+# Of each model its weights, its signals and its gradients' norms.
+_FILES_PER_MODEL = 3
+# Of other questions.
+_MORE_FILES = 9
+
+
+@dataclass(frozen=True)
+class WarmUpQuestion:
+    """An ordinary warm-up of a run's model.
+
+    initial: theta*, where the first model begins; the others begin at random.
+    """
+
+    config: RunConfig
+    inputs: InputFormat
+    initial: BlobName
+    warm_up: WarmUp
+
+
+@dataclass(frozen=True)
+class WarmedUp:
+    """What the models make of the examples.
+
+    signals: the first model's, with the others among them.
+    seconds: that the training of all models took, whenever that was.
+    spent_seconds: of these, those that this job has taken.
+    """
+
+    signals: Signals
+    seconds: float
+    spent_seconds: float
+
+
+def warmed_up(
+    context: Context, question: WarmUpQuestion, *, signals: bool, gradient_norms: bool
+) -> WarmedUp:
+    """Train what is not kept, and look at the data with each model in turn.
+
+    Args:
+        context: of the job.
+        question: which models.
+        signals: whether errors and features are needed.
+        gradient_norms: whether the norms of all parameters' gradients are.
+
+    Raises:
+        SignalsError: a model has diverged.
+    """
+    found: list[Signals] = []
+    seconds = spent_seconds = 0.0
+    for index in range(question.warm_up.models):
+        # One at a time: its weights go with it.
+        model = _Model.made(context, question, index)
+        seconds += model.warmed.seconds
+        spent_seconds += model.spent_seconds
+        found.append(model.signals(with_errors=signals, with_norms=gradient_norms))
+    first, *others = found
+    return WarmedUp(replace(first, others=tuple(others)), seconds, spent_seconds)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """One model of a warm-up, trained; `spent_seconds` of it just now."""
+
+    context: Context
+    question: WarmUpQuestion
+    index: int
+    warmed: Warmed
+    spent_seconds: float
+
+    @classmethod
+    def made(cls, context: Context, question: WarmUpQuestion, index: int) -> _Model:
+        depends_on = _depends_on(context, question, index)
+        kept = find_cached(context.warm_ups_dir, _WARM_UP, depends_on)
+        begun = None if kept is None else read_warm_up(kept)
+        train_ids = context.split(question.config).train_ids
+        if begun is not None and begun.step >= num_warm_up_steps(
+            question.warm_up.epochs, len(train_ids)
+        ):
+            return cls(context, question, index, begun, 0.0)
+
+        def put(warmed: Warmed) -> None:
+            # Of changed data nobody knows which part was trained on.
+            if not context.dataset.has_changed():
+                most = _most_files(question)
+                keep(context.warm_ups_dir, _WARM_UP, depends_on, WarmUpFile(warmed), most)
+
+        config = question.config
+        number = f" {index + 1} of {question.warm_up.models}" * (question.warm_up.models > 1)
+        warmed = warm_up(
+            _beginning(context, question, index),
+            context.dataset,
+            train_ids,
+            question.warm_up.epochs,
+            question.inputs,
+            seed=derive_seed(config.seed, "warm-up", index),
+            device=context.device,
+            cpu_threads=config.learners.cpu_threads,
+            begun=begun,
+            on_progress=context.progress(f"warming up model{number}"),
+            on_epoch=put,
+        )
+        put(warmed)
+        before = 0.0 if begun is None else begun.seconds
+        return cls(context, question, index, warmed, warmed.seconds - before)
+
+    def signals(self, *, with_errors: bool, with_norms: bool) -> Signals:
+        """What the model makes of the examples; of labels alone where nothing is needed."""
+        dataset = self.context.dataset
+        found = labels_only(dataset.labels_N, dataset.target.kind)
+        if with_errors:
+            found = self._cached("signals", self._compute_signals)
+        if with_norms:
+            norms_N = self._cached("gradients", self._compute_norms).gradient_norms_N
+            found = replace(found, gradient_norms_N=norms_N)
+        return found
+
+    @cached_property
+    def _evaluated(self) -> nn.Module:
+        model = self.context.new_model(self.question.config)
+        model.load_state_dict(self.warmed.weights)
+        return model.eval()
+
+    def _cached(self, kind: str, compute: Callable[[], Signals]) -> Signals:
+        context, config = self.context, self.question.config
+        return cached(
+            context.warm_ups_dir,
+            kind,
+            (*_depends_on(context, self.question, self.index), config.evaluation_threads),
+            load=Signals.load,
+            compute=compute,
+            worth_keeping=lambda: not context.dataset.has_changed(),
+            most_files=_most_files(self.question),
+        )
+
+    def _compute_signals(self) -> Signals:
+        with pinned_kernels(self.question.config.evaluation_threads):
+            return compute_signals(
+                self._evaluated,
+                self.context.batches(self.question.inputs, "computing signals"),
+            )
+
+    def _compute_norms(self) -> Signals:
+        context, threads = self.context, self.question.config.evaluation_threads
+        size = default_chunk_size(self._evaluated, context.device)
+        activity = "computing per-example gradients"
+        batches = context.batches(self.question.inputs, activity, size=size)
+        norms_N = full_gradient_norms(self._evaluated, batches, cpu_threads=threads)
+        alone = labels_only(context.dataset.labels_N, context.dataset.target.kind)
+        return replace(alone, gradient_norms_N=norms_N)
+
+
+def _beginning(context: Context, question: WarmUpQuestion, index: int) -> nn.Module:
+    """The run's model, in training mode, with the weights that warm-up `index` begins with."""
+    config = question.config
+    if index == 0:
+        model = context.loaded_model(config, question.initial)
+    else:
+        model = build_model(
+            config.model,
+            num_classes=context.dataset.target.num_outputs,
+            inputs=context.dataset.inputs,
+            seed=derive_seed(config.seed, "warm-up model", index),
+            allowed_modules=context.settings.allow_modules,
+        )
+        model = lay_out(model, config.model, context.device)
+    model.train()
+    freeze(model, context.frozen(config, model))
+    return model
+
+
+def _depends_on(context: Context, question: WarmUpQuestion, index: int) -> tuple[object, ...]:
+    """All that the training of a model depends on."""
+    config = question.config
+    return context.on_data(
+        (
+            question.initial.sha256,
+            context.dataset.fingerprint,
+            config.seed,
+            config.model,
+            config.validation,
+            config.learners.frozen,
+            config.learners.cpu_threads,
+            question.inputs,
+            question.warm_up.epochs,
+            index,
+            str(context.device),
+        )
+    )
+
+
+def _most_files(question: WarmUpQuestion) -> int:
+    return _FILES_PER_MODEL * question.warm_up.models + _MORE_FILES
