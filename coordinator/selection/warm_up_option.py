@@ -45,7 +45,7 @@ class WarmUp:
             return None
         found = _EPOCHS.fullmatch(text)
         if found is None:
-            raise ValueError(text)
+            raise ValueError(f"{text!r} is no pre-training")
         return cls(float(found[1]), int(found[2] or 1))
 
     @classmethod

@@ -41,7 +41,9 @@ export function subsetForm(run, arrived) {
 function optionField(strategy, option) {
   const name = `option ${option.name}`;
   const id = `option-${strategy.name}-${option.name}`;
-  const control = option.allowed_values.length > 0
+  // Others say what a value has to be: "integer >= 1", "epochs:N".
+  const listed = option.allowed_values.length > 1 && option.allowed_values.every((value) => /^[\w.-]+$/.test(value));
+  const control = listed
     ? h("select", { name }, h("option", { value: "" }, `${option.default_value} (default)`),
       option.allowed_values.filter((value) => value !== option.default_value).map((value) => h("option", { key: value, value }, value)))
     : h("input", { name, type: "text", autocomplete: "off", spellcheck: "false", placeholder: option.default_value });

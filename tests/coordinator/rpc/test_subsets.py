@@ -109,7 +109,9 @@ async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
         "random_fraction",
         "batch_size",
         "learned_loss",
+        "pretraining",
     ]
+    assert not listed["uniform"].options
 
 
 async def test_a_preset_is_passed_on(stub: Any, subsets: FakeSubsets) -> None:
