@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lipt.common.states import RunState
     from lipt.trainer.client.client import Client
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
-    from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
+    from lipt.trainer.main_training import Recipe, Schedule, Trained, TrainingPaused, fit
     from lipt.trainer.main_training.redrawn import RedrawnRandom
     from lipt.trainer.main_training.redrawn_by_losses import RedrawnInfoBatch, RedrawnStale
     from lipt.trainer.redrawing.row_numbers import with_ids
@@ -54,6 +54,7 @@ __all__ = [
     "Subset",
     "SubsetSampler",
     "Trained",
+    "TrainingPaused",
     "fit",
     "normalized_weights",
     "weighted_cross_entropy",
@@ -64,7 +65,7 @@ _MODULES = {
     "lipt.common.states": ("RunState",),
     "lipt.trainer.client.client": ("Client",),
     "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),
-    "lipt.trainer.main_training": ("Recipe", "Schedule", "Trained", "fit"),
+    "lipt.trainer.main_training": ("Recipe", "Schedule", "Trained", "TrainingPaused", "fit"),
     "lipt.trainer.main_training.redrawn": ("RedrawnRandom",),
     "lipt.trainer.main_training.redrawn_by_losses": ("RedrawnInfoBatch", "RedrawnStale"),
     "lipt.trainer.redrawing.row_numbers": ("with_ids",),

@@ -52,6 +52,22 @@ class Progress:
     looks: tuple[Look, ...] = ()
 
 
+class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing went wrong
+    """Training has had its time; the same call goes on from its checkpoint.
+
+    Attributes:
+        checkpoint: the file that holds all so far.
+        progress: how far training has come.
+    """
+
+    def __init__(self, checkpoint: Path, progress: Progress) -> None:
+        super().__init__(
+            f"the time is up: {checkpoint} holds training after step {progress.step} of "
+            f"{progress.num_steps}. The same call goes on from there."
+        )
+        self.checkpoint, self.progress = checkpoint, progress
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """Everything that was saved.

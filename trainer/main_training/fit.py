@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +44,7 @@ def fit(
     device: str = "auto",
     initial: Mapping[str, Tensor] | None = None,
     checkpoint: Path | None = None,
+    max_seconds: float | None = None,
     reselect: SubsetSource | MakeSubsetSource | None = None,
     on_epoch: Sequence[OnEpoch] = (),
     on_step: OnStep | None = None,
@@ -61,6 +64,9 @@ def fit(
         device: "auto", "cpu", "cuda" or "cuda:N".
         initial: weights to begin with, such as theta* or theta_p.
         checkpoint: a file to write, and to go on from where it is there.
+        max_seconds: how long this call may take, for training in pieces: it ends by
+            `TrainingPaused` after the last epoch that is done by then, taking the next one to
+            last as long as the one before. At least one epoch is trained.
         reselect: asked before every epoch for its subset, such as a `RedrawnRandom` or a
             `Reselection`; or a function that makes one of the model in training and the first
             subset, which is None where it is to be asked for:
@@ -78,10 +84,12 @@ def fit(
         SubsetError: the subset is empty, or belongs to other data.
         DataError: the test set has other images or classes than `train`.
         ConfigError: labels are to be smoothed and there are numbers; the checkpoint is another
-            training's, or the device does not exist.
+            training's, or the device does not exist; there is a limit of time without a checkpoint.
+        TrainingPaused: the time is up, and the checkpoint is written.
         TrainingDivergedError: the loss is no longer finite.
         WeightsError: `initial` is another model's.
     """
+    ends_at = _end(max_seconds, checkpoint)
     recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)
     if test is not None:
         require_comparable(test, train)
@@ -123,4 +131,17 @@ def fit(
         if saved is not None:
             training.restore(saved)
             on_resume(saved.progress)
-        return training.run(source, on_epoch, on_step or (lambda *_: None), checkpoint, identity)
+        told = on_step or (lambda *_: None)
+        return training.run(source, on_epoch, told, checkpoint, identity, ends_at)
+
+
+def _end(max_seconds: float | None, checkpoint: Path | None) -> float:
+    """The moment by which the call has to end, on the monotonic clock."""
+    if max_seconds is None:
+        return math.inf
+    if checkpoint is None:
+        raise ConfigError(
+            f"training may take {max_seconds:g} s and has no checkpoint, so all of it would be "
+            "lost then. Name a file for a checkpoint, or give no limit."
+        )
+    return monotonic() + max_seconds

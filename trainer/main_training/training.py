@@ -25,6 +25,7 @@ from lipt.common.weights.specs import copy_to_cpu
 from lipt.trainer.main_training.checkpoints import (
     Checkpoint,
     Progress,
+    TrainingPaused,
     generator_states,
     restore_generators,
     save_checkpoint,
@@ -98,6 +99,7 @@ class Training:
         on_step: OnStep,
         checkpoint: Path | None,
         identity: Mapping[str, Any],
+        ends_at: float = math.inf,
     ) -> Trained:
         """Train to the last step.
 
@@ -108,9 +110,11 @@ class Training:
             on_step: called after every step.
             checkpoint: a file to write.
             identity: what it is a checkpoint of.
+            ends_at: when to pause, on the monotonic clock; there is a checkpoint then.
 
         Raises:
             TrainingDivergedError: the loss is no longer finite.
+            TrainingPaused: the next epoch would end after `ends_at`.
             SubsetError: a subset that was chosen again is empty, or another data set's.
         """
         told = reselect if isinstance(reselect, LossDriven) else None
@@ -119,16 +123,21 @@ class Training:
         if self._schedule.within_epochs:
             self._marks = self._schedule.test_steps(self._progress.num_steps)
         while self._progress.step < self._progress.num_steps:
+            epoch_began = monotonic()
             if reselect is not None:
                 reselect.num_epochs = self._num_epochs()
                 self._use(reselect.before_epoch(self._progress.epoch))
             record = self._train_epoch(on_step, told)
             for tell in on_epoch:
                 tell(record)
-            due = monotonic() - saved_at >= self._schedule.checkpoint_seconds
-            if checkpoint is not None and (due or record.step == record.num_steps):
+            now, last = monotonic(), record.step == record.num_steps
+            due = now - saved_at >= self._schedule.checkpoint_seconds
+            over = not last and now + (now - epoch_began) > ends_at
+            if checkpoint is not None and (due or over or last):
                 save_checkpoint(checkpoint, self._checkpoint(identity, told))
                 saved_at = monotonic()
+                if over:
+                    raise TrainingPaused(checkpoint, self._progress)
         return Trained(
             weights=copy_to_cpu(self._model.state_dict()),
             num_steps=self._progress.num_steps,

@@ -10,7 +10,7 @@ import torch
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, WeightsError
-from lipt.trainer.main_training import fit
+from lipt.trainer.main_training import Trained, TrainingPaused, fit
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
@@ -127,3 +127,48 @@ def test_a_damaged_checkpoint_is_refused_with_the_way_on(
         f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
         "another file."
     )
+
+
+def test_training_in_pieces_ends_in_the_weights_of_training_at_a_stretch(
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset, tmp_path: Path
+) -> None:
+    # Four epochs of three steps; without any time a call trains the one that it must.
+    subset, path = subset_of(digits, range(40), [1.0, 3.0] * 20), tmp_path / "checkpoint"
+    records: list[EpochRecord] = []
+
+    def piece(max_seconds: float) -> Trained:
+        return fit(
+            net(),
+            digits,
+            subset=subset,
+            test=digits_test,
+            recipe=RECIPE,
+            checkpoint=path,
+            max_seconds=max_seconds,
+            on_epoch=[records.append],
+        )
+
+    for step in (3, 6, 9):
+        with pytest.raises(TrainingPaused) as paused:
+            piece(0)
+        assert paused.value.progress.step == step
+        assert str(paused.value) == (
+            f"the time is up: {path} holds training after step {step} of 12. "
+            "The same call goes on from there."
+        )
+    # The last epoch is over with the time: training is done, not paused.
+    ended = piece(0)
+    undisturbed = fit(net(), digits, subset=subset, test=digits_test, recipe=RECIPE)
+    assert [record.epoch for record in records] == [1, 2, 3, 4]
+    assert equal(ended, undisturbed)
+    assert [look.accuracy for look in ended.looks] == [look.accuracy for look in undisturbed.looks]
+
+
+def test_training_with_time_enough_is_not_paused(digits: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    assert fit(net(), digits, recipe=RECIPE, checkpoint=path, max_seconds=3600).num_steps == 12
+
+
+def test_a_limit_of_time_needs_a_checkpoint(digits: Dataset) -> None:
+    with pytest.raises(ConfigError, match=r"may take 480 s and has no checkpoint.*Name a file"):
+        fit(net(), digits, recipe=RECIPE, max_seconds=480)

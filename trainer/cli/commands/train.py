@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lipt.common.targets.kinds import TargetKind
+from lipt.common.text.terminal import complain
 from lipt.trainer.cli.arguments.choice import Choice
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.loggers import Loggers
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Trained
 
 _SCRATCH = "scratch"
+# EX_TEMPFAIL of sysexits.h: the same command is worth another start.
+_PAUSED = 75
 
 
 @grouped
@@ -74,6 +78,12 @@ def train(
         float,
         typer.Option(min=0, help="Seconds between checkpoints; 0 writes one after every epoch."),
     ] = 60.0,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Pause by then with --checkpoint and status 75; the same command goes on."
+        ),
+    ] = None,
     log: Annotated[Path, typer.Option(help="A file that gets a line of JSON per epoch.")] = Path(
         "train.jsonl"
     ),
@@ -85,10 +95,7 @@ def train(
     coordinator: Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
-    if init != _SCRATCH and WeightsKind.parse(init) is None:
-        raise typer.BadParameter(
-            f"{init!r} is none of {_SCRATCH}, {WEIGHTS_KINDS}.", param_hint="--init"
-        )
+    _require(init, minutes, checkpoint)
     loggers.require()
     from lipt.common.process.threads import wait_passively
 
@@ -117,7 +124,7 @@ def train(
     require_apart({"--subset": subset, "--checkpoint": checkpoint, "--out": out, "--log": log})
     chosen = None if subset is None else Subset.load(subset)
     modules = modules_of(allow_module, data, test, model)
-    with ExitStack() as stack:
+    with _pausing(), ExitStack() as stack:
         progress = TrainingProgress()
         initial, reselecting = None, None
         if init != _SCRATCH or choice.strategy is not None:
@@ -144,6 +151,7 @@ def train(
             device=device,
             initial=initial,
             checkpoint=checkpoint,
+            max_seconds=None if minutes is None else 60 * minutes,
             reselect=reselecting if redrawing is None else redrawing(train_data, recipe.seed),
             on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
             on_step=progress.on_step,
@@ -153,6 +161,27 @@ def train(
     if out is not None:
         write_atomically(out, pack(trained.weights))
     _report(trained, out, reselecting, redrawn=redrawing is not None, json=json)
+
+
+def _require(init: str, minutes: float | None, checkpoint: Path | None) -> None:
+    if init != _SCRATCH and WeightsKind.parse(init) is None:
+        raise typer.BadParameter(
+            f"{init!r} is none of {_SCRATCH}, {WEIGHTS_KINDS}.", param_hint="--init"
+        )
+    if minutes is not None and checkpoint is None:
+        raise typer.BadParameter("Name a --checkpoint to go on from.", param_hint="--minutes")
+
+
+@contextmanager
+def _pausing() -> Iterator[None]:
+    """End with a sentence and a status of its own where the time is up."""
+    from lipt.trainer.main_training import TrainingPaused
+
+    try:
+        yield
+    except TrainingPaused as paused:
+        complain("lipt", str(paused))
+        raise typer.Exit(_PAUSED) from None
 
 
 def _weights(client: Client, run: str, kind: str) -> Weights:

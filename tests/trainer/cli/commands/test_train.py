@@ -114,6 +114,28 @@ def test_a_finished_checkpoint_gives_its_weights_again(
     assert len(log_of(tmp_path)) == 2
 
 
+def test_a_training_whose_time_is_up_ends_with_its_own_status_and_goes_on(
+    train: Any, subset_file: Path, tmp_path: Path
+) -> None:
+    checkpoint, outs = tmp_path / "c.safetensors", [tmp_path / name for name in ("a", "b")]
+    # Two epochs of three steps.
+    arguments = ("--subset", str(subset_file), "--epochs", "2")
+    pieces = (*arguments, "--checkpoint", str(checkpoint), "--minutes", "0", "--out", str(outs[0]))
+    first = train(*pieces)
+    assert first.exit_code == 75
+    assert f"{checkpoint} holds training after step 3 of 6" in first.stderr
+    assert not outs[0].exists()
+    assert train(*pieces).exit_code == 0
+    assert train(*arguments, "--out", str(outs[1])).exit_code == 0
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_minutes_need_a_checkpoint(train: Any, subset_file: Path) -> None:
+    result = train("--subset", str(subset_file), "--epochs", "2", "--minutes", "8")
+    assert result.exit_code == 2
+    assert "Name a --checkpoint to go on from" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("init", "kind"),
     [("initial", run_pb2.WEIGHTS_KIND_INITIAL), ("pretrained", run_pb2.WEIGHTS_KIND_PRETRAINED)],
