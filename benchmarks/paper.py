@@ -1,7 +1,7 @@
 """The paper's tables and figures, measured through the product's own path.
 
     python benchmarks/paper.py B.1 --scale cpu --seeds 3 --jobs 2
-    python benchmarks/paper.py all --scale gpu --minutes 8
+    python benchmarks/paper.py all --scale gpu --minutes 8 --jobs 4    # until none is missing
 
 A real coordinator and real workers make the runs and choose the subsets; main training is the
 same for all rows. Every result is on disk as it comes: a stopped bench goes on where it was. The
@@ -84,7 +84,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="of the whole pipeline")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument(
-        "--minutes", type=float, default=1e6, help="after so many nothing new is begun"
+        "--minutes", type=float, default=1e6, help="after so many trainings are paused"
     )
     parser.add_argument("--page", action="store_true", help="write the page and stop")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of results")

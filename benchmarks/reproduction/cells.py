@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from lipt.common.config.validation import merge
@@ -65,6 +66,11 @@ class Cell:
 
 
 FIELDS = tuple(field.name for field in fields(Cell))
+
+
+def name_of(cell: Cell) -> str:
+    """A name for the cell's files."""
+    return hashlib.sha256(json.dumps(asdict(cell)).encode()).hexdigest()[:16]
 
 
 def run_text(**settings: object) -> str:

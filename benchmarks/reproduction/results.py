@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduction.cells import FIELDS, Cell
+from benchmarks.reproduction.cells import FIELDS, Cell, name_of
 from benchmarks.reproduction.training import Result
 
 
@@ -67,8 +66,7 @@ class Results:
 def claimed(cell: Cell, folder: Path) -> Iterator[bool]:
     """Whether the cell is this process's; the kernel lets go of it with the process."""
     folder.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256(json.dumps(asdict(cell)).encode()).hexdigest()[:16]
-    with (folder / name).open("w") as file:
+    with (folder / name_of(cell)).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -13,11 +13,12 @@ from benchmarks.reproduction.cells import Cell
 from benchmarks.reproduction.results import Results, claimed
 from benchmarks.reproduction.scales import Scale
 from benchmarks.reproduction.service import Service
-from benchmarks.reproduction.training import train
+from benchmarks.reproduction.training import Bench, train
 from lipt.common.data import open_dataset
 from lipt.common.errors import LiptError
 from lipt.common.process.devices import device_name, resolve_device, versions
 from lipt.trainer.client.client import Client
+from lipt.trainer.main_training import TrainingPaused
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +40,7 @@ def run(
         address: the coordinator's.
         results: what there is.
         work: where claims are kept.
-        minutes: how long to begin new cells for.
+        minutes: how long; a training that needs longer is paused, and goes on the next time.
 
     Returns:
         How many could not be done.
@@ -49,7 +50,15 @@ def run(
     facts = machine(scale)
     num_failed = 0
     with Client(address) as client:
-        service = Service(client, scale)
+        bench = Bench(
+            scale,
+            Service(client, scale),
+            data,
+            test,
+            checkpoints=work / "checkpoints",
+            time_left=lambda: max(0.0, until - time.monotonic()),
+            known=results.of_the_same_examples,
+        )
         for cell in cells:
             if time.monotonic() > until:
                 break
@@ -58,7 +67,11 @@ def run(
                     continue
                 started = time.monotonic()
                 try:
-                    result = train(cell, scale, service, data, test, results.of_the_same_examples)
+                    result = train(cell, bench)
+                except TrainingPaused as paused:
+                    at = f"step {paused.progress.step} of {paused.progress.num_steps}"
+                    print(f"paused at {at}, to go on from there: {cell}", flush=True)
+                    break
                 except LiptError as error:
                     print(f"left out, {cell}: {error}", flush=True)
                     num_failed += 1

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.reproduction.cells import EVERYTHING, LIPT, REDRAWN, Cell
+from benchmarks.reproduction.cells import EVERYTHING, LIPT, REDRAWN, Cell, name_of
 from benchmarks.reproduction.scales import Scale
 from benchmarks.reproduction.service import Service
 from lipt.common.data import Dataset
@@ -29,10 +29,7 @@ _ON_THE_WAY = Schedule(test_at=evenly(10), subset_at=None, within_epochs=True)
 # A cell's and a digest's result in another cell.
 Known = Callable[[Cell, str], Mapping[str, Any] | None]
 # What a result has of main training alone.
-_TRAINED = (
-    *("accuracy", "num_examples", "num_steps"),
-    *("training_seconds", "training_cpu_seconds", "looks"),
-)
+_TRAINED = ("accuracy", "num_examples", "num_steps", "training_seconds", "looks")
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,6 @@ class Result:
     num_examples: int
     num_steps: int
     training_seconds: float
-    training_cpu_seconds: float
     looks: tuple[tuple[int, float, float], ...] = ()
     pretraining_seconds: float = 0.0
     selection_seconds: float = 0.0
@@ -66,23 +62,44 @@ class Result:
     said: str = ""
 
 
-def train(
-    cell: Cell, scale: Scale, service: Service, data: Dataset, test: Dataset, known: Known
-) -> Result:
-    """Train on what the cell says, unless the very same examples were trained on before."""
+@dataclass(frozen=True)
+class Bench:
+    """What all trainings of a process share.
+
+    checkpoints: a folder where a training that is paused goes on from.
+    time_left: how many more seconds training may take; one that needs longer is paused.
+    known: what the same examples came to before.
+    """
+
+    scale: Scale
+    service: Service
+    data: Dataset
+    test: Dataset
+    checkpoints: Path
+    time_left: Callable[[], float]
+    known: Known
+
+
+def train(cell: Cell, bench: Bench) -> Result:
+    """Train on what the cell says, unless the very same examples were trained on before.
+
+    Raises:
+        TrainingPaused: the time is over; the same call goes on.
+    """
+    service, data = bench.service, bench.data
     budget = budget_from_fraction(cell.fraction, len(data))
     if cell.strategy == EVERYTHING:
-        return _fit(cell, scale, data, test, None, None)
+        return _fit(cell, bench, None, None)
     if cell.strategy == REDRAWN:
         redrawn = RedrawnRandom(data, budget, cell.seed)
-        return _fit(cell, scale, data, test, redrawn.subset, redrawn)
+        return _fit(cell, bench, redrawn.subset, redrawn)
     run = service.run(cell)
     subset = service.subset(cell, run)
     costs = costs_of(cell, run, subset)
-    if same := known(cell, subset.digest):
+    if same := bench.known(cell, subset.digest):
         return Result(**{name: same[name] for name in _TRAINED}, **costs)
     if not cell.every:
-        return _fit(cell, scale, data, test, subset, None, costs)
+        return _fit(cell, bench, subset, None, costs)
     made: list[Reselection] = []
 
     def reselect(model: nn.Module, first: Subset | None) -> Reselection:
@@ -90,7 +107,7 @@ def train(
         made.append(Reselection(service.client, model, cell.strategy, **asked))  # type: ignore[arg-type]
         return made[0]
 
-    trained = _fit(cell, scale, data, test, subset, reselect, costs)
+    trained = _fit(cell, bench, subset, reselect, costs)
     waited = sum(chosen.waited_seconds for chosen in made[0].history)
     return _without_waiting(trained, waited)
 
@@ -125,31 +142,33 @@ def costs_of(cell: Cell, run: RunView, subset: Subset) -> dict[str, Any]:
 
 def _fit(
     cell: Cell,
-    scale: Scale,
-    data: Dataset,
-    test: Dataset,
+    bench: Bench,
     subset: Subset | None,
     source: SubsetSource | MakeSubsetSource | None,
     costs: Mapping[str, Any] | None = None,
 ) -> Result:
+    scale, data = bench.scale, bench.data
+    checkpoint = bench.checkpoints / f"{name_of(cell)}.pt"
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(scale.threads)
-    started = time.process_time()
     trained = fit(
         scale.model,
         data,
         subset=subset,
-        test=test,
+        test=bench.test,
         recipe=scale.recipe_for(cell.fraction, len(data), cell.seed),
         schedule=_ON_THE_WAY if cell.is_watched else _AT_THE_END,
         device=scale.device,
         reselect=source,
+        checkpoint=checkpoint,
+        max_seconds=bench.time_left(),
     )
+    checkpoint.unlink(missing_ok=True)
     return Result(
         accuracy=trained.looks[-1].accuracy,
         num_examples=len(data) if subset is None else len(subset),
         num_steps=trained.num_steps,
         training_seconds=trained.seconds - trained.evaluation_seconds,
-        training_cpu_seconds=time.process_time() - started,
         looks=tuple((look.step, look.seconds, look.accuracy) for look in trained.looks),
         **(costs or {}),
     )

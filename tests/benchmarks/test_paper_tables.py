@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,14 +16,17 @@ from benchmarks.reproduction.plots import plot
 from benchmarks.reproduction.reaching import reaching_lines, seconds_to
 from benchmarks.reproduction.results import Results, claimed
 from benchmarks.reproduction.scales import SCALES
+from benchmarks.reproduction.service import Service
 from benchmarks.reproduction.table import Claim, Row, Table
 from benchmarks.reproduction.tables import tables
-from benchmarks.reproduction.training import Result
+from benchmarks.reproduction.training import Bench, Result, train
 from lipt.common.config.run_config import RunConfig
+from lipt.common.data import open_dataset
+from lipt.trainer.main_training import TrainingPaused
 
 CPU = SCALES["cpu"]
 CELL = Cell("cpu", "grand", 0.1, "lipt")
-RESULT = Result(0.5, 100, 10, 30.0, 29.0, looks=((5, 10.0, 0.4), (10, 20.0, 0.5)), digest="d")
+RESULT = Result(0.5, 100, 10, 30.0, looks=((5, 10.0, 0.4), (10, 20.0, 0.5)), digest="d")
 OTHER = Cell("cpu", "uniform_per_class", 0.1)
 TABLE = Table(
     "T",
@@ -195,3 +198,29 @@ def test_the_same_results_are_the_same_picture(tmp_path: Path) -> None:
     first, second = (tmp_path / name / "T.svg" for name in ("first", "second"))
     assert first.read_bytes() == second.read_bytes()
     assert b"better" in first.read_bytes()
+
+
+def test_a_training_that_is_paused_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    # Two epochs of 72 examples: two steps each.
+    cell = Cell("tiny", "redrawn", 0.05)
+    scale = SCALES["tiny"]
+    data, test = open_dataset(scale.train), open_dataset(scale.test)
+
+    def bench(name: str, seconds: float) -> Bench:
+        return Bench(
+            scale,
+            cast("Service", None),
+            data,
+            test,
+            checkpoints=tmp_path / name,
+            time_left=lambda: seconds,
+            known=lambda _cell, _digest: None,
+        )
+
+    whole = train(cell, bench("whole", 1e6))
+    with pytest.raises(TrainingPaused):
+        train(cell, bench("pieces", 0.0))
+    pieces = train(cell, bench("pieces", 0.0))
+    assert pieces.accuracy == whole.accuracy
+    assert [look[0] for look in pieces.looks] == [look[0] for look in whole.looks]
+    assert not list(tmp_path.glob("*/*"))
