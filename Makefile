@@ -23,7 +23,7 @@ INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip in
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test tools test-faults test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-selection bench-selection-value clean
+.PHONY: help env demo test tools test-faults test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-selection bench-selection-value clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -96,6 +96,9 @@ generate: env  ## Write the example files of deploy/ from the settings' descript
 
 bench: env  ## Measure, as ratios in one run.
 	$(BIN)/python -m benchmarks
+
+bench-gpu: env  ## Main training on a GPU: images/s and share of its peak. ARGUMENTS='--processes 1 2 4'.
+	$(BIN)/python -m benchmarks.gpu_training $(ARGUMENTS)
 
 # DEEPCORE=PATH and CORDS=PATH are checkouts; ARGUMENTS as in `python -m benchmarks.selection -h`.
 bench-selection: env  ## Selection against the field's libraries. Takes hours; ARGUMENTS='--sizes 5000'.

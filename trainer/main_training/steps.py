@@ -69,7 +69,7 @@ class Steps:
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(step, self.num_steps)
         if self._graphs:
-            torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         logits_BC = self._forward_pass(self._call, self._augmented(step, batch.examples_B))
         losses_B = target.losses(logits_BC, targets_B, label_smoothing=recipe.label_smoothing)
         loss = (losses_B * batch.weights_B).mean()
