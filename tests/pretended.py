@@ -43,7 +43,7 @@ class There(Tensor):
     held: Tensor
 
     @staticmethod
-    def __new__(cls, real: Tensor) -> Self:  # noqa: ANN001
+    def __new__(cls: type[There], real: Tensor) -> There:  # noqa: PYI034
         self = Tensor._make_wrapper_subclass(
             cls,
             real.size(),

@@ -38,7 +38,7 @@ def test_two_devices_in_one_operation_are_refused() -> None:
     with Pretended() as there:
         values = torch.arange(3.0, device=there.device)
         with pytest.raises(OtherDeviceError, match=r"add is given tensors of the CPU.*\(3,\)"):
-            values + torch.ones(3)
+            values.add(torch.ones(3))
         assert (values * torch.tensor(2.0)).tolist() == [0, 2, 4]
 
 

@@ -76,7 +76,7 @@ def test_a_learner_is_trained_in_bfloat16_unasked() -> None:
     assert found.loss == pytest.approx(expected.loss, rel=0.05)
 
 
-def trained(device: str, path: Path | None = None, **settings: object) -> Trained:
+def trained(device: str, path: Path | None = None, /, **settings: str | float) -> Trained:
     recipe = Recipe.model_validate(
         {"steps": 8, "batch_size": 32, "learning_rate": 0.02, **settings}
     )
@@ -105,7 +105,7 @@ def test_main_training_in_float32_comes_near_the_cpus() -> None:
     [{}, {"compile": True}, {"compile": True, "cuda_graphs": True, "drop_last": True}],
     ids=["plain", "compiled", "graphs"],
 )
-def test_main_training_in_bfloat16_learns(settings: dict[str, object]) -> None:
+def test_main_training_in_bfloat16_learns(settings: dict[str, bool]) -> None:
     found = trained("cuda", steps=60, augmentation="none", **settings)
     assert all(tensor.isfinite().all() for tensor in found.weights.values())
     assert found.subset_accuracies[-1][1] > 0.5  # random labels of three classes, by heart
