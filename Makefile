@@ -23,7 +23,7 @@ INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip in
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test tools test-faults test-oldest test-newest test-extras lint format docs stubs generate bench bench-selection bench-selection-value bench-paper clean
+.PHONY: help env demo test tools test-faults test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -55,6 +55,10 @@ tools:  ## What some tests need besides Python, from Debian's packages; as root.
 
 test-faults: env  ## What `make test` leaves out because it takes minutes: faults, load, fuzzing.
 	$(BIN)/pytest -m faults tests
+
+test-gpu: env  ## What a CUDA device comes to, against the CPU; fails where there is none.
+	$(BIN)/python -m tests.devices.present
+	$(BIN)/pytest -m cuda tests
 
 test-oldest:  ## Some of the tests with the oldest versions of all requirements, in .venv-oldest.
 	$(MAKE) env VENV=.venv-oldest EXTRAS=$(RUNNABLE) CONSTRAINTS=constraints-oldest.txt
@@ -92,6 +96,9 @@ generate: env  ## Write the example files of deploy/ from the settings' descript
 
 bench: env  ## Measure, as ratios in one run.
 	$(BIN)/python -m benchmarks
+
+bench-gpu: env  ## Main training on a GPU: images/s and share of its peak. ARGUMENTS='--processes 1 2 4'.
+	$(BIN)/python -m benchmarks.gpu_training $(ARGUMENTS)
 
 # DEEPCORE=PATH and CORDS=PATH are checkouts; ARGUMENTS as in `python -m benchmarks.selection -h`.
 bench-selection: env  ## Selection against the field's libraries. Takes hours; ARGUMENTS='--sizes 5000'.

@@ -37,6 +37,18 @@ def pinned_kernels(cpu_threads: int | None = None) -> Iterator[None]:
 
 
 @contextmanager
+def tried_kernels() -> Iterator[None]:
+    """On CUDA, let cuDNN try its kernels on the first inputs of a shape, and take the fastest.
+
+    For training at full speed, where no two runs have to come to the same bits.
+    """
+    with torch.backends.cudnn.flags(
+        enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32
+    ):
+        yield
+
+
+@contextmanager
 def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
     """Let layers that draw from global generators draw from a seed, on the CPU and `device`.
 

@@ -37,11 +37,10 @@ def crop_flip(
     left_B1 = torch.randint(2 * padding + 1, offsets, generator=generator)
     flipped_B1 = torch.randint(2, offsets, generator=generator).to(torch.bool) & flip
 
-    # Only the draws travel, and are not waited for: an accelerator's queue must not run dry.
+    # Only the draws travel, at once and not waited for: an accelerator's queue must not run dry.
     device = images_BCHW.device
-    top_B1, left_B1, flipped_B1 = (
-        drawn_B1.to(device, non_blocking=True) for drawn_B1 in (top_B1, left_B1, flipped_B1)
-    )
+    drawn_3B1 = torch.stack([top_B1, left_B1, flipped_B1.long()]).to(device, non_blocking=True)
+    top_B1, left_B1, flipped_B1 = drawn_3B1[0], drawn_3B1[1], drawn_3B1[2] != 0
     rows_BH = top_B1 + torch.arange(height, device=device)
     columns_W = torch.arange(width, device=device)
     columns_BW = left_B1 + torch.where(flipped_B1, columns_W.flip(0), columns_W)

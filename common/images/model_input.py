@@ -40,5 +40,7 @@ def normalized(images_BCHW: Tensor, image: ImageFormat, device: torch.device | s
         torch.tensor(values, dtype=torch.float32).to(device, non_blocking=True)[:, None, None]
         for values in (image.mean, image.std)
     )
-    scaled_BCHW = images_BCHW.to(device).to(torch.float32).div_(255)
+    # From a device to the CPU it has to be waited for.
+    there_BCHW = images_BCHW.to(device, non_blocking=images_BCHW.device.type == "cpu")
+    scaled_BCHW = there_BCHW.to(torch.float32).div_(255)
     return scaled_BCHW.sub_(mean_C11).div_(std_C11).contiguous()

@@ -69,7 +69,8 @@ def _of_column(values_B: Tensor, figures: ColumnFormat, device: torch.device | s
             f"run's {column} is, for B examples. Give examples of the data set that the run was "
             "made with."
         )
-    there_B = values_B.to(device)
+    # From a device to the CPU it has to be waited for.
+    there_B = values_B.to(device, non_blocking=values_B.device.type == "cpu")
     if not column.standardized:
         return there_B
     dtype = torch.float64 if there_B.dtype == torch.float64 else torch.float32

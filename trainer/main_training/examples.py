@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lipt.common.data import Dataset
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.inputs.stored import Stored
-from lipt.trainer.main_training.images import TrainingImages
+from lipt.trainer.main_training.images import TrainingImages, sent
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted_loss import normalized_weights
 
@@ -124,10 +124,8 @@ class Examples:
 
     def batches(self, positions: Sequence[Tensor]) -> Iterator[Batch]:
         """The examples at each batch of positions, in order; int64, on the CPU."""
-        batches = self._images.batches(positions)
-        for positions_B, examples_B in zip(positions, batches, strict=True):
-            # Not waited for: the device has a queue of work that must not run dry.
-            there_B = positions_B.to(self._targets_N.device, non_blocking=True)
+        there = sent(positions, self._targets_N.device)
+        for there_B, examples_B in zip(there, self._images.batches(positions), strict=True):
             yield Batch(examples_B, self._targets_N[there_B], self._weights_N[there_B])
 
 

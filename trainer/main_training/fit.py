@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
-from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
+from lipt.common.determinism.kernels import pinned_kernels, seeded_generators, tried_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import ConfigError
 from lipt.common.process.devices import resolve_device
@@ -108,8 +108,9 @@ def fit(
     }
     with ExitStack() as stack:
         stack.enter_context(seeded_generators(derive_seed(recipe.seed, "main-layers"), place))
-        if place.type == "cpu":
-            stack.enter_context(pinned_kernels(torch.get_num_threads()))
+        on_cpu = place.type == "cpu"
+        kernels = pinned_kernels(torch.get_num_threads()) if on_cpu else tried_kernels()
+        stack.enter_context(kernels)
         if initial is not None:
             check_specs(specs_of(initial), specs_of(built.state_dict()))
             built.load_state_dict(initial)

@@ -53,8 +53,7 @@ class TrainingImages:
     def batches(self, positions: Sequence[Tensor]) -> Iterator[Stored]:
         """The examples of each batch of positions, in order."""
         if self._examples_N is not None:
-            for positions_B in positions:
-                there_B = positions_B.to(self._device, non_blocking=True)
+            for there_B in sent(positions, self._device):
                 yield rows_of(self._examples_N, there_B)
             return
         with ThreadPoolExecutor(1, thread_name_prefix="decode") as executor:
@@ -76,6 +75,12 @@ class TrainingImages:
 
     def _there(self, examples_B: Stored) -> Stored:
         return stored_on(examples_B, self._device, non_blocking=True)
+
+
+def sent(positions: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:
+    """Each batch of positions on the device: all travel at once, and are not waited for."""
+    there_N = torch.cat(list(positions)).to(device, non_blocking=True)
+    return torch.split(there_N, list(map(len, positions)))
 
 
 def _room_bytes(device: torch.device) -> int:

@@ -27,6 +27,9 @@ class Recipe(BaseModel):
     """Optimizer steps, in place of `epochs`: they make subsets of different sizes comparable."""
     batch_size: int = Field(default=256, ge=1)
     """Examples per step. The last batch of an epoch may be smaller."""
+    drop_last: bool = False
+    """Whether an epoch leaves out a smaller last batch, another one in every epoch: then all steps
+    have one shape, for which `compile` compiles once."""
     learning_rate: float = Field(default=0.1, gt=0)
     """Learning rate at the end of the warm-up."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -52,6 +55,9 @@ class Recipe(BaseModel):
     """Whether an example's weight in the subset counts in the loss."""
     compile: bool = False
     """Whether `torch.compile` is applied. It pays from minutes of training on."""
+    cuda_graphs: bool = False
+    """With `compile` on a CUDA device: whether a step's kernels are recorded once and then started
+    together, which pays where the model is small for the device. Takes more of its memory."""
     seed: int = Field(default=0, ge=0)
     """Seed of the initial weights, the order, and the augmentation."""
 
@@ -64,7 +70,7 @@ class Recipe(BaseModel):
     def steps_per_epoch(self, num_examples: int) -> int:
         """Optimizer steps in one pass."""
         full, left = divmod(num_examples, self.batch_size)
-        return max(1, full + (left > 1))
+        return max(1, full + (left > 1 and not self.drop_last))
 
     def batches(self, order_N: Tensor) -> list[Tensor]:
         """An epoch's order cut into batches.
@@ -73,6 +79,9 @@ class Recipe(BaseModel):
         variance, which batch norm refuses.
         """
         batches = list(torch.split(order_N, self.batch_size))
+        if self.drop_last:
+            full = [batch for batch in batches if len(batch) == self.batch_size]
+            return full or batches
         if len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches

@@ -52,7 +52,8 @@ class Steps:
     ) -> None:
         self._model, self._forward_pass, self._recipe = model, forward_pass, recipe
         self.num_steps = num_steps
-        self._call: Callable[..., Any] = torch.compile(model) if recipe.compile else model
+        self._call: Callable[..., Any] = _compiled(model, recipe) if recipe.compile else model
+        self._graphs = recipe.compile and recipe.cuda_graphs
         self._optimizer = torch.optim.SGD(
             model.parameters(),
             lr=recipe.learning_rate,
@@ -67,6 +68,8 @@ class Steps:
         recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(step, self.num_steps)
+        if self._graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         logits_BC = self._forward_pass(self._call, self._augmented(step, batch.examples_B))
         losses_B = target.losses(logits_BC, targets_B, label_smoothing=recipe.label_smoothing)
         loss = (losses_B * batch.weights_B).mean()
@@ -103,3 +106,10 @@ class Steps:
             padding=recipe.padding,
             flip=recipe.augmentation == "crop_flip",
         )
+
+
+def _compiled(model: nn.Module, recipe: Recipe) -> Callable[..., Any]:
+    # For each shape anew: code for any shape would be slower for the one that nearly all have.
+    mode = "reduce-overhead" if recipe.cuda_graphs else "default"
+    compiled: Callable[..., Any] = torch.compile(model, dynamic=False, mode=mode)
+    return compiled

@@ -18,7 +18,6 @@ from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Balance, Need, Strategy
-from lipt.coordinator.signals.device import moved
 from lipt.coordinator.signals.signals import Signals
 from tests.coordinator.selection.builders import full_signals, half
 
@@ -361,21 +360,3 @@ def test_what_is_missing_is_named_with_the_remedy(strategy: Strategy) -> None:
         signals = replace(full_signals(LABELS), **{field: None})
         with pytest.raises(SignalsError, match=f"'{strategy.name}' {sentence}"):
             choose(strategy, signals, 5, balanced=strategy.resolve_balance(None))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_chooses_the_same() -> None:
-    signals = full_signals(LABELS)
-    on_gpu = moved(signals, torch.device("cuda"))
-    different = []
-    for case in CASES:
-        strategy, options, balanced = case.values
-        assert isinstance(strategy, Strategy)
-        first, second = (
-            choose(strategy, given, 21, balanced=bool(balanced), options=options)  # type: ignore[arg-type]
-            for given in (signals, on_gpu)
-        )
-        same = first.indices_K.tolist() == second.indices_K.tolist()
-        if not same or not torch.allclose(first.weights_K, second.weights_K, rtol=1e-3, atol=1e-4):
-            different.append(case.id)
-    assert different == []

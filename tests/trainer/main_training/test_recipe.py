@@ -29,6 +29,20 @@ def test_a_last_smaller_batch_counts_unless_it_is_one_example(
     assert recipe.num_steps(num_examples) == 3 * len(sizes)
 
 
+@pytest.mark.parametrize(
+    ("num_examples", "sizes"),
+    [(256, [256]), (257, [256]), (511, [256]), (512, [256, 256]), (3, [3])],
+    ids=str,
+)
+def test_a_smaller_batch_is_left_out_where_that_is_asked_for(
+    num_examples: int, sizes: list[int]
+) -> None:
+    recipe = Recipe(epochs=3, drop_last=True)
+    batches = recipe.batches(torch.arange(num_examples))
+    assert [len(batch) for batch in batches] == sizes
+    assert recipe.num_steps(num_examples) == 3 * len(sizes)
+
+
 def test_steps_win_over_epochs() -> None:
     assert Recipe(epochs=3, steps=7).num_steps(10_000) == 7
 
