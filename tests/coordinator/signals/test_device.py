@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from lipt.coordinator.signals.device import fits, moved, num_bytes, place
 from lipt.coordinator.signals.dynamics import Dynamics
-from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.signals import Signals, labels_only
 
 META = torch.device("meta")
 
@@ -54,3 +56,11 @@ def test_everything_moves_and_nothing_else_changes() -> None:
 def test_a_cpu_has_them_already() -> None:
     signals = make_signals()
     assert place(signals, torch.device("cpu")) is signals
+
+
+def test_other_models_signals_are_counted_and_moved() -> None:
+    one = labels_only(torch.tensor([0, 1]))
+    both = replace(one, others=(one, one))
+    assert num_bytes(both) == 3 * num_bytes(one)
+    placed = moved(both, torch.device("meta"))
+    assert [other.labels_N.device.type for other in placed.others] == ["meta", "meta"]

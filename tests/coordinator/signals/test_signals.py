@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,18 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(SignalsError, match="the signals have no norms: compute them first"):
         given(signals.gradient_norms_N, "norms")
     assert given(signals.labels_N, "labels") is signals.labels_N
+
+
+def test_other_models_signals_are_taken_along_and_count_in_a_mean() -> None:
+    first, other = labels_only(torch.tensor([0, 1, 1])), labels_only(torch.tensor([0, 1, 1]))
+    first = replace(first, gradient_norms_N=torch.tensor([1.0, 2.0, 3.0]))
+    other = replace(other, gradient_norms_N=torch.tensor([3.0, 0.0, 4.0]))
+    both = replace(first, others=(other,))
+
+    def norms(signals: Signals) -> torch.Tensor:
+        return given(signals.gradient_norms_N, "gradient norms")
+
+    assert both.mean_over_models(norms).tolist() == [2.0, 1.0, 3.5]
+    assert both.of_class(1).mean_over_models(norms).tolist() == [1.0, 3.5]
+    assert both.take(torch.tensor([2, 0])).mean_over_models(norms).tolist() == [3.5, 2.0]
+    assert first.mean_over_models(norms).tolist() == [1.0, 2.0, 3.0]

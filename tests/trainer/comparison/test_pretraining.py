@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lipt.trainer.comparison.pretraining import rests_on_pretraining
+from lipt.trainer.comparison.pretraining import rests_on_pretraining, warm_up_seconds
 
 SIGNALS = ("signals",)
 SOUP = {"proxy": "soup"}
@@ -51,3 +51,10 @@ def test_what_is_of_the_run_is_so_whatever_the_proxy(need: str) -> None:
 
 def test_an_older_coordinators_subset_is_of_the_soup() -> None:
     assert rests_on_pretraining((), {"strategy": "craig"})
+
+
+def test_an_ordinary_warm_up_stands_in_for_the_run_at_its_own_cost() -> None:
+    manifest = {"proxy": SOUP, "costs": {"warm_up_seconds": 2.5, "training_seconds": 9.0}}
+    assert not rests_on_pretraining(SIGNALS, manifest)
+    assert warm_up_seconds(manifest) == 2.5
+    assert warm_up_seconds({"proxy": SOUP, "costs": {"training_seconds": 9.0}}) is None

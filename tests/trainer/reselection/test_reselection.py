@@ -295,3 +295,13 @@ def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_f
 def test_less_than_an_epoch_is_refused(make: Callable[..., Reselection], every: int) -> None:
     with pytest.raises(ConfigError, match=rf"every = {every}: .* 1 epoch or more"):
         make(every=every)
+
+
+def test_an_ordinary_warm_up_is_that_of_the_first_subset(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    options = {"pretraining": "epochs:15", "space": "features"}
+    reselection = make(every=1, options=options)
+    digests(reselection, range(2))
+    assert [asked["options"] for asked in fake.asked] == [options, {"space": "features"}]
+    assert reselection.identity["options"] == options

@@ -12,9 +12,11 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.weights.container import pack
+from lipt.coordinator.compute.cache import keep
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import warming_up
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.warm_up_files import read_warm_up
 from lipt.coordinator.compute.jobs.warming_up import WarmedUp, WarmUpQuestion, warmed_up
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.pretraining.warm_up import Warmed, warm_up
@@ -140,7 +142,6 @@ def test_a_killed_warm_up_goes_on_at_the_last_epochs_end(
 ) -> None:
     whole = Context(digits_settings(tmp_path / "other"), send=lambda _: None)
     expected = ask(whole, WarmUp(3.0)).signals
-    keep = warming_up.keep
 
     def keep_and_die(*given: object) -> None:
         keep(*given)  # type: ignore[arg-type]
@@ -172,7 +173,7 @@ def test_what_is_kept_at_the_end_has_no_momentum(context: Context) -> None:
     ask(context, WarmUp(2.0))
     kept = list(context.warm_ups_dir.glob("warm-up-*"))
     assert len(kept) == 1
-    assert warming_up.read_warm_up(kept[0]).momentum == Warmed({}).momentum
+    assert read_warm_up(kept[0]).momentum == Warmed({}).momentum
 
 
 def test_a_subset_says_what_its_warm_up_took(context: Context) -> None:
