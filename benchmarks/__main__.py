@@ -13,6 +13,7 @@ BENCHMARKS = (
     "randaugment",
     "evaluation",
     "main_training",
+    "signals_pass",
     "sparse_codec",
     "blobs",
     "control_calls",

@@ -83,6 +83,14 @@ class Dataset:
         """Whether examples are image files rather than pixels."""
         return self.rows.encoded
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether examples lie in memory as they are stored: to ask for some costs an index."""
+        rows = self.rows
+        if isinstance(rows, ArrayRows) and isinstance(self.inputs, ImageSpec):
+            return rows.images_NCHW.shape[1:] == self.inputs.shape
+        return isinstance(rows, ColumnRows)
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -174,7 +182,7 @@ class Dataset:
             raise DataError(f"{self.source} holds no images, but {inputs}. Open an image set.")
         self._require_rows(ids)
         channels, height, width = inputs.shape
-        if isinstance(rows, ArrayRows) and rows.images_NCHW.shape[1:] == inputs.shape:
+        if isinstance(rows, ArrayRows) and self.in_memory:
             return torch.from_numpy(rows.images_NCHW)[ids]
         images_BCHW = np.empty((len(ids), channels, height, width), np.uint8)
         # Neighbours may share a block of a file, which is then read once.

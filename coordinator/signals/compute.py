@@ -8,6 +8,8 @@ Shapes: N examples, B of a batch, C classes, D features.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +17,7 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.models import find_head, forward_with_features
 from lipt.common.models.evaluation_mode import evaluation_mode
 from lipt.common.targets.single_label import SingleLabel
+from lipt.coordinator.signals.arriving import arriving
 from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.finite import require_finite_rows
 from lipt.coordinator.signals.signals import Signals
@@ -43,18 +46,25 @@ def compute_signals(
     errors_NC = torch.empty(len(ids_N), head.out_features, dtype=error_dtype)
     features_ND = torch.empty(len(ids_N), head.in_features, dtype=feature_dtype)
     with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
-        for rows, inputs_B, targets_B in batches:
-            logits_BC, features_BD = forward_with_features(model, inputs_B)
-            finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
+        for rows, (finite_B, errors_BC, features_BD) in arriving(_outputs(model, batches)):
             require_finite_rows(finite_B, ids_N[rows], "outputs")
-            errors_NC[rows] = target.residuals(logits_BC, targets_B).cpu()
-            features_ND[rows] = features_BD.cpu()
+            errors_NC[rows] = errors_BC
+            features_ND[rows] = features_BD
             if feature_dtype == torch.float16:
-                finite_B = features_ND[rows].isfinite().all(dim=-1)
-                require_finite_rows(finite_B, ids_N[rows], "features, kept in float16,")
+                fits_B = features_ND[rows].isfinite().all(dim=-1)
+                require_finite_rows(fits_B, ids_N[rows], "features, kept in float16,")
     labels_N = batches.dataset.labels_N[ids_N]
     has_bias = head.bias is not None
     return Signals(errors_NC, features_ND, labels_N, has_bias=has_bias, kind=target.kind)
+
+
+def _outputs(model: nn.Module, batches: Batches) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+    """Of each batch its rows, and whether outputs are finite, errors and features."""
+    target = batches.dataset.target
+    for rows, inputs_B, targets_B in batches:
+        logits_BC, features_BD = forward_with_features(model, inputs_B)
+        finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
+        yield rows, (finite_B, target.residuals(logits_BC, targets_B), features_BD)
 
 
 def errors_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ a batch, R of a block, M examples for batch norm.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.inputs.stored import Stored, num_stored
 from lipt.common.models.evaluation_mode import evaluation_mode
@@ -30,7 +30,8 @@ from lipt.coordinator.pretraining.batch_norm import (
     reestimate_batch_norm,
 )
 from lipt.coordinator.pretraining.evaluation import batch_norm_inputs
-from lipt.coordinator.signals.batches import Batches
+from lipt.coordinator.signals.arriving import arriving
+from lipt.coordinator.signals.batches import Batches, Read
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.dynamics import Dynamics, counted_learners
 from lipt.coordinator.signals.finite import require_finite_rows
@@ -137,28 +138,40 @@ def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: _Block)
     )
     for place in _places(states):
         viewer.take_on(place)
-        for rows, examples_B, labels_B in block:
-            logits_BC = viewer.logits(examples_B)
-            ids_B = viewer.batches.ids_N[rows]
-            require_finite_rows(logits_BC.isfinite().all(dim=-1), ids_B, place.words)
-            chances_BC = logits_BC.softmax(dim=-1)
-            own_B = chances_BC.gather(1, labels_B[:, None]).squeeze(1)
+        is_last = place.moment == states.num_moments - 1
+        counted_N = counted_NL[:, place.learners.start or 0] if is_last else None
+        seen = _seen(viewer, block, spread, counted_N)
+        for rows, (finite_B, own_B, margins_B, norms_B) in arriving(seen):
+            require_finite_rows(finite_B, viewer.batches.ids_N[rows], place.words)
             at = (rows, place.learners, place.moment)
-            dynamics.probabilities_NLT[at] = _column(own_B)
-            dynamics.margins_NLT[at] = _column(margins_of(logits_BC, labels_B))
-            if place.moment == states.num_moments - 1:
-                errors_BC = chances_BC - functional.one_hot(labels_B, logits_BC.shape[-1])
-                norms_B = torch.linalg.vector_norm(errors_BC, dim=-1)
-                dynamics.error_norms_NL[rows, place.learners] = _column(norms_B)
-                counted_B = counted_NL[rows, place.learners].squeeze(1)
-                spread.add(rows.start, chances_BC, counted_B.to(chances_BC.device))
+            dynamics.probabilities_NLT[at] = own_B[:, None]
+            dynamics.margins_NLT[at] = margins_B[:, None]
+            if is_last:
+                dynamics.error_norms_NL[rows, place.learners] = norms_B[:, None]
     for start, variances_B in spread.variances():
         dynamics.disagreement_N[start : start + len(variances_B)] = variances_B.float().cpu()
 
 
-def _column(values_B: Tensor) -> Tensor:
-    """One column, for one learner or for all of them."""
-    return values_B.float().cpu()[:, None]
+def _seen(
+    viewer: _Viewer, block: _Block, spread: _Spread, counted_N: Tensor | None
+) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+    """What a state makes of each batch, on the device.
+
+    Of every example whether its outputs are finite, its own label's probability and margin, and
+    the error norm. With `counted_N` the state enters the spread, for the examples that it counts
+    for.
+    """
+    for rows, examples_B, labels_B in block:
+        logits_BC = viewer.logits(examples_B)
+        chances_BC = logits_BC.softmax(dim=-1)
+        own_B = chances_BC.gather(1, labels_B[:, None]).squeeze(1)
+        errors_BC = chances_BC - functional.one_hot(labels_B, logits_BC.shape[-1])
+        norms_B = torch.linalg.vector_norm(errors_BC, dim=-1)
+        if counted_N is not None:
+            spread.add(rows.start, chances_BC, counted_N[rows].to(chances_BC.device))
+        figures = (own_B, margins_of(logits_BC, labels_B), norms_B)
+        finite_B = logits_BC.isfinite().all(dim=-1)
+        yield rows, (finite_B, *(figure.float() for figure in figures))
 
 
 def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
@@ -179,16 +192,28 @@ class _Block:
 
     batches: Batches
     starts: range
-    examples: dict[int, Stored] = field(default_factory=dict)
+    read: list[Read] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[tuple[slice, Stored, Tensor]]:
         """Rows, stored examples and labels (on the device) of each batch."""
-        ids_N, dataset = self.batches.ids_N, self.batches.dataset
-        for start in self.starts:
-            rows = slice(start, min(start + self.batches.size, len(ids_N)))
-            if start not in self.examples:
-                self.examples[start] = dataset.examples(ids_N[rows])
-            yield rows, self.examples[start], dataset.labels_N[ids_N[rows]].to(self.batches.device)
+        with self._batches() as batches:
+            for batch in batches:
+                labels_B = self.batches.dataset.labels_N[self.batches.ids_N[batch.rows]]
+                yield batch.rows, batch.examples_B, labels_B.to(self.batches.device)
+
+    @contextmanager
+    def _batches(self) -> Iterator[Iterable[Read]]:
+        if self.read:
+            yield self.read
+            return
+        size, num_examples = self.batches.size, len(self.batches)
+        rows = (slice(start, min(start + size, num_examples)) for start in self.starts)
+        with self.batches.reading(rows) as batches:
+            yield map(self._kept, batches)
+
+    def _kept(self, batch: Read) -> Read:
+        self.read.append(batch)
+        return batch
 
 
 @dataclass
@@ -223,8 +248,7 @@ class _Viewer:
     @torch.inference_mode()
     def logits(self, examples_B: Stored) -> Tensor:
         """What the present state makes of stored examples, in float64."""
-        inputs_B = to_model_input(examples_B, self.batches.inputs, self.batches.device)
-        logits_BC = call_model(self.model, inputs_B)
+        logits_BC = call_model(self.model, self.batches.inputs_of(examples_B))
         self.num_viewed += num_stored(examples_B)
         self.batches.on_progress(self.num_viewed, self.num_views)
         return logits_BC.double()

@@ -8,21 +8,19 @@ Shapes: N examples of the subset, B of a batch.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
+from lipt.common.data.reading_ahead import reading_ahead
 from lipt.common.inputs.stored import Stored, pinned, rows_of, stored_on
 
 # On the CPU, where a data set in memory would only be copied; and the share of what is
 # free on an accelerator.
 _MAX_CPU_BYTES = 4 * 1024**3
 _MAX_DEVICE_SHARE = 0.5
-_BATCHES_AHEAD = 2
 
 
 class TrainingImages:
@@ -56,25 +54,13 @@ class TrainingImages:
             for there_B in sent(positions, self._device):
                 yield rows_of(self._examples_N, there_B)
             return
-        with ThreadPoolExecutor(1, thread_name_prefix="decode") as executor:
-            ahead: deque[Future[Stored]] = deque()
-            try:
-                for positions_B in positions:
-                    ahead.append(executor.submit(self._decode, positions_B))
-                    if len(ahead) > _BATCHES_AHEAD:
-                        yield self._there(ahead.popleft().result())
-                while ahead:
-                    yield self._there(ahead.popleft().result())
-            finally:
-                for future in ahead:
-                    future.cancel()
+        with reading_ahead(self._decode, positions) as decoded:
+            for examples_B in decoded:
+                yield stored_on(examples_B, self._device, non_blocking=True)
 
     def _decode(self, positions_B: Tensor) -> Stored:
         examples_B = self._dataset.examples(self._ids_N[positions_B])
         return pinned(examples_B) if self._device.type == "cuda" else examples_B
-
-    def _there(self, examples_B: Stored) -> Stored:
-        return stored_on(examples_B, self._device, non_blocking=True)
 
 
 def sent(positions: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:

@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
+from lipt.common.data import Dataset, open_dataset
+from lipt.common.errors import DataError
 from lipt.common.inputs.model_input import to_model_input
-from lipt.common.inputs.specs import Inputs
+from lipt.common.inputs.specs import ImageSpec, Inputs
+from lipt.coordinator.compute.messages import DroppedError
 from lipt.coordinator.signals.batches import Batches
 from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset
 
@@ -39,3 +49,79 @@ def test_some_examples_come_in_the_order_given() -> None:
     inputs = torch.cat([tensor(inputs_BCHW) for _, inputs_BCHW, _ in batches])
     assert torch.equal(inputs, tensor(to_model_input(dataset.images(ids), IMAGE, CPU)))
     assert told == [(2, 3), (3, 3)] * 2
+
+
+def folder(place: Path, num_images: int = 20) -> Dataset:
+    """Image files that are decoded when they are asked for."""
+    generator = np.random.default_rng(0)
+    for number in range(num_images):
+        own = place / "ab"[number % 2]
+        own.mkdir(exist_ok=True)
+        pixels_HWC = generator.integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        Image.fromarray(pixels_HWC).save(own / f"{number:02}.png")
+    return open_dataset(f"imagefolder:{place}", memory_budget_bytes=0)
+
+
+def threads_of(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """In which threads examples are asked for."""
+    names = set()
+    given = Dataset.examples
+
+    def examples(self: Dataset, ids: Tensor) -> object:
+        names.add(threading.current_thread().name.partition("_")[0])
+        return given(self, ids)
+
+    monkeypatch.setattr(Dataset, "examples", examples)
+    list(Batches(dataset, IMAGE, CPU, 8, lambda *_: None))
+    return names
+
+
+def test_files_are_decoded_in_a_thread_and_give_the_same_batches(tmp_path: Path) -> None:
+    dataset, told = folder(tmp_path), list[tuple[int, int]]()
+    batches = Batches(dataset, IMAGE, CPU, 8, lambda done, total: told.append((done, total)))
+    for number, (rows, inputs_BCHW, labels_B) in enumerate(batches):
+        assert len(told) == number
+        assert rows == slice(8 * number, min(8 * number + 8, 20))
+        images_BCHW = dataset.images(torch.arange(rows.start, rows.stop))
+        assert torch.equal(tensor(inputs_BCHW), tensor(to_model_input(images_BCHW, IMAGE, CPU)))
+        assert torch.equal(labels_B, dataset.labels_N[rows])
+    assert told == [(8, 20), (16, 20), (20, 20)]
+
+
+def test_only_what_has_to_be_decoded_costs_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.current_thread().name
+    assert threads_of(made_up_dataset(), monkeypatch) == {here}
+    files = folder(tmp_path)
+    assert threads_of(files, monkeypatch) == {"decode"}
+    # As a user's own rows are, which may be bound to the thread that opened them.
+    monkeypatch.setattr(type(files.rows), "concurrent", False)
+    assert threads_of(files, monkeypatch) == {here}
+
+
+def test_pixels_of_another_size_have_to_be_scaled() -> None:
+    dataset = made_up_dataset()
+    assert dataset.in_memory
+    assert not replace(dataset, inputs=ImageSpec(3, 4, 4)).in_memory
+
+
+def test_a_dropped_job_leaves_no_thread_behind(tmp_path: Path) -> None:
+    def drop(done: int, total: int) -> None:
+        raise DroppedError
+
+    batches = iter(Batches(folder(tmp_path), IMAGE, CPU, 2, drop))
+    next(batches)
+    with pytest.raises(DroppedError):
+        next(batches)
+    assert not [one for one in threading.enumerate() if one.name.startswith("decode")]
+
+
+def test_a_broken_file_is_named_when_its_batch_is_due(tmp_path: Path) -> None:
+    dataset = folder(tmp_path)
+    (tmp_path / "b" / "19.png").write_bytes(b"no image")
+    told = list[tuple[int, int]]()
+    batches = Batches(dataset, IMAGE, CPU, 8, lambda done, total: told.append((done, total)))
+    with pytest.raises(DataError, match=r"19\.png"):
+        list(batches)
+    assert told == [(8, 20), (16, 20)]
