@@ -1,0 +1,1 @@
+"""The price of pre-training: what LiPT takes until a first subset, and what it replaces."""

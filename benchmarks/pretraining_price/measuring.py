@@ -1,0 +1,160 @@
+"""Measuring a cell: a coordinator and workers of its own in a fresh state directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.pretraining_price.cells import LIPT, SCALES, Cell, Scale
+from benchmarks.value.pipeline import wait_for_address
+from lipt.trainer.cli.demo.processes import Children
+from lipt.trainer.client.client import Client
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import CostsView
+
+_STRATEGY, _FRACTION = "grand", 0.1
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a cell took; seconds and CPU seconds, of all processes, from "run start".
+
+    start_seconds: until the processes were up and had found each other, before that.
+    stages: seconds by name, in order; `waiting` is what no stage was under way in.
+    pretrained_seconds: until there were weights to select on.
+    subset_seconds: until the first subset had arrived.
+    bytes_moved: between the coordinator and its workers.
+    """
+
+    start_seconds: float
+    stages: dict[str, float]
+    pretrained_seconds: float
+    subset_seconds: float
+    cpu_seconds: float
+    bytes_moved: int = 0
+
+
+@dataclass
+class _Cluster:
+    """Processes that are up."""
+
+    client: Client
+    start_seconds: float
+    process_ids: list[int]
+
+    def cpu_seconds(self) -> float:
+        """Of all processes and of those that they have started."""
+        total = 0.0
+        for process_id in self.process_ids:
+            own = psutil.Process(process_id)
+            for process in (own, *own.children(recursive=True)):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+
+def measure(cell: Cell, work: Path) -> Price:
+    """Start everything, measure, end everything, and remove what it wrote.
+
+    Raises:
+        LiptError: the run or the subset came to nothing; what the processes wrote stays.
+    """
+    scale, place = SCALES[cell.scale], work / cell.name
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    # A warm-up needs a run, and its one learner a worker.
+    with _cluster(scale, place, cell.num_workers or 1) as cluster:
+        price = (
+            _lipt(cluster, scale) if cell.pretraining == LIPT else _warm_up(cluster, scale, cell)
+        )
+    shutil.rmtree(place)
+    return price
+
+
+def _lipt(cluster: _Cluster, scale: Scale) -> Price:
+    client, cpu_before, started = cluster.client, cluster.cpu_seconds(), time.perf_counter()
+    run = client.wait(_start(client, scale, dict(scale.learners)))
+    pretrained_seconds = time.perf_counter() - started
+    client.subset(run.run_id, _STRATEGY, fraction=_FRACTION)
+    subset_seconds = time.perf_counter() - started
+    costs = run.costs
+    if costs is None:
+        raise ValueError(f"run {run.run_id} is ready without its costs")
+    stages = _stages(costs)
+    stages["waiting"] = max(0.0, pretrained_seconds - sum(stages.values()))
+    stages["signals and selection"] = subset_seconds - pretrained_seconds
+    return Price(
+        cluster.start_seconds,
+        stages,
+        pretrained_seconds,
+        subset_seconds,
+        cluster.cpu_seconds() - cpu_before,
+        costs.bytes_to_workers + costs.bytes_from_workers,
+    )
+
+
+def _stages(costs: CostsView) -> dict[str, float]:
+    return {
+        "initialization": costs.initialization_seconds,
+        "sharding": costs.sharding_seconds,
+        "training": costs.training_seconds,
+        "merging": costs.merging_seconds,
+    }
+
+
+def _warm_up(cluster: _Cluster, scale: Scale, cell: Cell) -> Price:
+    # The smallest run there can be: of its weights nothing is used, and its time is not counted.
+    smallest = {**scale.learners, "num_learners": 1, "num_steps": 1}
+    client = cluster.client
+    run = client.wait(_start(client, scale, smallest))
+    cpu_before, started = cluster.cpu_seconds(), time.perf_counter()
+    options = {"pretraining": cell.pretraining}
+    subset = client.subset(run.run_id, _STRATEGY, fraction=_FRACTION, options=options)
+    subset_seconds = time.perf_counter() - started
+    cpu_seconds = cluster.cpu_seconds() - cpu_before
+    warm_up_seconds = _warm_up_seconds(subset)
+    rest = subset_seconds - warm_up_seconds
+    stages = {"training": warm_up_seconds, "signals and selection": rest}
+    return Price(cluster.start_seconds, stages, warm_up_seconds, subset_seconds, cpu_seconds)
+
+
+def _warm_up_seconds(subset: Subset) -> float:
+    costs: dict[str, Any] = subset.manifest["costs"]
+    return float(costs["warm_up_seconds"])
+
+
+def _start(client: Client, scale: Scale, learners: dict[str, Any]) -> str:
+    return client.start_run({"model": scale.model, "learners": learners}).run_id
+
+
+@contextmanager
+def _cluster(scale: Scale, place: Path, num_workers: int) -> Iterator[_Cluster]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LIPT_")}
+    address_file, started = place / "address", time.perf_counter()
+    with Children(place, kept) as children:
+        common = ["--device", "cpu"]
+        served = ["--data", scale.source, "--model", scale.model]
+        served += ["--state-dir", str(place / "state")]
+        where = ["--listen", "127.0.0.1:0", "--address-file", str(address_file)]
+        arguments = ["-m", "lipt.coordinator", *common, *served, *where]
+        process_ids = [children.start("coordinator", arguments)]
+        address = wait_for_address(children, address_file, log=place / "coordinator.log")
+        for number in range(num_workers):
+            name = f"worker-{number}"
+            own = ["--name", name, "--cache-dir", str(place / f"cache-{number}")]
+            arguments = ["-m", "lipt.worker", *common, "--coordinator", address, *own]
+            process_ids.append(children.start(name, arguments))
+        with Client(address) as client:
+            for view in client.watch_service(interval_seconds=0.2):
+                children.check()
+                if len(view.workers) == num_workers:
+                    break
+            yield _Cluster(client, time.perf_counter() - started, process_ids)
