@@ -17,6 +17,7 @@ import argparse
 import io
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +39,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec, Inputs
 from lipt.common.models import build_model, forward_with_features, lay_out
 from lipt.common.process.devices import resolve_device
+from lipt.common.process.threads import wait_passively
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.signals.batches import Batches, Read
 from lipt.coordinator.signals.compute import compute_signals
@@ -72,6 +74,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # As in the coordinator; torch has looked at it already, and spinning threads would hold
+        # the core that decodes.
+        wait_passively()
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     device, threads = resolve_device(given.device), RunConfig().evaluation_threads
     table = Table("data", "side", "images/s", "to the forward loop", "to one by one", "CPU s")
     table.title = f"{MODEL}, {given.examples} images, {device.type}, {threads} threads"

@@ -85,8 +85,9 @@ def ratios(rows: Mapping[Cell, Row], scale: str) -> list[Ratio]:
 
 def printed(rows: Mapping[Cell, Row], scale: str) -> list[Table]:
     """Both tables for a terminal."""
-    seconds = Table(*_HEADER, title="seconds from run start, medians")
-    for line in lines_of(rows, scale):
+    header, *lines = _turned(rows, scale)
+    seconds = Table(*header, title="seconds from run start, medians")
+    for line in lines:
         seconds.add_row(*line)
     times = Table("warm-up", "LiPT with", "to weights", "to a subset", "CPU", title="times as long")
     for ratio in ratios(rows, scale):
@@ -108,7 +109,7 @@ def markdown(rows: Mapping[Cell, Row], scale: str) -> str:
     )
     times = [("warm-up", "LiPT with", "to weights", "to a subset", "CPU")]
     times += [_cells(ratio) for ratio in ratios(rows, scale)]
-    seconds = _table([_HEADER, *lines_of(rows, scale)])
+    seconds = _table(_turned(rows, scale))
     return f"{where}\n\n{seconds}\n\nTimes as long as LiPT:\n\n{_table(times)}"
 
 
@@ -124,6 +125,11 @@ def write_section(page: Path, section: str) -> None:
     if not begin or not end:
         raise ValueError(f"{page} has no {BEGIN} and {END}, between which the tables belong.")
     page.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}", encoding="utf-8")
+
+
+def _turned(rows: Mapping[Cell, Row], scale: str) -> list[tuple[str, ...]]:
+    """A column for each kind of cell, which fits a terminal and a page."""
+    return list(zip(_HEADER, *lines_of(rows, scale), strict=True))
 
 
 def _groups(rows: Mapping[Cell, Row], scale: str) -> dict[tuple[str, int], dict[int, Row]]:

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pretraining_price.cells import SCALES, Cell, cells
+from benchmarks.pretraining_price.measuring import Price, measure
+from benchmarks.pretraining_price.results import Row, add_row, read_rows
+from benchmarks.pretraining_price.tables import (
+    BEGIN,
+    END,
+    Ratio,
+    lines_of,
+    markdown,
+    ratios,
+    write_section,
+)
+
+LIPT_STAGES = {"initialization": 1.0, "sharding": 0.5, "training": 4.0, "merging": 2.0}
+# Of the tiny scale: 8 s to theta_p and 10 s to a subset, against 40 and 41 s.
+LIPT = Price(20.0, {**LIPT_STAGES, "signals and selection": 2.0}, 8.0, 10.0, 12.0, 3_000_000)
+WARM_UP = Price(9.0, {"training": 40.0, "signals and selection": 1.0}, 40.0, 41.0, 60.0)
+
+
+def row(price: Price) -> Row:
+    return Row(price, "2 cores of a made-up machine", {"torch": "2.15"}, (0.1, 1.9), "2026-11-23")
+
+
+def rows() -> dict[Cell, Row]:
+    return {
+        Cell("tiny", "lipt", 1): row(LIPT),
+        Cell("tiny", "epochs:2", 0): row(WARM_UP),
+        # Of another scale, and so of no meaning beside these.
+        Cell("full", "epochs:15", 0): row(replace(WARM_UP, pretrained_seconds=4000.0)),
+    }
+
+
+def test_each_round_has_every_cell_in_the_order_of_the_one_before() -> None:
+    found = list(cells("full", rounds=2))
+    first = [(cell.pretraining, cell.num_workers) for cell in found if cell.round == 0]
+    warm_ups = [("epochs:1x10", 0), ("epochs:15", 0)]
+    assert first == [("lipt", 1), ("lipt", 2), ("lipt", 4), *warm_ups]
+    assert [(cell.pretraining, cell.num_workers) for cell in found[5:]] == first
+    assert {cell.round for cell in found[5:]} == {1}
+
+
+def test_the_full_scale_trains_25600_images() -> None:
+    sizes = SCALES["full"].learners
+    each = sizes["num_minibatches"] * sizes["num_steps"] * sizes["batch_size"]
+    assert sizes["num_learners"] * each == 25_600
+
+
+def test_rows_are_read_as_they_were_written_and_the_last_of_a_cell_counts(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "price.jsonl"
+    assert read_rows(path) == {}
+    cell, later = Cell("tiny", "lipt", 1), row(replace(LIPT, cpu_seconds=13.0))
+    for found in (row(LIPT), row(WARM_UP), later):
+        add_row(path, cell, found)
+    add_row(path, Cell("tiny", "epochs:2", 0), row(WARM_UP))
+    assert read_rows(path) == {cell: later, Cell("tiny", "epochs:2", 0): row(WARM_UP)}
+
+
+def test_a_line_that_a_kill_has_cut_is_measured_again(tmp_path: Path) -> None:
+    path, cell = tmp_path / "price.jsonl", Cell("tiny", "lipt", 1)
+    add_row(path, cell, row(LIPT))
+    path.write_text(path.read_text()[:-30])
+    assert read_rows(path) == {}
+    add_row(path, cell, row(LIPT))
+    assert read_rows(path) == {cell: row(LIPT)}
+
+
+def test_ratios_are_those_of_the_same_round() -> None:
+    assert ratios(rows(), "tiny") == [Ratio("epochs:2", 1, 5.0, 4.1, 5.0)]
+    second = replace(LIPT, pretrained_seconds=4.0, subset_seconds=4.1, cpu_seconds=6.0)
+    # Without its warm-up, a round counts for nothing; with it, the median of 5 and 10 is 7.5.
+    more = {**rows(), Cell("tiny", "lipt", 1, round=1): row(second)}
+    assert ratios(more, "tiny") == [Ratio("epochs:2", 1, 5.0, 4.1, 5.0)]
+    more[Cell("tiny", "epochs:2", 0, round=1)] = row(WARM_UP)
+    found = ratios(more, "tiny")
+    figures = [found[0].to_weights, found[0].to_subset, found[0].cpu]
+    assert figures == pytest.approx([7.5, 7.05, 7.5])
+
+
+def test_a_line_has_every_stage_and_what_there_was_none_of_is_left_out() -> None:
+    lipt, warm_up = lines_of(rows(), "tiny")
+    ends = ("8.00", "10.0", "12.0", "3.0 MB", "0.1 to 1.9")
+    assert lipt == ("LiPT, 1 worker", "20.0", "1.00", "0.50", "4.00", "2.00", "-", "2.00", *ends)
+    ends = ("40.0", "41.0", "60.0", "-", "0.1 to 1.9")
+    assert warm_up == ("`epochs:2`", "9.00", "-", "-", "40.0", "-", "-", "1.00", *ends)
+
+
+def test_a_pages_section_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
+    section = markdown(rows(), "tiny")
+    assert "| `epochs:2` | 1 worker | 5.0 | 4.1 | 5.0 |" in section
+    assert "| pre-training | LiPT, 1 worker | `epochs:2` |" in section
+    assert "| training | 4.00 | 40.0 |" in section
+    assert "made-up machine, torch 2.15, 2026-11-23; seconds from run start, one round" in section
+    for _ in range(2):
+        write_section(page, section)
+        assert page.read_text() == f"before\n\n{BEGIN}\n\n{section}\n\n{END}\n\nafter\n"
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match="between which the tables belong"):
+        write_section(page, section)
+
+
+def test_the_page_of_the_full_scale_has_its_marks() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+    text = page.read_text()
+    assert text.count(BEGIN) == text.count(END) == 1
+
+
+@pytest.mark.faults
+def test_a_warm_up_is_measured_with_real_processes(tmp_path: Path) -> None:
+    cell = Cell("tiny", "epochs:1x2", 0)
+    price = measure(cell, tmp_path)
+    assert price.stages.keys() == {"training", "signals and selection"}
+    assert 0 < price.pretrained_seconds <= price.subset_seconds
+    assert price.cpu_seconds > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lipt_is_measured_with_real_processes(tmp_path: Path) -> None:
+    price = measure(Cell("tiny", "lipt", 1), tmp_path)
+    stages = {"initialization", "sharding", "training", "merging", "waiting"}
+    assert price.stages.keys() == {*stages, "signals and selection"}
+    assert sum(price.stages.values()) == pytest.approx(price.subset_seconds)
+    assert price.pretrained_seconds < price.subset_seconds
+    # Two learners of 32 digits, and their results.
+    assert price.bytes_moved > 2 * 32 * 64
+    assert list(tmp_path.iterdir()) == []
