@@ -25,7 +25,6 @@ DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 .DEFAULT_GOAL := help
 .PHONY: help env demo test tools test-faults test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
 =======
-.PHONY: help env demo test tools test-faults test-oldest test-newest test-extras lint format docs stubs generate bench bench-pretrain bench-selection bench-selection-value clean
 >>>>>>> e355a6a (Show the price of pre-training by stage, a target for it and where its figures go)
 
 help:  ## Show these targets.
@@ -103,6 +102,9 @@ bench: env  ## Measure, as ratios in one run.
 <<<<<<< HEAD
 bench-gpu: env  ## Main training on a GPU: images/s and share of its peak. ARGUMENTS='--processes 1 2 4'.
 	$(BIN)/python -m benchmarks.gpu_training $(ARGUMENTS)
+
+bench-pretrain: env  ## What pre-training takes, and the warm-ups it replaces: half an hour, resumes.
+	$(BIN)/python -m benchmarks.pretraining_price $(ARGUMENTS)
 
 # DEEPCORE=PATH and CORDS=PATH are checkouts; ARGUMENTS as in `python -m benchmarks.selection -h`.
 bench-selection: env  ## Selection against the field's libraries. Takes hours; ARGUMENTS='--sizes 5000'.
