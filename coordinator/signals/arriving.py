@@ -47,7 +47,7 @@ class _Travelling:
             )
             for result in results
         )
-        self._done = torch.cuda.Event()
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._done.record(torch.cuda.current_stream(results[0].device))
 
     def arrived(self) -> tuple[slice, tuple[Tensor, ...]]:
