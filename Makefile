@@ -24,8 +24,6 @@ DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test tools test-faults test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
-=======
->>>>>>> e355a6a (Show the price of pre-training by stage, a target for it and where its figures go)
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -99,7 +97,6 @@ generate: env  ## Write the example files of deploy/ from the settings' descript
 bench: env  ## Measure, as ratios in one run.
 	$(BIN)/python -m benchmarks
 
-<<<<<<< HEAD
 bench-gpu: env  ## Main training on a GPU: images/s and share of its peak. ARGUMENTS='--processes 1 2 4'.
 	$(BIN)/python -m benchmarks.gpu_training $(ARGUMENTS)
 
