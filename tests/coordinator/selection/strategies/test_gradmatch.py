@@ -254,8 +254,9 @@ def test_all_examples_where_none_can_be_spared() -> None:
 def test_a_model_without_errors_leaves_nothing_to_match(mode: str) -> None:
     signals = random_predictions(10)
     perfect = replace(signals, errors_NC=torch.zeros(10, 4))
-    options = find_strategy("gradmatch").parse_options({"mode": mode})
-    chosen = gradmatch(perfect, 3, **options)
+    strategy = find_strategy("gradmatch")
+    options = strategy.parse_options({"mode": mode})
+    chosen = strategy.apply(perfect, 3, balanced=False, seed=0, options=options)
     assert not len(chosen.indices_K)
     assert not len(chosen.weights_K)
     assert "No example was chosen for a budget of 3" in chosen.stopped_early
