@@ -147,11 +147,6 @@ class Lane:
         """How many jobs have not begun."""
         return len(self._waiting)
 
-    @property
-    def ready(self) -> bool:
-        """Whether its process is there and has nothing to do."""
-        return self.process.pid is not None and self._present is None and not self._waiting
-
     def computations(self, name: str) -> tuple[Computation, ...]:
         """What is computed, then what waits, as it would have its turn now.
 

@@ -2,9 +2,7 @@
 
 The dear lane has the data set, models and the device. The cheap one has labels and what is kept on
 disk, and is there beside it, so that what is done in a moment never waits for what takes minutes.
-A job of the cheap lane that turns out to need more goes on to the dear one. One that is likely to
-is done there at once where nothing else is: the first of a run would else wait for the cheap lane's
-process, which is still importing after a short run, to be told that it has come to the wrong one.
+A job of the cheap lane that turns out to need more goes on to the dear one.
 """
 
 from __future__ import annotations
@@ -97,8 +95,7 @@ class ComputeQueue:
             ComputeError: its process ended without an answer, each time.
         """
         job = with_origin(job)
-        at_once = asked.cost is Cost.SIGNALS and self._dear.ready
-        if self._cheap is not None and asked.cost < Cost.DEAR and not at_once:
+        if self._cheap is not None and asked.cost < Cost.DEAR:
             try:
                 return await self._cheap.run(job, on_progress, asked)
             except TooDearError:

@@ -19,7 +19,7 @@ from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from tests.digits import digits_settings
 
-LABELS, SIGNALS = Asked(cost=Cost.LABELS), Asked(cost=Cost.SIGNALS)
+LABELS = Asked(cost=Cost.LABELS)
 KNOWN = KnownData("two", ("a", "b"), ImageSpec(1, 8, 8), ("f" * 64,), b"\1\0\0\0\0\0\0\0")
 
 
@@ -95,22 +95,6 @@ async def test_job_that_is_too_dear_for_the_cheap_lane_is_done_in_the_other(
     assert await queue.run(NotIn(cheap), asked=LABELS) == dear != cheap
     # The cheap lane's process is there as before.
     assert await queue.run(Where(), asked=LABELS) == cheap
-
-
-async def test_job_that_needs_signals_is_done_in_the_dear_lane_while_that_has_nothing_to_do(
-    queue: ComputeQueue,
-) -> None:
-    queue.open_cheap_lane(KNOWN)
-    # As long as the dear lane has no process it would have to open the data first.
-    cheap = await queue.run(Where(), asked=SIGNALS)
-    dear = await queue.run(Where())
-    assert cheap != dear
-    assert await queue.run(Where(), asked=SIGNALS) == dear
-    hanging = asyncio.Event()
-    busy = asyncio.create_task(queue.run(Hang(), lambda _: hanging.set()))
-    await hanging.wait()
-    assert await queue.run(Where(), asked=SIGNALS) == cheap
-    busy.cancel()
 
 
 async def test_as_long_as_there_is_one_lane_it_does_everything(queue: ComputeQueue) -> None:
