@@ -22,4 +22,15 @@ Ordinary warm-ups are the strategies' option `pretraining`: `epochs:15` trains a
 epochs on everything before it selects, `epochs:1x10` ten of them for one epoch each.
 """
 
-NOTES: Mapping[str, str] = {}
+NOTES: Mapping[str, str] = {
+    "B.1": (
+        "GraNd keeps the hardest examples: with either pre-training it stays below a random subset "
+        "of its size, the farther the fewer are kept, as is known of top-k scores. What LiPT "
+        "changes is by how much, and at what price: the warm-up trains ten models, LiPT's "
+        "learners see a twentieth of the data."
+    ),
+    "2": (
+        "GLISTER's subsets, too, are below random ones of their size here, and at 20% an "
+        "untrained model serves it as well as theta_p."
+    ),
+}
