@@ -103,9 +103,8 @@ def _line(table: Table, row: Row, fractions: Sequence[float], found: Found) -> s
 
 def _costs(table: Table, found: Found) -> Iterator[str]:
     yield (
-        "| | pre-training, s | of which | selection, its turn in the queue included, s | main training, s | "
-        "sent, MB | "
-        "theta_p on the validation split (theta*, mean learner) |"
+        "| | pre-training, s | of which | selection, its turn in the queue included, s | "
+        "main training, s | sent, MB | theta_p on the validation split (theta*, mean learner) |"
     )
     yield "| --- | ---: | --- | ---: | ---: | ---: | --- |"
     for row in table.rows:
