@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import json_lines
 from benchmarks.reproduction.cells import FIELDS, Cell, name_of
 from benchmarks.reproduction.training import Result
 
@@ -24,16 +23,8 @@ class Results:
 
     def read(self) -> dict[Cell, dict[str, Any]]:
         """What there is, by cell."""
-        found: dict[Cell, dict[str, Any]] = {}
-        if not self._path.exists():
-            return found
-        for line in self._path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            found[Cell(**{name: row.pop(name) for name in FIELDS})] = row
-        return found
+        rows = json_lines.read(self._path)
+        return {Cell(**{name: row.pop(name) for name in FIELDS}): row for row in rows}
 
     def of_the_same_examples(self, cell: Cell, digest: str) -> dict[str, Any] | None:
         """What the same subset came to in the same training, if it was trained on."""
@@ -49,17 +40,7 @@ class Results:
 
     def add(self, cell: Cell, result: Result, facts: Mapping[str, object]) -> None:
         """Write one more, synced."""
-        line = json.dumps({**asdict(cell), **asdict(result), **facts})
-        with self._path.open("a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0, os.SEEK_END)
-            if file.tell():
-                file.seek(file.tell() - 1)
-                if file.read(1) != "\n":
-                    file.write("\n")
-            file.write(f"{line}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        json_lines.append(self._path, {**asdict(cell), **asdict(result), **facts})
 
 
 @contextmanager

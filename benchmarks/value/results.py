@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import json_lines
 from benchmarks.value.cells import FIELDS, Cell
 from benchmarks.value.training import Result
 
@@ -25,15 +23,10 @@ class Results:
 
     def read(self) -> dict[Cell, dict[str, Any]]:
         """What there is, by cell."""
-        found: dict[Cell, dict[str, Any]] = {}
-        for path in sorted(self._folder.glob("*.jsonl")):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError:
-                    continue
-                found[Cell(**{name: row.pop(name) for name in FIELDS})] = row
-        return found
+        rows = (
+            row for path in sorted(self._folder.glob("*.jsonl")) for row in json_lines.read(path)
+        )
+        return {Cell(**{name: row.pop(name) for name in FIELDS}): row for row in rows}
 
     def with_digest(self, cell: Cell, digest: str) -> Result | None:
         """What the same examples came to in the same training, if they were trained on."""
@@ -48,15 +41,5 @@ class Results:
 
     def add(self, cell: Cell, result: Result) -> None:
         """Write one more, synced."""
-        line = json.dumps({**asdict(cell), **asdict(result)})
         path = self._folder / f"{cell.data}.jsonl"
-        with path.open("a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0, os.SEEK_END)
-            if file.tell():
-                file.seek(file.tell() - 1)
-                if file.read(1) != "\n":
-                    file.write("\n")
-            file.write(f"{line}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        json_lines.append(path, {**asdict(cell), **asdict(result)})
