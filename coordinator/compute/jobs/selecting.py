@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
@@ -19,6 +20,7 @@ from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.copies import copies_of
+from lipt.coordinator.compute.jobs.model_signals import model_norms, model_signals
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import Facts, proxied_features, proxied_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
@@ -30,10 +32,8 @@ from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.selection.warm_up_option import WarmUp
 from lipt.coordinator.selection.without_labels import Labels
-from lipt.coordinator.signals.compute import compute_signals
 from lipt.coordinator.signals.device import place
 from lipt.coordinator.signals.dynamics import Dynamics
-from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
 from lipt.coordinator.signals.signals import Signals, labels_only, unlabelled
 from lipt.coordinator.signals.user_features import (
     UserFeatures,
@@ -191,9 +191,9 @@ class SelectSubset:
         if self.proxy is not None and looks:
             signals, facts = proxied_signals(context, self._question(Proxy.parse(self.proxy)))
         elif errors or (Need.FEATURES in needs and not own_features):
-            signals = self._cached(context, "signals", self._compute_signals)
+            signals = self._cached(context, "signals", model_signals)
         if Need.GRADIENT_NORMS in needs:
-            norms = self._cached(context, "gradients", self._compute_norms)
+            norms = self._cached(context, "gradients", model_norms)
             signals = replace(signals, gradient_norms_N=norms.gradient_norms_N)
         return signals, facts
 
@@ -240,7 +240,10 @@ class SelectSubset:
         )
 
     def _cached(
-        self, context: Context, kind: str, compute: Callable[[Context], Signals]
+        self,
+        context: Context,
+        kind: str,
+        compute: Callable[[Context, RunConfig, InputFormat, nn.Module], Signals],
     ) -> Signals:
         depends_on = (
             self.weights.sha256,
@@ -254,25 +257,13 @@ class SelectSubset:
             kind,
             depends_on,
             load=Signals.load,
-            compute=lambda: compute(context),
+            compute=lambda: compute(
+                context,
+                self.config,
+                self.inputs,
+                context.loaded_model(self.config, self.weights),
+            ),
         )
 
     def _labels_only(self, context: Context) -> Signals:
         return labels_only(context.dataset.labels_N, context.dataset.target.kind)
-
-    def _compute_signals(self, context: Context) -> Signals:
-        with pinned_kernels(self.config.evaluation_threads):
-            return compute_signals(
-                context.loaded_model(self.config, self.weights),
-                context.batches(self.inputs, "computing signals"),
-            )
-
-    def _compute_norms(self, context: Context) -> Signals:
-        model = context.loaded_model(self.config, self.weights)
-        chunks = context.batches(
-            self.inputs,
-            "computing per-example gradients",
-            size=default_chunk_size(model, context.device),
-        )
-        norms_N = full_gradient_norms(model, chunks, cpu_threads=self.config.evaluation_threads)
-        return replace(self._labels_only(context), gradient_norms_N=norms_N)

@@ -14,18 +14,16 @@ from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.inputs.formats import InputFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.freezing import freeze
 from lipt.coordinator.compute.cache import cached, find_cached, keep
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.model_signals import model_norms, model_signals
 from lipt.coordinator.compute.jobs.warm_up_files import WarmUpFile, read_warm_up
 from lipt.coordinator.pretraining.warm_up import Warmed, num_warm_up_steps, warm_up
 from lipt.coordinator.selection.warm_up_option import WarmUp
-from lipt.coordinator.signals.compute import compute_signals
-from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
 from lipt.coordinator.signals.signals import Signals, labels_only
 
 _WARM_UP = "warm-up"
@@ -139,9 +137,9 @@ class _Model:
         dataset = self.context.dataset
         found = labels_only(dataset.labels_N, dataset.target.kind)
         if with_errors:
-            found = self._cached("signals", self._compute_signals)
+            found = self._cached("signals", model_signals)
         if with_norms:
-            norms_N = self._cached("gradients", self._compute_norms).gradient_norms_N
+            norms_N = self._cached("gradients", model_norms).gradient_norms_N
             found = replace(found, gradient_norms_N=norms_N)
         return found
 
@@ -151,33 +149,19 @@ class _Model:
         model.load_state_dict(self.warmed.weights)
         return model.eval()
 
-    def _cached(self, kind: str, compute: Callable[[], Signals]) -> Signals:
+    def _cached(
+        self, kind: str, compute: Callable[[Context, RunConfig, InputFormat, nn.Module], Signals]
+    ) -> Signals:
         context, config = self.context, self.question.config
         return cached(
             context.warm_ups_dir,
             kind,
             (*_depends_on(context, self.question, self.index), config.evaluation_threads),
             load=Signals.load,
-            compute=compute,
+            compute=lambda: compute(context, config, self.question.inputs, self._evaluated),
             worth_keeping=lambda: not context.dataset.has_changed(),
             most_files=_most_files(self.question),
         )
-
-    def _compute_signals(self) -> Signals:
-        with pinned_kernels(self.question.config.evaluation_threads):
-            return compute_signals(
-                self._evaluated,
-                self.context.batches(self.question.inputs, "computing signals"),
-            )
-
-    def _compute_norms(self) -> Signals:
-        context, threads = self.context, self.question.config.evaluation_threads
-        size = default_chunk_size(self._evaluated, context.device)
-        activity = "computing per-example gradients"
-        batches = context.batches(self.question.inputs, activity, size=size)
-        norms_N = full_gradient_norms(self._evaluated, batches, cpu_threads=threads)
-        alone = labels_only(context.dataset.labels_N, context.dataset.target.kind)
-        return replace(alone, gradient_norms_N=norms_N)
 
 
 def _beginning(context: Context, question: WarmUpQuestion, index: int) -> nn.Module:
