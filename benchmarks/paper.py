@@ -42,7 +42,8 @@ def main() -> int:
         for name in names:
             wanted |= dict.fromkeys(known[name].cells([seed]))
     results = Results(arguments.folder / f"{scale.name}.jsonl")
-    missing = [cell for cell in wanted if cell not in results.read()]
+    done = results.read()
+    missing = [cell for cell in wanted if cell not in done]
     if arguments.address:
         work = arguments.work / scale.name
         return run(missing, scale, arguments.address, results, work, minutes=arguments.minutes)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks import json_lines
 from benchmarks.pretraining_price.cells import Cell
 from benchmarks.pretraining_price.measuring import Price
 
@@ -27,11 +27,7 @@ class Row:
 def read_rows(path: Path) -> dict[Cell, Row]:
     """What there is, by cell; of several of one cell the last, and no line that a kill has cut."""
     rows: dict[Cell, Row] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            found = json.loads(line)
-        except json.JSONDecodeError:
-            continue
+    for found in json_lines.read(path):
         price = Price(**found.pop("price"))
         before, after = found.pop("load_averages")
         cell = Cell(**found.pop("cell"))
@@ -42,7 +38,4 @@ def read_rows(path: Path) -> dict[Cell, Row]:
 def add_row(path: Path, cell: Cell, row: Row) -> None:
     """Write one more."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = not path.exists() or path.read_bytes().endswith(b"\n")
-    with path.open("a", encoding="utf-8") as file:
-        file.write("" if whole else "\n")
-        file.write(json.dumps({"cell": asdict(cell), **asdict(row)}) + "\n")
+    json_lines.append(path, {"cell": asdict(cell), **asdict(row)})

@@ -63,7 +63,8 @@ def main() -> int:
     )
     wanted = [cell for cell in planned if cell.matches(only)]
     results = Results(arguments.folder)
-    missing = [cell for cell in wanted if cell not in results.read()]
+    done = results.read()
+    missing = [cell for cell in wanted if cell not in done]
     if arguments.estimate or arguments.tables:
         print(_estimate(results, missing, arguments.jobs))
     elif arguments.jobs > 1:
