@@ -19,6 +19,7 @@ from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.data.broken import BrokenImages
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.fingerprinting import fingerprint
+from lipt.common.data.looked_at import looked_at
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.scaling import MAX_OWN_SIZE, Sizes, scaling_note
 from lipt.common.data.sources.rows import ImageRows, Rows, require_labels
@@ -180,13 +181,17 @@ def _scan(
             return error
         return header
 
-    sizes, grayscale, broken = Sizes.of(first), True, BrokenImages(rows)
-    found = map_rows(visit, range(len(rows)), num_threads=num_threads, progress=progress)
-    for row, header in enumerate(found):
-        if isinstance(header, DataError):
-            broken.note(row, header)
-            continue
-        sizes = sizes.with_one(header)
-        grayscale = grayscale and header.grayscale
-    broken.require_none()
+    def look() -> tuple[Sizes, bool]:
+        sizes, grayscale, broken = Sizes.of(first), True, BrokenImages(rows)
+        found = map_rows(visit, range(len(rows)), num_threads=num_threads, progress=progress)
+        for row, header in enumerate(found):
+            if isinstance(header, DataError):
+                broken.note(row, header)
+                continue
+            sizes = sizes.with_one(header)
+            grayscale = grayscale and header.grayscale
+        broken.require_none()
+        return sizes, grayscale
+
+    sizes, grayscale = look() if pixels is not None else looked_at(rows, look)
     return _Scan(pixels, sizes, grayscale)

@@ -20,8 +20,10 @@ from lipt.common.data.sources.feature_file import features_rows
 from lipt.common.data.sources.imagefolder import imagefolder_rows
 from lipt.common.data.sources.parquet import parquet_rows
 from lipt.common.data.sources.pydocs import PYDOCS, pydocs_rows
+from lipt.common.data.sources.remote import is_url
 from lipt.common.data.sources.rows import ColumnRows, ImageRows
 from lipt.common.data.sources.tables.rows import csv_rows, jsonl_rows, parquet_table_rows
+from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports.factory import is_factory_spec
 
@@ -36,9 +38,9 @@ _WITHOUT_PATH: Mapping[str, Callable[[str], ImageRows | ColumnRows]] = MappingPr
 )
 
 
-def _parquet_rows(source: str, path: Path) -> ImageRows | ColumnRows:
+def _parquet_rows(source: str, path: str, _progress: Progress | None) -> ImageRows | ColumnRows:
     """Images, or a table where options say what its columns are."""
-    table = "?" in str(path) and not path.exists()
+    table = "?" in path and (is_url(path) or not Path(path).exists())
     return parquet_table_rows(source, path) if table else parquet_rows(source, path)
 
 
@@ -46,17 +48,21 @@ _WITH_PATH: Mapping[str, Callable[[str, Path], ImageRows | ColumnRows]] = Mappin
     {
         **dict.fromkeys(("cifar10", "cifar10-test", "cifar100", "cifar100-test"), cifar_rows),
         "imagefolder": imagefolder_rows,
-        "parquet": _parquet_rows,
         "csv": csv_rows,
         "jsonl": jsonl_rows,
         "features": features_rows,
     }
 )
 
+# These read URLs as well, and say how far they are.
+_WITH_URL: Mapping[str, Callable[[str, str, Progress | None], ImageRows | ColumnRows]] = (
+    MappingProxyType({"parquet": _parquet_rows, "webdataset": webdataset_rows})
+)
+
 
 def known_sources() -> tuple[str, ...]:
     """What a data set may be called, for messages and listings."""
-    with_path = (f"{name}:PATH" for name in _WITH_PATH)
+    with_path = (f"{name}:PATH" for name in (*_WITH_PATH, *_WITH_URL))
     return (*_WITHOUT_PATH, *with_path, "package.module:factory")
 
 
@@ -160,12 +166,15 @@ def _open_rows(
         if colon:
             raise ConfigError(f"the data set {name} takes no path, not {path!r}. Write {name}.")
         return _WITHOUT_PATH[name](source)
-    if name in _WITH_PATH:
+    if name in _WITH_PATH or name in _WITH_URL:
         if not path:
             raise ConfigError(
                 f"{source!r} does not say where the data is. Write {name}:PATH, for example "
                 f"{name}:/data."
             )
+        if name in _WITH_URL:
+            place = path if is_url(path) else str(Path(path).expanduser())
+            return _WITH_URL[name](source, place, progress)
         return _WITH_PATH[name](source, Path(path).expanduser())
     if is_factory_spec(source):
         data = data_of_factory(source, allowed_modules)

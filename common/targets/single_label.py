@@ -81,3 +81,7 @@ class Accuracy(Tally):
     def score(self) -> float:
         """In [0, 1]."""
         return int(self._right) / self._seen
+
+    def best_possible(self, num_left: int) -> float:
+        """What all right answers to come would lead to; as exact as the score."""
+        return (int(self._right) + num_left) / (self._seen + num_left)

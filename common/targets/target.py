@@ -28,6 +28,10 @@ class Tally(ABC):
     def score(self) -> float:
         """The score of all that was counted, at least one example; larger is better, 1 best."""
 
+    def best_possible(self, num_left: int) -> float:  # noqa: ARG002 - for those that can tell
+        """The most that the score can come to when so many more examples are counted."""
+        return 1.0
+
 
 class Target(Protocol):
     """A kind of target with what is known of it, a frozen value.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,11 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.sources.encoded import EncodedRows
+from lipt.common.data.sources.remote import is_url, open_remote
 from lipt.common.data.sources.row_groups import ParquetFile, RowGroups
 from lipt.common.data.sources.rows import numbered_classes
 from lipt.common.data.sources.stamp import Stamp
+from lipt.common.data.sources.storage import storage_of
 from lipt.common.errors import DataError
 from lipt.common.imports.extras import import_extra
 
@@ -31,24 +32,26 @@ _LARGEST = np.iinfo(np.int64).max
 LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
 
 
-def parquet_rows(source: str, path: Path) -> EncodedRows:
+def parquet_rows(source: str, path: str) -> EncodedRows:
     """The rows of one Parquet file, or of a directory's training split, files in sorted order.
 
     Args:
         source: the name under which the user opens them.
         path: a file, or a directory: its files called train*.parquet or in a directory
-            called train, or all its Parquet files where there are none such.
+            called train, or all its Parquet files where there are none such. A path or a URL,
+            of which no more is fetched than the row groups that are read.
 
     Raises:
+        ConfigError: the URL is of no kind that can be read.
         DataError: there is no such file, it is broken, or has no columns of images and labels.
-        MissingExtraError: pyarrow is not installed.
+        MissingExtraError: pyarrow is not installed, or for a URL fsspec.
     """
     paths = find_files(source, path)
     stamp = Stamp.of(paths)
     parquet = import_extra(
         "pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=f"the data set {source}"
     )
-    files = [ParquetFile(str(file), open_file(parquet, file)) for file in paths]
+    files = [ParquetFile(file, open_file(parquet, source, file)) for file in paths]
     schema = files[0].reader.schema_arrow
     image_column = _image_column(schema, files[0].name)
     label_column = _label_column(schema, files[0].name)
@@ -67,24 +70,32 @@ def parquet_rows(source: str, path: Path) -> EncodedRows:
     )
 
 
-def find_files(source: str, path: Path) -> list[Path]:
+def find_files(source: str, path: str) -> list[str]:
     """One Parquet file, or those of a directory's training split; see `parquet_rows`.
 
     Raises:
+        ConfigError: the URL is of no kind that can be read.
         DataError: there are none, or training files in several directories.
+        MissingExtraError: for a URL, fsspec is not installed.
     """
-    if path.is_file():
+    storage = storage_of(source, path)
+    if storage.is_file(path):
         return [path]
-    if not path.is_dir():
+    found = storage.listed(path, ".parquet", below=True)
+    if found is None:
         raise DataError(
             f"{source}: there is no file or directory {path}. Name a Parquet file, or a directory "
             "that holds some."
         )
-    found = sorted(path.rglob("*.parquet"))
     if not found:
         raise DataError(f"{source}: there is no *.parquet below {path}. Name where they are.")
-    train = [file for file in found if file.name.startswith("train") or file.parent.name == "train"]
-    directories = sorted({str(file.parent) for file in train})
+    folders = {name: name.rpartition("/")[0] for name in found}
+    train = [
+        name
+        for name, folder in folders.items()
+        if name.rpartition("/")[2].startswith("train") or folder.rpartition("/")[2] == "train"
+    ]
+    directories = sorted({folders[name] for name in train})
     if len(directories) > 1:
         raise DataError(
             f"{source}: {path} holds training files in {len(directories)} directories: "
@@ -93,14 +104,14 @@ def find_files(source: str, path: Path) -> list[Path]:
     return train or found
 
 
-def open_file(parquet: Any, path: Path) -> Any:
+def open_file(parquet: Any, source: str, path: str) -> Any:
     """A reader of a file, by the module `pyarrow.parquet`.
 
     Raises:
         DataError: it is no Parquet file.
     """
     try:
-        return parquet.ParquetFile(path)
+        return parquet.ParquetFile(open_remote(source, path).open(path) if is_url(path) else path)
     except (OSError, ValueError) as error:
         raise DataError(
             f"{path} cannot be read as a Parquet file: {error}. Fetch it again, or name another."

@@ -41,10 +41,11 @@ def test_lists_the_sources() -> None:
         "cifar100:PATH",
         "cifar100-test:PATH",
         "imagefolder:PATH",
-        "parquet:PATH",
         "csv:PATH",
         "jsonl:PATH",
         "features:PATH",
+        "parquet:PATH",
+        "webdataset:PATH",
         "package.module:factory",
     )
 

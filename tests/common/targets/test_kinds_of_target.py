@@ -167,3 +167,23 @@ def test_numbers_without_a_deviation_cannot_be_standardized(
 ) -> None:
     with pytest.raises(ConfigError, match="one positive deviation is needed for each number"):
         Regression(mean=mean, std=std)
+
+
+def test_a_share_of_right_answers_is_bounded_by_those_to_come() -> None:
+    tally = SingleLabel(2).tally()
+    # One right, one wrong.
+    tally.add(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
+    assert tally.best_possible(0) == tally.score() == 0.5
+    assert tally.best_possible(2) == 0.75
+
+
+@pytest.mark.parametrize(("target", "targets"), CASES, ids=IDS)
+def test_no_score_is_above_what_was_possible(target: Target, targets: Tensor) -> None:
+    torch.manual_seed(1)
+    outputs = torch.randn(len(targets), target.num_outputs)
+    tally, possible = target.tally(), [1.0]
+    for number in range(len(targets)):
+        tally.add(outputs[number : number + 1], targets[number : number + 1])
+        possible.append(tally.best_possible(len(targets) - number - 1))
+    assert all(tally.score() <= bound for bound in possible)
+    assert possible == sorted(possible, reverse=True)

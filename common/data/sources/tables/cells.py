@@ -33,7 +33,7 @@ class Table(Protocol):
     """
 
     name: str
-    files: Sequence[Path]
+    files: Sequence[Path | str]
     columns: tuple[str, ...]
     class_names: Mapping[str, tuple[str, ...]]
 

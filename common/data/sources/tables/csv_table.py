@@ -32,7 +32,7 @@ class CsvTable:
                 "delimiter=%09 for a tab."
             )
         self.name = str(path)
-        self.files: Sequence[Path] = (path,)
+        self.files: Sequence[Path | str] = (path,)
         self.class_names: Mapping[str, tuple[str, ...]] = {}
         self._path, self._delimiter = path, delimiter
         with self._opened() as file:

@@ -26,7 +26,7 @@ class JsonlTable:
             DataError: there is no such file, or a line is no object of texts and numbers.
         """
         self.name = str(path)
-        self.files: Sequence[Path] = (path,)
+        self.files: Sequence[Path | str] = (path,)
         self.class_names: Mapping[str, tuple[str, ...]] = {}
         self._path = path
         # A dictionary keeps the order, and a set does not.

@@ -15,7 +15,7 @@ from lipt.common.imports.extras import import_extra
 class ParquetTable:
     """A file, or those of a directory's training split, one below the other."""
 
-    def __init__(self, source: str, path: Path) -> None:
+    def __init__(self, source: str, path: str) -> None:
         """Read the columns' names.
 
         Raises:
@@ -28,9 +28,10 @@ class ParquetTable:
             extra="parquet",
             needed_for=f"the data set {source}",
         )
-        self.name = str(path)
-        self.files: Sequence[Path] = find_files(source, path)
-        self._readers = [open_file(parquet, file) for file in self.files]
+        self.name = path
+        files = find_files(source, path)
+        self.files: Sequence[Path | str] = files
+        self._readers = [open_file(parquet, source, file) for file in files]
         schema = self._readers[0].schema_arrow
         self.columns = tuple(schema.names)
         self.class_names: Mapping[str, tuple[str, ...]] = {

@@ -76,7 +76,13 @@ def split_query(source: str, path: Path, options: Collection[str]) -> tuple[Path
     Raises:
         ConfigError: an option has no value, is there twice, or is none of `options`.
     """
-    before, _, query = str(path).partition("?")
+    before, query = read_query(source, str(path), options)
+    return Path(before), query
+
+
+def read_query(source: str, text: str, options: Collection[str]) -> tuple[str, Query]:
+    """As `split_query`, of what need not be a path."""
+    before, _, query = text.partition("?")
     values: dict[str, str] = {}
     for part in query.split("&") if query else ():
         name, equals, value = part.partition("=")
@@ -90,7 +96,7 @@ def split_query(source: str, path: Path, options: Collection[str]) -> tuple[Path
                 f"{source}: the option {name} needs one value. Write {name}=VALUE, once."
             )
         values[name] = value
-    return Path(before), Query(source, values)
+    return before, Query(source, values)
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -25,7 +25,7 @@ from lipt.common.data.sources.tables.features import (
 from lipt.common.data.sources.tables.jsonl_table import JsonlTable
 from lipt.common.data.sources.tables.labels import read_labels
 from lipt.common.data.sources.tables.parquet_table import ParquetTable
-from lipt.common.data.sources.tables.query import Query, split_query
+from lipt.common.data.sources.tables.query import Query, read_query, split_query
 from lipt.common.data.sources.tables.targets import (
     KINDS,
     read_table_targets,
@@ -72,13 +72,13 @@ def jsonl_rows(source: str, path: Path) -> ColumnRows:
     return _rows(query, lambda: JsonlTable(file))
 
 
-def parquet_table_rows(source: str, path: Path) -> ColumnRows:
-    """The rows of Parquet files without images; as `jsonl_rows`.
+def parquet_table_rows(source: str, path: str) -> ColumnRows:
+    """The rows of Parquet files without images, by a path or a URL; as `jsonl_rows`.
 
     Raises:
-        MissingExtraError: pyarrow is not installed.
+        MissingExtraError: pyarrow is not installed, or for a URL fsspec.
     """
-    file, query = split_query(source, path, OPTIONS)
+    file, query = read_query(source, path, OPTIONS)
     return _rows(query, lambda: ParquetTable(source, file))
 
 

@@ -115,7 +115,7 @@ def test_json_lines_and_parquet_are_read_alike(write: Write, tmp_path: Path) -> 
     pq.write_table(table, tmp_path / "t.parquet")
     for rows in (
         jsonl_rows("jsonl", Path(f"{path}?label=label")),
-        parquet_table_rows("parquet", Path(f"{tmp_path / 't.parquet'}?label=label")),
+        parquet_table_rows("parquet", f"{tmp_path / 't.parquet'}?label=label"),
     ):
         assert rows.columns == expected.columns
         assert rows.class_names == expected.class_names

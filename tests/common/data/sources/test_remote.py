@@ -1,0 +1,199 @@
+"""Against a real server of S3's kind, on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lipt.common.data import open_dataset
+from lipt.common.data.registry import _open_rows
+from lipt.common.data.sources.remote import Remote
+from lipt.common.data.sources.stamp import Stamp
+from lipt.common.data.sources.webdataset import webdataset_rows
+from lipt.common.errors import DataError
+from tests.tar_shards import samples, write_shard
+
+Encode = Callable[..., bytes]
+pytest.importorskip("s3fs")
+moto_server = pytest.importorskip("moto.server")
+boto3 = pytest.importorskip("boto3")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+pytestmark = [
+    # Of what s3fs and moto are made of.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+class Bucket:
+    """A bucket, filled by the store's own client."""
+
+    def __init__(self, endpoint: str, name: str) -> None:
+        self.client = boto3.client("s3", endpoint_url=endpoint)
+        self.client.create_bucket(Bucket=name)
+        self.name = name
+
+    def put(self, key: str, content: bytes) -> str:
+        self.client.put_object(Bucket=self.name, Key=key, Body=content)
+        return f"s3://{self.name}/{key}"
+
+
+@pytest.fixture
+def bucket(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Bucket:
+    """A bucket of the test's own; who may read it is told by the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return Bucket(endpoint, f"bucket-{abs(hash(request.node.name)) % 10**9}")
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each request asked for."""
+    sizes: list[int] = []
+    read = Remote.read
+
+    def counted(remote: Remote, url: str, start: int, end: int) -> bytes:
+        content = read(remote, url, start, end)
+        sizes.append(len(content))
+        return content
+
+    monkeypatch.setattr(Remote, "read", counted)
+    return sizes
+
+
+def upload_shards(bucket: Bucket, folder: Path, images: list[bytes], labels: list[int]) -> str:
+    for number in range(0, len(images), 3):
+        part = samples(images[number : number + 3], labels[number : number + 3])
+        path = write_shard(folder / f"s-{number // 3:03d}.tar", part)
+        bucket.put(f"data/train/{path.name}", path.read_bytes())
+    return f"s3://{bucket.name}/data/train"
+
+
+def test_shards_are_the_same_as_on_a_disk(bucket: Bucket, tmp_path: Path, encode: Encode) -> None:
+    images = [encode(i) for i in range(7)]
+    url = upload_shards(bucket, tmp_path, images, [0, 1, 2, 0, 1, 2, 0])
+    bucket.put("data/train/more/s-009.tar", b"not of this folder")
+    local = open_dataset(f"webdataset:{tmp_path}")
+    for source in (f"webdataset:{url}", f"webdataset:{url}/s-{{000..002}}.tar"):
+        far = open_dataset(source, memory_budget_bytes=0)
+        assert far.fingerprint == local.fingerprint
+        assert [far.raw_bytes(row) for row in range(7)] == images
+        assert torch.equal(far.images(torch.arange(7)), local.images(torch.arange(7)))
+        assert not far.has_changed()
+    where = far.rows.where(6)  # type: ignore[attr-defined]
+    assert where == f"{url}/s-002.tar, member 000000.png"
+
+
+def test_an_index_is_made_without_fetching_large_images(
+    bucket: Bucket, tmp_path: Path, fetched: list[int]
+) -> None:
+    url = upload_shards(bucket, tmp_path, [bytes(200_000)] * 6, [0, 1] * 3)
+    rows = webdataset_rows("x", url)
+    # 16 KiB for each of 6 images, at most two more for each shard's ends; of 1.2 MB.
+    assert sum(fetched) <= (6 + 2 * 2) * 2**14
+    fetched.clear()
+    assert len(rows.raw(4)) == 200_000
+    assert fetched == [200_000]
+    fetched.clear()
+    assert len(webdataset_rows("x", url)) == 6
+    assert fetched == []
+
+
+def test_small_images_are_fetched_many_at_once(
+    bucket: Bucket, tmp_path: Path, fetched: list[int]
+) -> None:
+    images = [bytes([i]) * 500 for i in range(200)]
+    path = write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 100))
+    rows = webdataset_rows("x", bucket.put("a.tar", path.read_bytes()))
+    fetched.clear()
+    assert [rows.raw(row) for row in range(200)] == images
+    assert len(fetched) < 10
+
+
+def test_an_object_that_was_replaced_is_noticed(bucket: Bucket) -> None:
+    urls = [bucket.put(f"{number}", b"abc") for number in range(3)]
+    stamp = Stamp.of(urls)
+    assert stamp.holds()
+    bucket.put("1", b"xyz")
+    assert not stamp.holds()
+    bucket.put("1", b"abc")
+    bucket.client.delete_object(Bucket=bucket.name, Key="2")
+    assert not stamp.holds()
+
+
+def test_parquet_is_read_by_row_groups(
+    bucket: Bucket, tmp_path: Path, encode: Encode, fetched: list[int]
+) -> None:
+    # Random bytes: nothing of them can be compressed away. A row group is 4 x 60,000 bytes.
+    images = [encode(i, (100, 200)) for i in range(20)]
+    struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    column = pa.array([{"bytes": image, "path": None} for image in images], struct)
+    table = pa.table({"image": column, "label": pa.array([0, 1] * 10, pa.int64())})
+    pq.write_table(table, tmp_path / "train.parquet", row_group_size=4, compression="none")
+    content = (tmp_path / "train.parquet").read_bytes()
+    url = bucket.put("set/data/train-0.parquet", content)
+    bucket.put("set/data/test-0.parquet", b"another split")
+    rows: Any = _open_rows(f"parquet:s3://{bucket.name}/set", (), None)
+    assert rows.labels_N.tolist() == [0, 1] * 10
+    assert sum(fetched) < len(content) / 10
+    fetched.clear()
+    assert rows.raw(9) == images[9]
+    assert 4 * 60_000 < sum(fetched) < 5 * 60_000
+    assert rows.where(9) == f"{url}, row 9"
+    far = open_dataset(f"parquet:{url}")
+    assert far.fingerprint == open_dataset(f"parquet:{tmp_path}").fingerprint
+
+
+def test_a_table_is_read_as_well(bucket: Bucket, tmp_path: Path) -> None:
+    table = pa.table({"a": [1.0, 2.0, 3.0], "kind": ["x", "y", "x"]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    url = bucket.put("t.parquet", (tmp_path / "t.parquet").read_bytes())
+    far, near = (open_dataset(f"parquet:{at}?label=kind") for at in (url, tmp_path / "t.parquet"))
+    assert far.fingerprint == near.fingerprint
+
+
+def test_what_is_not_there_is_told(bucket: Bucket) -> None:
+    absent = f"s3://{bucket.name}/absent"
+    with pytest.raises(DataError, match=rf"there is no URL {absent}\. Name a \.tar"):
+        webdataset_rows("x", absent)
+    with pytest.raises(DataError, match=rf"{absent}-1\.tar cannot be read: .*Name shards that are"):
+        webdataset_rows("x", f"{absent}-{{1..2}}.tar")
+    with pytest.raises(DataError, match=rf"there is no file or directory {absent}"):
+        open_dataset(f"parquet:{absent}")
+
+
+def test_a_store_that_refuses_is_told_as_such(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = upload_shards(bucket, tmp_path, [b"1", b"2"], [0, 1])
+    webdataset_rows("x", url)
+
+    def refuse(*_: object) -> bytes:
+        raise PermissionError("Forbidden")
+
+    monkeypatch.setattr(Remote, "read", refuse)
+    rows = webdataset_rows("x", url)  # by what was kept
+    with pytest.raises(DataError, match=r"s-000\.tar, member 000001\.png\) .*Forbidden"):
+        rows.raw(1)

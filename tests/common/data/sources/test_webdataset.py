@@ -1,0 +1,480 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lipt.common.data import open_dataset
+from lipt.common.data.sources.storage import LocalFiles
+from lipt.common.data.sources.webdataset import expand_braces, webdataset_rows
+from lipt.common.errors import ConfigError, DataError
+from tests.tar_shards import Members, samples, write_shard
+
+Encode = Callable[..., bytes]
+SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
+
+
+class CountedReads:
+    """What is read of shards."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ranges: list[tuple[str, int, int]] = []
+        read = LocalFiles.read
+
+        def counted(files: LocalFiles, name: str, offset: int, size: int) -> bytes:
+            self.ranges.append((name, offset, size))
+            return read(files, name, offset, size)
+
+        monkeypatch.setattr(LocalFiles, "read", counted)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(size for _, _, size in self.ranges)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> CountedReads:
+    return CountedReads(monkeypatch)
+
+
+def refused(path: Path, members: Members, words: str, options: str = "") -> None:
+    write_shard(path, members)
+    with pytest.raises(DataError, match=words):
+        webdataset_rows("webdataset:x", f"{path}{options}")
+
+
+def test_rows_are_shards_in_sorted_order_and_samples_as_they_stand(
+    tmp_path: Path, encode: Encode
+) -> None:
+    images = [encode(i) for i in range(5)]
+    write_shard(tmp_path / "b.tar", samples(images[3:], [2, 0], first=3))
+    write_shard(tmp_path / "a.tar", samples(images[:3], [1, 0, 1]))
+    (tmp_path / "notes.txt").write_text("mine")
+    data = open_dataset(f"webdataset:{tmp_path}", memory_budget_bytes=0)
+    assert data.labels_N.tolist() == [1, 0, 1, 2, 0]
+    assert [data.raw_bytes(row) for row in range(5)] == images
+    assert data.class_names == ("0", "1", "2")
+    assert data.encoded
+
+
+def test_one_shard_and_a_pattern_of_shards(tmp_path: Path, encode: Encode) -> None:
+    for shard in range(12):
+        write_shard(tmp_path / f"s-{shard:04d}.tar", samples([encode(shard)], [shard % 2]))
+    assert len(webdataset_rows("x", str(tmp_path / "s-0003.tar"))) == 1
+    rows = webdataset_rows("x", str(tmp_path / "s-{0002..0010}.tar"))
+    assert [rows.raw(row) for row in range(9)] == [encode(shard) for shard in range(2, 11)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("s-{08..11}.tar", ["s-08.tar", "s-09.tar", "s-10.tar", "s-11.tar"]),
+        ("s-{8..11}.tar", ["s-8.tar", "s-9.tar", "s-10.tar", "s-11.tar"]),
+        ("{a,b}/{0..1}.tar", ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]),
+    ],
+)
+def test_braces_count_and_list(pattern: str, names: list[str]) -> None:
+    assert list(expand_braces("x", pattern)) == names
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("s-{3..1}.tar", r"\{3\.\.1\} counts -1 shards\. Write the lower number first"),
+        ("s-{0..9999999}.tar", r"counts 10000000 shards"),
+        ("s-{0}.tar", r"\{0\} stands for nothing\. Write a range such as \{000000\.\.000099\}"),
+        ("s-{0..1.tar", r"a brace is left open in s-\{0\.\.1\.tar"),
+    ],
+)
+def test_a_pattern_that_stands_for_nothing_is_refused(pattern: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        webdataset_rows("webdataset:x", pattern)
+
+
+@pytest.mark.parametrize("format_", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_reads_all_formats_of_tar(tmp_path: Path, encode: Encode, format_: int) -> None:
+    path = write_shard(tmp_path / "a.tar", samples([encode(1)], [3]), format=format_)
+    rows = webdataset_rows("x", str(path))
+    assert (rows.raw(0), rows.labels_N.tolist()) == (encode(1), [3])
+
+
+@pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names_and_folders_are_part_of_a_sample_s_name(
+    tmp_path: Path, encode: Encode, format_: int
+) -> None:
+    long = f"{'folder.v1/' * 30}Zürich-{'x' * 200}"
+    members = [
+        (f"{long}/1.cls", b"0"),
+        (f"{long}/1.JPG", encode(1)),
+        ("other/1.cls", b"1\n"),
+        ("other/1.JPG", encode(2)),
+    ]
+    rows = webdataset_rows("x", str(write_shard(tmp_path / "a.tar", members, format=format_)))
+    assert rows.labels_N.tolist() == [0, 1]
+    assert rows.where(0) == f"{tmp_path / 'a.tar'}, member {long}/1.JPG"
+
+
+def test_members_of_no_sample_are_passed_over(tmp_path: Path, encode: Encode) -> None:
+    members = [("README", b"x"), ("._0.png", b"junk"), *samples([encode(1)], [1]), (".x", b"")]
+    path = write_shard(tmp_path / "a.tar", members)
+    with tarfile.open(path, "a") as archive:
+        folder = tarfile.TarInfo("folder.d")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+    assert len(webdataset_rows("x", str(path))) == 1
+
+
+def test_labels_in_json_are_numbers_or_names(tmp_path: Path, encode: Encode) -> None:
+    def members(*labels: object) -> Members:
+        return [
+            member
+            for number, label in enumerate(labels)
+            for member in (
+                (f"{number}.png", encode(number)),
+                (f"{number}.json", json.dumps({"label": 7, "species": label}).encode()),
+            )
+        ]
+
+    rows = webdataset_rows(
+        "x", f"{write_shard(tmp_path / 'a.tar', members('dog', 'cat', 'dog'))}?label=species"
+    )
+    assert (rows.names, rows.labels_N.tolist()) == (("cat", "dog"), [1, 0, 1])
+    rows = webdataset_rows("x", f"{write_shard(tmp_path / 'b.tar', members(2, 0))}?label=species")
+    assert (rows.class_names, rows.labels_N.tolist()) == (("0", "1", "2"), [2, 0])
+    assert webdataset_rows("x", str(tmp_path / "b.tar")).labels_N.tolist() == [7, 7]
+    words = r"the label of '1\.png' in .*b\.tar|of '2\.png' in .*a\.tar.* a class's name"
+    with pytest.raises(DataError, match=words):
+        webdataset_rows("x", f"{tmp_path}?label=species")
+
+
+def test_a_file_names_the_classes(tmp_path: Path, encode: Encode) -> None:
+    path = write_shard(tmp_path / "a.tar", samples([encode(1), encode(2)], [1, 0]))
+    names = tmp_path / "names, of classes.txt"
+    names.write_text("ant\nbee\ncow\n")
+    source = f"webdataset:{path}?classes_file={tmp_path}/names%2C of classes.txt"
+    data = open_dataset(source)
+    assert data.class_names == ("ant", "bee", "cow")
+    names.write_text("ant\n")
+    assert data.has_changed()
+    with pytest.raises(DataError, match=r"row 0 has the label 1, .* its 1 classes"):
+        open_dataset(source)
+    names.unlink()
+    with pytest.raises(DataError, match=r"the names of classes in .* Name a text file"):
+        open_dataset(source)
+
+
+def test_a_file_orders_the_classes_that_labels_name(tmp_path: Path, encode: Encode) -> None:
+    members = [("0.png", encode(0)), ("0.json", b'{"label": "cat"}')]
+    path = write_shard(tmp_path / "a.tar", members)
+    (tmp_path / "names").write_text("dog\ncat\n")
+    rows = webdataset_rows("x", f"{path}?classes_file={tmp_path}/names")
+    assert (rows.class_names, rows.labels_N.tolist()) == (("dog", "cat"), [1])
+
+
+def test_the_image_is_named_where_there_are_several(tmp_path: Path, encode: Encode) -> None:
+    members = [("0.cls", b"1"), ("0.seg.png", encode(1)), ("0.rgb.png", encode(2))]
+    words = r"a\.tar: the sample '0', with \.cls, \.seg\.png, \.rgb\.png, has no member that is "
+    refused(tmp_path / "a.tar", members, words + r"the only image: .* image=seg\.png")
+    rows = webdataset_rows("x", f"{tmp_path / 'a.tar'}?image=rgb.png")
+    assert rows.raw(0) == encode(2)
+    refused(tmp_path / "a.tar", members, r"has no member called \.jpg", "?image=jpg")
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ([("0.cls", b"1")], r"the sample '0', with \.cls, has no member that is an image\. Give"),
+        ([("d/0.png", b"")], r"the sample 'd/0', with \.png, has no label: there is no \.cls or"),
+        ([("0.png", b""), ("0.cls", b"cat")], r"'0\.cls' holds b'cat' in place of a class's numb"),
+        ([("0.png", b""), ("0.cls", b"9" * 30)], r"'0\.cls' holds b'9999"),
+        ([("0.png", b""), ("0.json", b"{")], r"the member '0\.json' is no JSON"),
+        ([("0.png", b""), ("0.json", b"[" * 10**5)], r"the member '0\.json' is no JSON"),
+        ([("0.png", b""), ("0.json", b"[]")], r"'0\.json' has no 'label', but list\. Name the key"),
+        ([("0.png", b""), ("0.json", b'{"a": 1}')], r"has no 'label', but 'a'\. .* label=KEY"),
+        ([("0.png", b""), ("0.json", b'{"label": true}')], r"'label': True, which is neither"),
+        ([("0.png", b""), ("0.json", b'{"label": 1e3}')], r"'label': 1000\.0, which is neither"),
+        ([("0.png", b""), ("0.json", b" " * 2**21)], r"has 2097152 bytes, a label's has at most"),
+        ([("0.png", b""), ("0.png", b"")], r"the member '0\.png' is there twice\. Leave one out"),
+        (
+            [("0.png", b""), ("0.cls", b"1"), ("1.png", b""), ("1.cls", b"1"), ("0.txt", b"")],
+            r"the member '0\.txt' stands apart from others of its sample, or its sample is there",
+        ),
+    ],
+)
+def test_a_sample_that_cannot_be_used_is_named(
+    tmp_path: Path, members: Members, words: str
+) -> None:
+    refused(tmp_path / "a.tar", members, rf"{tmp_path / 'a.tar'}: .*{words}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (tarfile.SYMTYPE, r"the member '0\.png' is a link to 'x\.png'\. Store the file itself"),
+        (tarfile.LNKTYPE, r"the member '0\.png' is a link to 'x\.png'"),
+        (tarfile.FIFOTYPE, r"the member '0\.png' is no file, but a device or a pipe"),
+    ],
+)
+def test_links_and_devices_are_no_images(tmp_path: Path, kind: bytes, words: str) -> None:
+    path = write_shard(tmp_path / "a.tar", [("0.cls", b"1")])
+    with tarfile.open(path, "a") as archive:
+        info = tarfile.TarInfo("0.png")
+        info.type, info.linkname = kind, "x.png"
+        archive.addfile(info)
+    with pytest.raises(DataError, match=words):
+        webdataset_rows("x", str(path))
+
+
+def test_sparse_members_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("0.png")
+        info.size = 512
+        info.pax_headers = {"GNU.sparse.map": "0,512", "GNU.sparse.size": "4096"}
+        archive.addfile(info, io.BytesIO(bytes(512)))
+    with pytest.raises(DataError, match=r"the member '0\.png' is a sparse file"):
+        webdataset_rows("x", str(path))
+
+
+def shard_of_three(path: Path) -> bytes:
+    contents = [bytes([i]) * 700 for i in range(3)]
+    return write_shard(path, samples(contents, [0, 1, 0])).read_bytes()
+
+
+@pytest.mark.parametrize("end", [*range(0, 3 * 2048, 500), 3 * 2560 - 1, 3 * 2560])
+def test_a_shard_that_is_cut_off_anywhere_is_refused(tmp_path: Path, end: int) -> None:
+    # A sample is two headers of 512 bytes, a label in 512 and an image in 1024: three take 7680.
+    path = tmp_path / "a.tar"
+    path.write_bytes(shard_of_three(path)[:end])
+    with pytest.raises(DataError, match=rf"^{path}.* Make the shard again, or fetch it again"):
+        webdataset_rows("x", str(path))
+
+
+def test_garbage_between_members_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    content = bytearray(shard_of_three(path))
+    content[2560 : 2560 + 512] = b"x" * 512
+    path.write_bytes(content)
+    words = r"at byte 2560, behind the member '000000\.png', there is something that is no header"
+    with pytest.raises(DataError, match=words):
+        webdataset_rows("x", str(path))
+
+
+@pytest.mark.parametrize("size", [b"77777777777\0", b"\xff" * 12, b"\x80" + b"\x7f" * 11])
+def test_a_size_that_leads_outside_the_shard_is_refused(tmp_path: Path, size: bytes) -> None:
+    path = tmp_path / "a.tar"
+    content = bytearray(shard_of_three(path))
+    header = content[1024:1536]
+    header[124:136] = size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    content[1024:1536] = header
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"^{path}.* Make the shard again"):
+        webdataset_rows("x", str(path))
+
+
+def test_a_name_that_claims_gigabytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2**33
+    path.write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
+    os.truncate(path, 2**34)
+    with pytest.raises(DataError, match=r"a header at byte \d+ claims \d+ bytes of names"):
+        webdataset_rows("x", str(path))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SUPPRESSED)
+@given(data=st.data())
+def test_garbage_is_refused_and_nothing_else_happens(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "a.tar"
+    content = bytearray(shard_of_three(path))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        part = data.draw(st.binary(min_size=1, max_size=40))
+        content[at : at + len(part)] = part
+    path.write_bytes(content)
+    with suppress(DataError):
+        rows = webdataset_rows("x", str(path))
+        assert all(len(rows.raw(row)) <= len(content) for row in range(len(rows)))
+
+
+def test_other_files_are_no_shards(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file or directory .*absent\. Name a \.tar"):
+        webdataset_rows("x", str(tmp_path / "absent"))
+    with pytest.raises(DataError, match=r"there is no \*\.tar in .*\. Name where they are"):
+        webdataset_rows("x", str(tmp_path))
+    with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("0.png"))
+    with pytest.raises(DataError, match=r"A compressed one has to be unpacked to a plain \.tar"):
+        webdataset_rows("x", str(tmp_path))
+    write_shard(tmp_path / "a.tar", [])
+    with pytest.raises(DataError, match=r"has no samples"):
+        webdataset_rows("x", str(tmp_path))
+    with pytest.raises(DataError, match=r"s-1\.tar cannot be read: .*Name shards that are there"):
+        webdataset_rows("x", str(tmp_path / "s-{1..2}.tar"))
+    with pytest.raises(ConfigError, match=r"there is no option 'labels'\. Did you mean label\?"):
+        webdataset_rows("x", f"{tmp_path}?labels=a")
+
+
+EXTENSIONS = st.sampled_from(["png", "jpg", "txt", "seg.npy"])
+CONTENTS = st.binary(max_size=1500)
+
+
+@st.composite
+def shards(draw: st.DrawFn) -> list[Members]:
+    made: list[Members] = []
+    for _ in range(draw(st.integers(1, 3))):
+        members: list[tuple[str, bytes]] = []
+        names = st.lists(
+            st.text("abcz/é", min_size=1, max_size=12).filter(lambda text: text.strip("/") == text),
+            unique=True,
+            max_size=5,
+        )
+        for name in draw(names):
+            of_sample = [
+                (f"{name}.cls", b"%d" % draw(st.integers(0, 5))),
+                (f"{name}.{draw(st.sampled_from(['png', 'JPG', 'webp']))}", draw(CONTENTS)),
+                *([(f"{name}.txt", draw(CONTENTS))] if draw(st.booleans()) else []),
+            ]
+            members += draw(st.permutations(of_sample))
+        made.append(members)
+    return made
+
+
+def extracted(paths: list[Path]) -> Iterator[tuple[int, bytes]]:
+    """The slow way: every member, by the standard library."""
+    for path in paths:
+        with tarfile.open(path) as archive:
+            contents: dict[str, dict[str, bytes]] = {}
+            for info in archive:
+                name, _, extension = info.name.rpartition(".")
+                file = archive.extractfile(info)
+                assert file is not None
+                contents.setdefault(name, {})[extension] = file.read()
+        for members in contents.values():
+            image = next(c for extension, c in members.items() if extension not in {"cls", "txt"})
+            yield int(members["cls"]), image
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=SUPPRESSED)
+@given(made=shards(), format_=st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
+def test_agrees_with_extracting_everything(
+    tmp_path_factory: pytest.TempPathFactory, made: list[Members], format_: int
+) -> None:
+    folder = tmp_path_factory.mktemp("shards")
+    paths = [
+        write_shard(folder / f"{number}.tar", members, format=format_)
+        for number, members in enumerate(made)
+    ]
+    expected = list(extracted(paths))
+    if not expected:
+        return
+    rows = webdataset_rows("x", str(folder))
+    assert rows.labels_N.tolist() == [label for label, _ in expected]
+    backwards = range(len(rows) - 1, -1, -1)
+    assert [rows.raw(row) for row in backwards] == [image for _, image in expected[::-1]]
+
+
+def test_the_index_is_made_without_reading_images(tmp_path: Path, reads: CountedReads) -> None:
+    images = [bytes(200_000) for _ in range(20)]
+    write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 10))
+    webdataset_rows("x", str(tmp_path))
+    # 4 KiB for each of 40 headers and 20 labels at most, of 4 MB.
+    assert 0 < reads.num_bytes <= 61 * 4096
+
+
+def test_reading_a_row_reads_that_image_alone(tmp_path: Path, reads: CountedReads) -> None:
+    images = [bytes([i]) * 100_000 for i in range(4)]
+    path = write_shard(tmp_path / "a.tar", samples(images, [0, 1, 0, 1]))
+    rows = webdataset_rows("x", str(path))
+    reads.ranges.clear()
+    assert rows.raw(2) == images[2]
+    # Each sample before it takes 1024 + 512 and 100352 bytes; then its label and two headers.
+    assert reads.ranges == [(str(path), 2 * (1536 + 100_352) + 1536, 100_000)]
+
+
+def test_an_index_that_was_kept_is_opened_without_reading_a_shard(
+    tmp_path: Path, reads: CountedReads, indexes: Path
+) -> None:
+    write_shard(tmp_path / "a.tar", samples([b"1", b"2"], [0, 1]))
+    first = webdataset_rows("x", str(tmp_path))
+    assert len(list(indexes.iterdir())) == 1
+    reads.ranges.clear()
+    second = webdataset_rows("x", str(tmp_path))
+    assert reads.ranges == []
+    assert torch.equal(second.labels_N, first.labels_N)
+    assert (second.raw(1), second.where(1)) == (b"2", first.where(1))
+
+
+def test_a_shard_that_was_replaced_or_added_is_read_again(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "a.tar", samples([b"1", b"2"], [0, 1]))
+    rows = webdataset_rows("x", str(tmp_path))
+    assert rows.stamp is not None
+    assert rows.stamp.holds()
+    write_shard(path, samples([b"3", b"4"], [1, 1]))
+    assert not rows.stamp.holds()
+    assert webdataset_rows("x", str(tmp_path)).labels_N.tolist() == [1, 1]
+    write_shard(tmp_path / "b.tar", samples([b"5"], [0]))
+    assert webdataset_rows("x", str(tmp_path)).labels_N.tolist() == [1, 1, 0]
+
+
+def test_a_shard_that_is_cut_off_later_names_its_member(tmp_path: Path, encode: Encode) -> None:
+    path = write_shard(tmp_path / "a.tar", samples([encode(1), encode(2)], [0, 1]))
+    data = open_dataset(f"webdataset:{path}", memory_budget_bytes=0)
+    os.truncate(path, path.stat().st_size // 4)
+    with pytest.raises(
+        DataError, match=r"image 1 of .*a\.tar, member 000001\.png\) .*ends \d+ byt"
+    ):
+        data.images(torch.tensor([1]))
+
+
+def test_a_broken_image_is_named_by_its_member(tmp_path: Path, encode: Encode) -> None:
+    path = write_shard(tmp_path / "a.tar", samples([encode(1), encode(2)[:-30]], [0, 1]))
+    with pytest.raises(DataError, match=rf"image 1 of .*\({path}, member 000001\.png\) cannot"):
+        open_dataset(f"webdataset:{path}")
+
+
+def test_many_threads_read_many_shards_at_once(tmp_path: Path) -> None:
+    # More shards than stay open.
+    for shard in range(100):
+        images = [bytes([shard, number]) for number in range(3)]
+        write_shard(tmp_path / f"{shard:03d}.tar", samples(images, [0, 1, 1]))
+    rows = webdataset_rows("x", str(tmp_path))
+    numbers = [row * 7 % 300 for row in range(1200)]
+    with ThreadPoolExecutor(8) as executor:
+        found = list(executor.map(rows.raw, numbers))
+    assert found == [bytes([row // 3, row % 3]) for row in numbers]
+
+
+def test_says_how_far_it_is(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.tar", samples([b"x"] * 250, [0, 1] * 125))
+    told: list[tuple[int, int]] = []
+    webdataset_rows("x", str(tmp_path), lambda done, total: told.append((done, total)))
+    assert told[-1] == (250, 250)
+
+
+def test_the_fingerprint_is_that_of_the_same_images_in_folders(
+    tmp_path: Path, image_folder: Path
+) -> None:
+    files = sorted(image_folder.rglob("*.*g"))
+    labels = {"cat": 0, "dog": 1}
+    members: list[tuple[str, bytes]] = []
+    for number, file in enumerate(files):
+        label = b"%d" % labels[file.parent.name]
+        members += [(f"{number}.cls", label), (f"{number}{file.suffix}", file.read_bytes())]
+    path = write_shard(tmp_path / "shards" / "a.tar", members)
+    tars = open_dataset(f"webdataset:{path}")
+    folders = open_dataset(f"imagefolder:{image_folder}")
+    assert tars.fingerprint == folders.fingerprint
+    assert tars.full_fingerprint == folders.full_fingerprint
