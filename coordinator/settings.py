@@ -28,6 +28,7 @@ _SCHEMES = (
     "cifar100",
     "imagefolder",
     "parquet",
+    "webdataset",
     "csv",
     "jsonl",
     "features",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +16,7 @@ from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.coordinator.subsets.questions import SubsetQuery
-from lipt.coordinator.subsets.sending import Sending
+from lipt.coordinator.subsets.sending import Accepted, Part, Sending
 from lipt.coordinator.subsets.service import Answer, Subsets
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
@@ -38,11 +39,12 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
             while (latest := await answering.next_report()) is not None:
                 yield pb.GetSubsetResponse(progress=pb.SubsetProgress(**asdict(latest)))
             answer = answering.result()
-        previous = request.previous if request.accept_difference else ""
-        sending = await self._subsets.sending(answer.subset, previous)
+        sending = await self._subsets.sending(answer.subset, _accepted(request))
         yield pb.GetSubsetResponse(subset=_description(answer, sending))
-        for content in sending.parts():
-            yield _content(content)
+        parts = sending.parts()
+        # One at a time, when the one before is on its way: who stalls holds a single one.
+        while (part := await asyncio.to_thread(_next_content, parts)) is not None:
+            yield part
 
     async def ListStrategies(
         self, request: pb.ListStrategiesRequest, context: Context
@@ -69,14 +71,29 @@ def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
     )
 
 
-def _content(part: Examples | Difference) -> pb.GetSubsetResponse:
+def _accepted(request: pb.GetSubsetRequest) -> Accepted:
+    return Accepted(
+        previous=request.previous if request.accept_difference else "",
+        packed=request.accept_packed,
+        received=request.received_digest,
+        num_received=request.num_received,
+    )
+
+
+def _next_content(parts: Iterator[Part]) -> pb.GetSubsetResponse | None:
+    """The next part as a message; None at the end."""
+    part = next(parts, None)
+    if part is None:
+        return None
     if isinstance(part, Examples):
         examples = pb.SubsetExamples(indices=part.indices_K, weights=part.weights_K)
         return pb.GetSubsetResponse(examples=examples)
-    difference = pb.SubsetDifference(
-        removed=part.removed_R, indices=part.changed.indices_K, weights=part.changed.weights_K
-    )
-    return pb.GetSubsetResponse(difference=difference)
+    if isinstance(part, Difference):
+        difference = pb.SubsetDifference(
+            removed=part.removed_R, indices=part.changed.indices_K, weights=part.changed.weights_K
+        )
+        return pb.GetSubsetResponse(difference=difference)
+    return pb.GetSubsetResponse(packed=pb.PackedExamples(**vars(part)))
 
 
 def _description(answer: Answer, sending: Sending) -> pb.Subset:
@@ -92,4 +109,5 @@ def _description(answer: Answer, sending: Sending) -> pb.Subset:
         manifest_json=json.dumps(subset.manifest, sort_keys=True),
         kept=answer.kept,
         difference_to=sending.difference_to,
+        resumed_at=sending.resumed_at,
     )

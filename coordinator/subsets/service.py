@@ -44,8 +44,9 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.questions import SubsetQuery, job_of, needs_no_learners
 from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_named
-from lipt.coordinator.subsets.sending import Sending, SubsetContents
+from lipt.coordinator.subsets.sending import Accepted, Sending, SubsetContents
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
+from lipt.coordinator.subsets.verification import Verification
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,8 @@ class Subsets:
         self._max_warm_up_epochs = max_warm_up_epochs
         self._meters = meters or Meters()
         self._flights = SingleFlight(linger_seconds=linger_seconds)
-        self._contents = SubsetContents(database, blobs)
+        self._verification = Verification(blobs)
+        self._contents = SubsetContents(database, self._verification)
 
     async def get(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
         """The subset that answers a query: stored, kept, or computed now.
@@ -134,7 +136,7 @@ class Subsets:
             return Answer(previous[0], kept=True)
         key = _key(run, job)
         stored = await self._database.find_subset(key)
-        if stored is not None and await asyncio.to_thread(self._blobs.is_whole, stored.blob):
+        if stored is not None and await self._verification.is_whole(stored.blob):
             return Answer(stored)
         if held:
             raise OtherDataError(held)
@@ -146,9 +148,9 @@ class Subsets:
         )
         return Answer(subset)
 
-    async def sending(self, subset: SubsetRecord, previous: str) -> Sending:
+    async def sending(self, subset: SubsetRecord, accepted: Accepted) -> Sending:
         """How a subset is sent to a trainer: see `SubsetContents.sending`."""
-        return await self._contents.sending(subset, previous)
+        return await self._contents.sending(subset, accepted)
 
     async def of_run(self, name: str) -> tuple[SubsetRecord, ...]:
         """What was computed for a run, newest first; of very many the newest.
@@ -276,7 +278,7 @@ class Subsets:
             # The blob is the very bytes that the digest is defined over.
             digest=selected.blob.sha256,
             weights_sha256=job.weights.sha256,
-            manifest=self._manifest(run, job, selected, seconds=seconds),
+            manifest=self._manifest(run, job, selected),
             blob=selected.blob,
             created_at=self._wall_clock(),
         )
@@ -296,9 +298,7 @@ class Subsets:
             callers,
         )
 
-    def _manifest(
-        self, run: RunRecord, job: SelectSubset, selected: Selected, *, seconds: float
-    ) -> dict[str, object]:
+    def _manifest(self, run: RunRecord, job: SelectSubset, selected: Selected) -> dict[str, object]:
         return {
             "run_id": run.run_id,
             "run_name": run.name,
@@ -325,14 +325,19 @@ class Subsets:
             "features_sha256": job.features and job.features.sha256,
             "device": selected.device,
             "versions": versions(),
-            "costs": {**run.all_costs, "selection_seconds": seconds, **_warm_up_cost(selected)},
+            "costs": run.all_costs | _costs(selected),
         }
 
 
-def _warm_up_cost(selected: Selected) -> dict[str, float]:
-    """What the warm-up that was looked at has taken, whenever that was; nothing without one."""
-    seconds = selected.warm_up_seconds
-    return {} if seconds is None else {"warm_up_seconds": seconds}
+def _costs(selected: Selected) -> dict[str, float]:
+    """Seconds of choosing, and those of a warm-up, which are told by themselves.
+
+    What a warm-up took when it was trained is the same for all who choose by it.
+    """
+    costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
+    if selected.warm_up_seconds is not None:
+        costs["warm_up_seconds"] = selected.warm_up_seconds
+    return costs
 
 
 def _proxy(job: SelectSubset) -> str | None:
@@ -370,11 +375,12 @@ def _key(run: RunRecord, job: SelectSubset) -> str:
     # By its name of when all data was images, for the same reason.
     given["image"] = given.pop("inputs")
     # So is the number of snapshots: what it led to stands in the job's trajectories. How many
-    # workers had to agree on a learner changes nothing in it. What is frozen, and whether the head
-    # is new, is the run's own for good.
+    # workers had to agree on a learner changes nothing in it. What is frozen, whether the head
+    # is new, and how alphas were looked for, is the run's own for good.
     without = {
         "initialization": {"new_head"},
         "learners": {"num_snapshots", "redundancy", "frozen"},
+        "soup": {"search"},
     }
     config = run.config.model_dump(mode="json", exclude=without)
     asked = given | {"config": config, "run": run.run_id}

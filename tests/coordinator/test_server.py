@@ -215,7 +215,7 @@ async def test_end_sends_polls_away_and_waits_for_uploads_under_way(
                 worker_id=await register(coordinator), wait_seconds=60.0
             )
         )
-        while not app.dispatcher._waiting.worker_ids():
+        while not app.dispatcher.num_waiting():
             await coordinator.info.GetInfo(info_pb2.GetInfoRequest())
         uploading = coordinator.blobs.WriteBlob(parts())
         asking = blob_pb2.GetUploadStatusRequest(blob=blob)

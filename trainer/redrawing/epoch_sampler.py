@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from lipt.trainer.redrawing.last_losses import LastLosses
-from lipt.trainer.subsets.dealing import Uneven, deal, require_rank
+from lipt.trainer.subsets.dealing import Uneven, deal, in_blocks, require_rank
 
 
 class EpochSampler(Sampler[int], ABC):
@@ -48,7 +48,8 @@ class EpochSampler(Sampler[int], ABC):
         return len(self._share())
 
     def __iter__(self) -> Iterator[int]:
-        yield from self._share().tolist()
+        for share_B in in_blocks(self._share()):
+            yield from share_B.tolist()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs to go on in the same order; `torch.save` takes it as it is."""

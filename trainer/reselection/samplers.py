@@ -17,7 +17,7 @@ from torch.utils.data import Sampler
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
-from lipt.trainer.subsets.dealing import Uneven, deal, require_rank
+from lipt.trainer.subsets.dealing import Uneven, deal, in_blocks, num_dealt, require_rank
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted_loss import normalized_weights
 
@@ -70,7 +70,7 @@ class SubsetSampler(Sampler[int]):
     def is_weighted(self) -> bool:
         """Whether examples of the present epoch are to count differently in the loss."""
         dealt_N = self._dealt_weights_N
-        return bool(len(dealt_N)) and bool((dealt_N != dealt_N[0]).any())
+        return bool(len(dealt_N)) and bool(dealt_N.min() != dealt_N.max())
 
     def weights(self, batch: int, batch_size: int) -> torch.Tensor:
         """The weights of one of the present epoch's batches, float32, of mean 1 in the subset.
@@ -86,22 +86,21 @@ class SubsetSampler(Sampler[int]):
         self._epoch = epoch
 
     def __len__(self) -> int:
-        return len(self._share(torch.arange(len(self.subset))))
+        return num_dealt(len(self.subset), self._rank, self.num_ranks, self._uneven)
 
     def __iter__(self) -> Iterator[int]:
-        order_N = torch.arange(len(self.subset))
-        if self._shuffle:
-            generator = derive_generator(self._seed, "sampler-order", self._epoch)
-            order_N = order_N[torch.randperm(len(order_N), generator=generator)]
-        indices_N = torch.from_numpy(self.subset.indices.copy())
-        share_N = self._share(order_N)
-        weights_N = normalized_weights(torch.from_numpy(self.subset.weights.copy()))
-        self._dealt_weights_N = weights_N[share_N]
-        yield from indices_N[share_N].tolist()
+        # Of this epoch, whatever subset the next one has.
+        subset = self.subset
+        share_N = deal(self._order(len(subset)), self._rank, self.num_ranks, self._uneven)
+        self._dealt_weights_N = _dealt_weights(subset, share_N)
+        for share_B in in_blocks(share_N):
+            yield from subset.indices[share_B.numpy()].tolist()
 
-    def _share(self, order_N: torch.Tensor) -> torch.Tensor:
-        """This rank's part of an order."""
-        return deal(order_N, self._rank, self.num_ranks, self._uneven)
+    def _order(self, num_examples: int) -> torch.Tensor:
+        if not self._shuffle:
+            return torch.arange(num_examples)
+        generator = derive_generator(self._seed, "sampler-order", self._epoch)
+        return torch.randperm(num_examples, generator=generator)
 
 
 class ReselectingSampler(SubsetSampler):
@@ -167,3 +166,10 @@ class ReselectingSampler(SubsetSampler):
         self.reselection.load_state_dict(state["reselection"])
         self.subset = self.reselection.subset
         self._epoch = state["epoch"]
+
+
+def _dealt_weights(subset: Subset, share_N: torch.Tensor) -> torch.Tensor:
+    """The weights of a rank's part, of mean 1 in the subset."""
+    if not subset.is_weighted:
+        return torch.ones(1).expand(len(share_N))
+    return normalized_weights(torch.from_numpy(subset.weights.copy()))[share_N]

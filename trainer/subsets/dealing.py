@@ -7,6 +7,7 @@ Shapes: N examples of the order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from torch import Tensor, cat
@@ -15,6 +16,9 @@ from lipt.common.errors import ConfigError
 
 # What happens to the examples that do not divide evenly among the ranks.
 Uneven = Literal["keep", "drop", "repeat"]
+
+# So many of an order are Python's ints at a time.
+_BLOCK = 16_384
 
 
 def deal(order_N: Tensor, rank: int, num_ranks: int, uneven: Uneven) -> Tensor:
@@ -36,6 +40,19 @@ def deal(order_N: Tensor, rank: int, num_ranks: int, uneven: Uneven) -> Tensor:
         repeats = -(-missing // len(order_N))
         order_N = cat([order_N, order_N.repeat(repeats)[:missing]])
     return order_N[rank::num_ranks]
+
+
+def num_dealt(num_examples: int, rank: int, num_ranks: int, uneven: Uneven) -> int:
+    """How long a rank's part is of an order of so many: that of `deal`, which needs no order."""
+    fewest, left_over = divmod(num_examples, num_ranks)
+    one_more = bool(left_over) if uneven == "repeat" else uneven == "keep" and rank < left_over
+    return fewest + one_more
+
+
+def in_blocks(order_N: Tensor) -> Iterator[Tensor]:
+    """An order in pieces that are small beside it, to make Python's ints of."""
+    for start in range(0, len(order_N), _BLOCK):
+        yield order_N[start : start + _BLOCK]
 
 
 def require_rank(rank: int, num_ranks: int) -> None:

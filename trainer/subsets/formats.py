@@ -24,10 +24,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,8 @@ from lipt.common.imports.extras import import_extra
 _FORMAT = "lipt-subset"
 _VERSION = 1
 _CSV_HEADER = ("index", "weight")
+# So many rows are Python's numbers at a time.
+_ROWS = 16_384
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,11 @@ class Content:
     metadata: Mapping[str, Any]
 
 
-Codec = tuple[Callable[[Content], bytes], Callable[[bytes], Content]]
+Codec = tuple[Callable[[Content, BinaryIO], None], Callable[[BinaryIO], Content]]
 
 
-def encode(content: Content, path: Path) -> bytes:
-    """The bytes of a file with the suffix of `path`.
+def encode(content: Content, path: Path, file: BinaryIO) -> None:
+    """Write to a file what one with the suffix of `path` holds.
 
     Raises:
         SubsetError: the suffix is none of the four, or the format cannot hold it.
@@ -61,7 +64,7 @@ def encode(content: Content, path: Path) -> bytes:
     """
     write, _ = codec_of(path)
     metadata = {**content.metadata, "format": _FORMAT, "version": _VERSION}
-    return write(replace(content, metadata=metadata))
+    write(replace(content, metadata=metadata), file)
 
 
 def manifest_beside(path: Path) -> Path | None:
@@ -75,11 +78,11 @@ def encode_manifest(content: Content) -> bytes:
     return f"{_to_json(metadata)}\n".encode()
 
 
-def decode(data: bytes, path: Path, manifest: bytes = b"") -> Content:
-    """The content of a file's bytes, by its suffix.
+def decode(file: BinaryIO, path: Path, manifest: bytes = b"") -> Content:
+    """The content of a file, by its suffix.
 
     Args:
-        data: the file's.
+        file: at its beginning.
         path: its name.
         manifest: what the file beside it holds, where there has to be one.
 
@@ -89,7 +92,7 @@ def decode(data: bytes, path: Path, manifest: bytes = b"") -> Content:
     """
     _, read = codec_of(path)
     try:
-        content = read(data)
+        content = read(file)
         if manifest_beside(path) is not None:
             content = replace(content, metadata=_parse_metadata(manifest))
     except MissingExtraError:
@@ -137,37 +140,43 @@ def _parse_metadata(text: str | bytes) -> dict[str, Any]:
     return metadata
 
 
-def _encode_npy(content: Content) -> bytes:
+def _encode_npy(content: Content, file: BinaryIO) -> None:
     metadata = np.frombuffer(_to_json(content.metadata).encode(), dtype=np.uint8)
-    buffer = io.BytesIO()
-    for record in (content.indices_N.astype("<i8"), content.weights_N.astype("<f4"), metadata):
-        np.lib.format.write_array(buffer, record, version=(1, 0), allow_pickle=False)
-    return buffer.getvalue()
+    columns = (
+        content.indices_N.astype("<i8", copy=False),
+        content.weights_N.astype("<f4", copy=False),
+    )
+    for record in (*columns, metadata):
+        np.lib.format.write_array(file, record, version=(1, 0), allow_pickle=False)
 
 
-def _decode_npy(data: bytes) -> Content:
-    buffer = io.BytesIO(data)
+def _decode_npy(file: BinaryIO) -> Content:
     records = []
     for name, dtype in (("indices", "<i8"), ("weights", "<f4"), ("metadata", "|u1")):
-        if buffer.tell() == len(data):
+        ahead = file.read(1)
+        file.seek(-len(ahead), os.SEEK_CUR)
+        if not ahead:
             raise ValueError(f"there are no {name}")
-        record = np.lib.format.read_array(buffer, allow_pickle=False)
+        record = np.lib.format.read_array(file, allow_pickle=False)
         if record.dtype.str != dtype or record.ndim != 1:
             raise ValueError(f"{name} are {record.dtype.str} of {record.ndim} dimensions")
         records.append(record)
     return Content(records[0], records[1], _parse_metadata(records[2].tobytes()))
 
 
-def _encode_csv(content: Content) -> bytes:
-    text = io.StringIO()
+def _encode_csv(content: Content, file: BinaryIO) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_HEADER)
-    writer.writerows(zip(content.indices_N.tolist(), content.weights_N.tolist(), strict=True))
-    return text.getvalue().encode()
+    for start in range(0, len(content.indices_N), _ROWS):
+        some = slice(start, start + _ROWS)
+        columns = content.indices_N[some].tolist(), content.weights_N[some].tolist()
+        writer.writerows(zip(*columns, strict=True))
+    text.detach()
 
 
-def _decode_csv(data: bytes) -> Content:
-    header, *rows = csv.reader(io.StringIO(data.decode(), newline=""))
+def _decode_csv(file: BinaryIO) -> Content:
+    header, *rows = csv.reader(line.decode() for line in file)
     if header != list(_CSV_HEADER):
         raise ValueError(f"its header is {','.join(header)!r}")
     return Content(
@@ -177,13 +186,13 @@ def _decode_csv(data: bytes) -> Content:
     )
 
 
-def _encode_json(content: Content) -> bytes:
+def _encode_json(content: Content, file: BinaryIO) -> None:
     columns = {"indices": content.indices_N.tolist(), "weights": content.weights_N.tolist()}
-    return f"{_to_json({**content.metadata, **columns})}\n".encode()
+    file.write(f"{_to_json({**content.metadata, **columns})}\n".encode())
 
 
-def _decode_json(data: bytes) -> Content:
-    metadata = _parse_metadata(data)
+def _decode_json(file: BinaryIO) -> Content:
+    metadata = _parse_metadata(file.read())
     return Content(
         np.array(metadata.pop("indices"), dtype=np.int64),
         np.array(metadata.pop("weights"), dtype=np.float32),
@@ -199,7 +208,7 @@ def _pyarrow() -> tuple[Any, Any]:
     return modules[0], modules[1]
 
 
-def _encode_parquet(content: Content) -> bytes:
+def _encode_parquet(content: Content, file: BinaryIO) -> None:
     arrow, parquet = _pyarrow()
     schema = arrow.schema(
         [
@@ -208,15 +217,13 @@ def _encode_parquet(content: Content) -> bytes:
         ],
         metadata={"lipt": _to_json(content.metadata)},
     )
-    sink = io.BytesIO()
     table = arrow.table([content.indices_N, content.weights_N], schema=schema)
-    parquet.write_table(table, sink)
-    return sink.getvalue()
+    parquet.write_table(table, file)
 
 
-def _decode_parquet(data: bytes) -> Content:
-    arrow, parquet = _pyarrow()
-    table = parquet.read_table(arrow.BufferReader(data))
+def _decode_parquet(file: BinaryIO) -> Content:
+    _, parquet = _pyarrow()
+    table = parquet.read_table(file)
     return Content(
         np.asarray(table.column("index").to_numpy(), dtype=np.int64),
         np.asarray(table.column("weight").to_numpy(), dtype=np.float32),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.errors import SubsetError
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets.digest import first_fall, subset_digest
 from lipt.trainer.subsets.formats import (
     Content,
     codec_of,
@@ -22,6 +23,7 @@ from lipt.trainer.subsets.formats import (
     manifest_beside,
 )
 from lipt.trainer.subsets.map_style import rows_of
+from lipt.trainer.subsets.row_numbers import RowNumbers
 from lipt.trainer.subsets.same_data import (
     ExampleT_co,
     MapStyle,
@@ -29,7 +31,7 @@ from lipt.trainer.subsets.same_data import (
     TableT_co,
     require_same_data,
 )
-from lipt.trainer.writing.files import write_atomically
+from lipt.trainer.writing.files import replacing, write_atomically
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -58,6 +60,8 @@ class Subset:
             why there are fewer examples than the budget, where there are.
         kept: whether this is the `previous` subset of the request, which still serves. Of
             the answer, not of the subset: it is neither compared nor written to a file.
+        handed_over: whether the two arrays, int64 and float32, are given up by who made them,
+            so that they are kept as they are; else copies are taken.
 
     Raises:
         SubsetError: the columns do not fit each other, or not the digest.
@@ -71,11 +75,13 @@ class Subset:
     strategy: str
     manifest: Mapping[str, Any] = field(default_factory=dict, hash=False)
     kept: bool = field(default=False, compare=False)
+    handed_over: InitVar[bool] = False
 
-    def __post_init__(self) -> None:
-        """Take copies that nobody can change, and check them."""
+    def __post_init__(self, handed_over: bool) -> None:
+        """Take columns that nobody can change, and check them."""
         for name, dtype in (("indices", np.int64), ("weights", np.float32)):
-            column = np.array(getattr(self, name), dtype=dtype)
+            take = np.asarray if handed_over else np.array
+            column = take(getattr(self, name), dtype=dtype)
             column.setflags(write=False)
             object.__setattr__(self, name, column)
         _require_consistent(self.indices, self.weights)
@@ -143,7 +149,7 @@ class Subset:
     @property
     def is_weighted(self) -> bool:
         """Whether its examples are to count differently in the loss."""
-        return bool(len(self)) and bool((self.weights != self.weights[0]).any())
+        return bool(len(self)) and bool(self.weights.min() != self.weights.max())
 
     def dataset(self, data: Any, *, check: bool = True, normalized: bool = True) -> WeightedData:
         """The chosen examples with their weights: (image, label, weight).
@@ -169,7 +175,7 @@ class Subset:
         self._require_same(rows, check=check)
         weights_K = torch.from_numpy(self.weights.copy())
         weights_K = normalized_weights(weights_K) if normalized else weights_K
-        return WeightedData(rows, self.indices.tolist(), weights_K, self.facts)
+        return WeightedData(rows, RowNumbers(self.indices), weights_K, self.facts)
 
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
@@ -196,7 +202,7 @@ class Subset:
         source: Any = rows_of(dataset)
         self._require_same(source, check=check)
         self._warn_of_weights()
-        return Chosen(source, self.indices.tolist())
+        return Chosen(source, RowNumbers(self.indices))
 
     def hf_select(self, dataset: Selectable[TableT_co], *, check: bool = True) -> TableT_co:
         """The chosen rows of a Hugging Face `datasets.Dataset`, by its own `select`.
@@ -249,10 +255,12 @@ class Subset:
             OSError: the directory is missing or cannot be written to.
         """
         target = Path(path)
-        data = self._encoded(target)
-        if (beside := manifest_beside(target)) is not None:
-            write_atomically(beside, encode_manifest(self._content()))
-        write_atomically(target, data)
+        codec_of(target)  # before there is a file
+        with replacing(target) as temporary:
+            with temporary.open("wb") as file:
+                encode(self._content(), target, file)
+            if (beside := manifest_beside(target)) is not None:
+                write_atomically(beside, encode_manifest(self._content()))
         return target
 
     @classmethod
@@ -267,20 +275,14 @@ class Subset:
         """
         source = Path(path)
         codec_of(source)  # before it is read
-        beside, data = manifest_beside(source), source.read_bytes()
-        if beside is None:
-            return cls._decoded(data, source)
-        try:
-            return cls._decoded(data, source, beside.read_bytes())
-        except FileNotFoundError:
-            raise SubsetError(
-                f"{source} has no {beside.name} beside it, which says what it was chosen from. "
-                "Copy both files, or get the subset again with 'lipt subset get'."
-            ) from None
+        with source.open("rb") as file:
+            return cls._decoded(file, source, _manifest_beside(source))
 
     def to_json(self) -> str:
         """The content of a .json file, to be kept inside of something else."""
-        return self._encoded(_JSON).decode()
+        file = io.BytesIO()
+        encode(self._content(), _JSON, file)
+        return file.getvalue().decode()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -289,26 +291,38 @@ class Subset:
         Raises:
             SubsetError: it is damaged.
         """
-        return cls._decoded(text.encode(), _JSON)
+        return cls._decoded(io.BytesIO(text.encode()), _JSON)
 
     def _content(self) -> Content:
         metadata = {name: getattr(self, name) for name in _TEXTS}
         metadata["manifest"] = dict(self.manifest)
         return Content(self.indices, self.weights, metadata)
 
-    def _encoded(self, target: Path) -> bytes:
-        return encode(self._content(), target)
-
     @classmethod
-    def _decoded(cls, data: bytes, source: Path, beside: bytes = b"") -> Self:
-        content = decode(data, source, beside)
+    def _decoded(cls, file: BinaryIO, source: Path, beside: bytes = b"") -> Self:
+        content = decode(file, source, beside)
         texts: dict[str, Any] = {name: content.metadata.get(name) for name in _TEXTS}
         found = content.metadata.get("manifest")
         if not isinstance(found, dict) or not all(isinstance(t, str) for t in texts.values()):
             raise SubsetError(
                 f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again."
             )
-        return cls(content.indices_N, content.weights_N, **texts, manifest=found)
+        columns = content.indices_N, content.weights_N
+        return cls(*columns, **texts, manifest=found, handed_over=True)
+
+
+def _manifest_beside(source: Path) -> bytes:
+    """What the file beside a .csv holds; nothing for a format that holds its own."""
+    beside = manifest_beside(source)
+    if beside is None:
+        return b""
+    try:
+        return beside.read_bytes()
+    except FileNotFoundError:
+        raise SubsetError(
+            f"{source} has no {beside.name} beside it, which says what it was chosen from. "
+            "Copy both files, or get the subset again with 'lipt subset get'."
+        ) from None
 
 
 def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.float32]) -> None:
@@ -317,12 +331,13 @@ def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.floa
             f"a subset is two columns of one length; these have the shapes {indices_N.shape} "
             f"and {weights_N.shape}. Give one weight per index."
         )
-    if len(indices_N) and (indices_N[0] < 0 or np.any(np.diff(indices_N) <= 0)):
+    if len(indices_N) and (indices_N[0] < 0 or first_fall(indices_N) is not None):
         raise SubsetError(
             "a subset's indices are row numbers in ascending order, each once; these are not. "
             "Sort them with their weights and drop duplicates."
         )
-    if not np.all(np.isfinite(weights_N)):
+    # Of these two, one is not finite where any is: no array of answers for each.
+    if len(weights_N) and not np.isfinite([weights_N.min(), weights_N.max()]).all():
         raise SubsetError(
             "a subset's weights have to be finite; these are not. Give one number per index."
         )

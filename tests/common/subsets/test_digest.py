@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lipt.common.errors import InvalidRequestError
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets import digest as digest_module
+from lipt.common.subsets.digest import first_fall, subset_digest
 
 
 def test_digest_is_of_all_indices_then_all_weights() -> None:
@@ -42,3 +43,36 @@ def test_indices_that_do_not_ascend_are_refused(indices: list[int]) -> None:
 def test_a_weight_per_index_is_needed() -> None:
     with pytest.raises(InvalidRequestError, match=r"\[2\].*\[1\].*one weight per index"):
         subset_digest([1, 2], [1.0])
+
+
+@pytest.mark.parametrize("position", [1, 3, 4, 5, 8, 9])
+def test_a_fall_is_found_wherever_blocks_end(
+    position: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest_module, "_BLOCK", 4)
+    indices = np.arange(10)
+    assert first_fall(indices) is None
+    indices[position] = indices[position - 1]
+    assert first_fall(indices) == position
+
+
+def test_what_is_hashed_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[memoryview] = []
+
+    class Recording:
+        def __init__(self, column: memoryview) -> None:
+            hashed.append(column)
+
+        def update(self, column: memoryview) -> None:
+            hashed.append(column)
+
+        def hexdigest(self) -> str:
+            return ""
+
+    monkeypatch.setattr(hashlib, "sha256", Recording)
+    indices, weights = np.arange(3), np.ones(3, np.float32)
+    subset_digest(indices, weights)
+    for column, given in zip(hashed, (indices, weights), strict=True):
+        assert np.shares_memory(np.asarray(column), given)
+    subset_digest(np.arange(6)[::2], weights)
+    assert hashed[2].c_contiguous

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -10,15 +12,16 @@ import pytest
 
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
-from lipt.common.subsets.difference import Difference, Examples
+from lipt.common.subsets.difference import Difference
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.rpc import answering
 from lipt.coordinator.rpc.subsets import SubsetService
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.coordinator.subsets.questions import SubsetQuery
-from lipt.coordinator.subsets.sending import Sending
+from lipt.coordinator.subsets.sending import Accepted, Sending
 from lipt.coordinator.subsets.service import Answer
+from lipt.coordinator.subsets.stored_examples import StoredExamples
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 from tests.serving import serving
@@ -41,7 +44,9 @@ RECORD = SubsetRecord(
 class FakeSubsets:
     """Reports once, waits to be let go, and answers every query with one record."""
 
-    def __init__(self) -> None:
+    def __init__(self, blob: Path) -> None:
+        blob.write_bytes(struct.pack("<2q2f", 1, 5, 1.0, 0.5))
+        self.stored = StoredExamples(blob, 2)
         self.queries: list[SubsetQuery] = []
         self.callers: list[str] = []
         self.let_go = asyncio.Event()
@@ -66,16 +71,17 @@ class FakeSubsets:
         self.let_go.set()
         return [first, *[response async for response in call]]
 
-    async def sending(self, subset: SubsetRecord, previous: str) -> Sending:
-        examples = Examples(np.array([1, 5]), np.array([1.0, 0.5], np.float32))
-        if not previous:
-            return Sending(examples)
-        return Sending(Difference(np.array([3]), examples), difference_to=previous)
+    async def sending(self, subset: SubsetRecord, accepted: Accepted) -> Sending:
+        if accepted.previous:
+            difference = Difference(np.array([3]), self.stored.read())
+            return Sending(difference, difference_to=accepted.previous)
+        resumed_at = accepted.num_received if accepted.received == subset.digest else 0
+        return Sending(self.stored, packed=accepted.packed, resumed_at=resumed_at)
 
 
 @pytest.fixture
-def subsets() -> FakeSubsets:
-    return FakeSubsets()
+def subsets(tmp_path: Path) -> FakeSubsets:
+    return FakeSubsets(tmp_path / "blob")
 
 
 @pytest.fixture
@@ -165,6 +171,40 @@ async def test_a_difference_is_sent_only_to_who_accepts_it(stub: Any, subsets: F
     assert short[2].difference == pb.SubsetDifference(
         removed=[3], indices=[1, 5], weights=[1.0, 0.5]
     )
+
+
+async def test_packed_examples_are_sent_only_to_who_accepts_them(
+    stub: Any, subsets: FakeSubsets
+) -> None:
+    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)
+    plain = await subsets.asked(stub, request)
+    request.accept_packed = True
+    packed = await subsets.asked(stub, request)
+    assert plain[2].examples == pb.SubsetExamples(indices=[1, 5], weights=[1.0, 0.5])
+    # 2, 3 and 4 are left out between the two: bits 0 and 4 of a bitmap.
+    assert packed[2].packed == pb.PackedExamples(
+        first=1, high=bytes([0b10001]), weights=struct.pack("<2f", 1.0, 0.5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("packed", "kind"), [(False, "examples"), (True, "packed")], ids=["plain", "packed"]
+)
+async def test_what_has_come_before_a_break_is_not_sent_again(
+    stub: Any, subsets: FakeSubsets, packed: bool, kind: str
+) -> None:
+    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2, accept_packed=packed)
+    request.received_digest, request.num_received = "d", 1
+    _, description, part = await subsets.asked(stub, request)
+    assert description.subset.resumed_at == 1
+    assert description.subset.num_examples == 2
+    assert part.WhichOneof("part") == kind
+    assert part.packed.first == 5 or list(part.examples.indices) == [5]
+    # Another one is sent from its beginning.
+    request.received_digest = "e"
+    _, description, part = await subsets.asked(stub, request)
+    assert description.subset.resumed_at == 0
+    assert part.packed.first == 1 or list(part.examples.indices) == [1, 5]
 
 
 async def test_who_waits_hears_that_the_service_is_alive(

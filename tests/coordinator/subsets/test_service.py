@@ -21,6 +21,7 @@ from lipt.common.errors import (
     SignalsError,
     UnknownNameError,
 )
+from lipt.common.observability.meters import Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
@@ -31,6 +32,7 @@ from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord, SubsetRecord
 from lipt.coordinator.subsets.questions import SubsetQuery
+from lipt.coordinator.subsets.sending import Accepted
 from lipt.coordinator.subsets.service import Answer, Subsets
 from tests.coordinator.fakes import DATA, FakeCompute
 
@@ -49,6 +51,7 @@ HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
 NOT_ASKED: Any = {
     "initialization": {"new_head"},
     "learners": {"num_snapshots", "redundancy", "frozen"},
+    "soup": {"search"},
 }
 
 
@@ -136,15 +139,29 @@ async def test_an_early_stop_has_its_true_count_and_reason(world: World) -> None
     assert subset.num_examples == 9
     assert subset.manifest["budget"] == 10
     assert subset.manifest["stopped_early"] == "nothing is left to gain."
-    sending = await world.subsets.sending(subset, "")
+    sending = await world.subsets.sending(subset, Accepted())
     assert sum(len(part) for part in sending.parts() if isinstance(part, Examples)) == 9
+
+
+async def test_what_a_warm_up_took_is_told_by_itself_and_not_as_choosing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(Meters, "observe", lambda _self, _of, value, *_: told.append(value))
+    hour = {"seconds": 3610.0, "warm_up_seconds": 4000.0, "warming_seconds": 3600.0}
+    world.compute.answers[SelectSubset] = lambda job: replace(world.select(job), **hour)
+    costs: Any = (await world.ask()).subset.manifest["costs"]
+    assert costs["selection_seconds"] == 10.0
+    assert costs["warm_up_seconds"] == 4000.0
+    # Of an hour that did not really go by: all but the little that did.
+    assert [round(value / 3600) for value in told] == [-1]
 
 
 async def test_a_subset_of_nothing_at_all_can_be_read(world: World) -> None:
     world.stopped_early = "no example has a gradient."
     subset = (await world.ask(budget=1)).subset
     assert subset.num_examples == 0
-    assert list((await world.subsets.sending(subset, "")).parts()) == []
+    assert list((await world.subsets.sending(subset, Accepted())).parts()) == []
 
 
 async def test_labels_do_not_wait_for_theta_p_to_be_made_again(world: World) -> None:

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
+from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
+from lipt.trainer.subsets import dealing
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import StrategyView
 from tests.trainer.made_up import made_up_subset
@@ -33,6 +35,58 @@ def test_unshuffled_is_ascending() -> None:
 
 def test_another_seed_is_another_order() -> None:
     assert list(SubsetSampler(TEN, seed=1)) != list(SubsetSampler(TEN, seed=2))
+
+
+def order_as_ever(subset: Subset, epoch: int, rank: int, num_ranks: int) -> list[int]:
+    """The order of all versions: a whole list of a whole permutation."""
+    generator = derive_generator(7, "sampler-order", epoch)
+    order_N = torch.arange(len(subset))[torch.randperm(len(subset), generator=generator)]
+    indices_N = torch.from_numpy(subset.indices.copy())
+    indices: list[int] = indices_N[order_N[rank::num_ranks]].tolist()
+    return indices
+
+
+@pytest.mark.parametrize(("rank", "num_ranks"), [(0, 1), (1, 3)])
+def test_an_order_is_as_it_was_before_it_came_in_blocks(
+    rank: int, num_ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dealing, "_BLOCK", 64)
+    many = made_up_subset(range(0, 3000, 3))
+    sampler = SubsetSampler(many, seed=7, rank=rank, num_ranks=num_ranks)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        indices = list(sampler)
+        assert indices == order_as_ever(many, epoch, rank, num_ranks)
+        assert {type(index) for index in indices} == {int}
+
+
+def test_an_order_is_the_one_of_earlier_versions() -> None:
+    # Written down before the order came in blocks.
+    assert list(SubsetSampler(TEN, seed=1)) == [45, 85, 5, 25, 75, 55, 15, 95, 35, 65]
+
+
+def test_an_epoch_that_has_begun_stays_with_its_subset() -> None:
+    sampler = SubsetSampler(TEN, shuffle=False)
+    begun = iter(sampler)
+    assert next(begun) == 5
+    sampler.subset = made_up_subset(range(3))
+    assert list(begun) == TEN.indices.tolist()[1:]
+
+
+def test_weights_follow_the_order() -> None:
+    weighted = made_up_subset(range(4), [1.0, 2.0, 3.0, 2.0])
+    sampler = SubsetSampler(weighted, seed=3)
+    indices = list(sampler)
+    expected = torch.tensor([0.5, 1.0, 1.5, 1.0])[indices]  # of mean 1
+    assert torch.equal(torch.cat([sampler.weights(0, 3), sampler.weights(1, 3)]), expected)
+    assert sampler.is_weighted
+
+
+def test_equal_weights_are_ones() -> None:
+    sampler = SubsetSampler(made_up_subset(range(4), [3.0] * 4))
+    list(sampler)
+    assert torch.equal(sampler.weights(1, 3), torch.ones(1))
+    assert not sampler.is_weighted
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 10, 12])

@@ -298,3 +298,33 @@ def test_subsets_are_equal_by_value() -> None:
     assert one != make_subset([2, 5], [1.0, 0.5], {})
     assert one != "subset"
     assert len(one) == 2
+
+
+def test_arrays_are_copied_unless_they_are_handed_over() -> None:
+    made = make_subset([2, 5], [1.0, 0.5])
+    indices, weights = np.array([2, 5]), np.array([1.0, 0.5], np.float32)
+    texts = made.fingerprint, made.digest, made.strategy
+    copied = Subset(indices, weights, *texts)
+    indices[0] = 3
+    assert copied.indices.tolist() == [2, 5]
+    indices[0] = 2
+    kept = Subset(indices, weights, *texts, handed_over=True)
+    assert kept.indices is indices
+    assert kept.weights is weights
+    with pytest.raises(ValueError, match="read-only"):
+        indices[0] = 3
+
+
+def test_a_failed_save_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_subset([2, 5], [1.0, 0.5]).save(tmp_path / "s.npy")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(np.lib.format, "write_array", full)
+    with pytest.raises(OSError, match="no space"):
+        make_subset([3], [1.0]).save(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["s.npy"]
+    assert Subset.load(path).indices.tolist() == [2, 5]
