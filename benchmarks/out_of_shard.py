@@ -109,13 +109,9 @@ def flip(dataset: Dataset, share: float, seed: int) -> Dataset:
     return in_memory(dataset.source, dataset.class_names, labels_N, "flipped", images_NCHW)
 
 
-def measure(
-    context: Context, config: RunConfig, truth_N: Tensor, *, with_ridge: bool
-) -> Iterator[tuple[str, float]]:
-    """All figures of one run."""
-    initial = InitializeWeights(config).run(context)
-    records = CutShards(config).run(context)
-    run = RunRecord(
+def run_of(context: Context, config: RunConfig, inputs: InputFormat) -> RunRecord:
+    """A run on the data that is open, whose learners are trained here."""
+    return RunRecord(
         run_id="r",
         name="r",
         request_id="r",
@@ -123,8 +119,17 @@ def measure(
         config=config,
         fingerprint=context.dataset.fingerprint,
         num_classes=len(context.dataset.class_names),
-        inputs=initial.inputs,
+        inputs=inputs,
     )
+
+
+def measure(
+    context: Context, config: RunConfig, truth_N: Tensor, *, with_ridge: bool
+) -> Iterator[tuple[str, float]]:
+    """All figures of one run."""
+    initial = InitializeWeights(config).run(context)
+    records = CutShards(config).run(context)
+    run = run_of(context, config, initial.inputs)
     committed = tuple(train(context, run, record, initial.inputs) for record in records)
     trajectories = Trajectories(initial.weights, committed)
     shards = tuple(record.shard for record in records)

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 LIPT = "lipt"
+# The same with `soup.search = coarse_to_fine`.
+COARSE_TO_FINE = "lipt-coarse-to-fine"
+# Either way.
+LIPTS = (LIPT, COARSE_TO_FINE)
 
 
 @dataclass(frozen=True, order=True)
@@ -16,7 +20,7 @@ class Cell:
     """One measurement.
 
     scale: of what size; see `SCALES`.
-    pretraining: `lipt`, or what the strategy is given as its option of that name.
+    pretraining: `LIPT`, `COARSE_TO_FINE`, or what the strategy is given as its option of that name.
     num_workers: worker processes.
     round: of several of the same.
     """
@@ -81,7 +85,8 @@ def cells(scale: str, rounds: int) -> Iterator[Cell]:
     """Every cell, in turns: each round has all of them."""
     sizes = SCALES[scale]
     for number in range(rounds):
-        for num_workers in sizes.num_workers:
-            yield Cell(scale, LIPT, num_workers, number)
+        for pretraining in LIPTS:
+            for num_workers in sizes.num_workers:
+                yield Cell(scale, pretraining, num_workers, number)
         for pretraining in sizes.warm_ups:
             yield Cell(scale, pretraining, 0, number)

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.pretraining_price.cells import LIPT, SCALES, Cell, Scale
+from benchmarks.pretraining_price.cells import COARSE_TO_FINE, LIPTS, SCALES, Cell, Scale
 from benchmarks.value.pipeline import wait_for_address
 from lipt.trainer.cli.demo.processes import Children
 from lipt.trainer.client.client import Client
@@ -72,16 +72,18 @@ def measure(cell: Cell, work: Path) -> Price:
     place.mkdir(parents=True)
     # A warm-up needs a run, and its one learner a worker.
     with _cluster(scale, place, cell.num_workers or 1) as cluster:
-        price = (
-            _lipt(cluster, scale) if cell.pretraining == LIPT else _warm_up(cluster, scale, cell)
-        )
+        if cell.pretraining in LIPTS:
+            price = _lipt(cluster, scale, cell)
+        else:
+            price = _warm_up(cluster, scale, cell)
     shutil.rmtree(place)
     return price
 
 
-def _lipt(cluster: _Cluster, scale: Scale) -> Price:
+def _lipt(cluster: _Cluster, scale: Scale, cell: Cell) -> Price:
+    search = "coarse_to_fine" if cell.pretraining == COARSE_TO_FINE else "grid"
     client, cpu_before, started = cluster.client, cluster.cpu_seconds(), time.perf_counter()
-    run = client.wait(_start(client, scale, dict(scale.learners)))
+    run = client.wait(_start(client, scale, dict(scale.learners), soup={"search": search}))
     pretrained_seconds = time.perf_counter() - started
     client.subset(run.run_id, _STRATEGY, fraction=_FRACTION)
     subset_seconds = time.perf_counter() - started
@@ -131,8 +133,8 @@ def _warm_up_seconds(subset: Subset) -> float:
     return float(costs["warm_up_seconds"])
 
 
-def _start(client: Client, scale: Scale, learners: dict[str, Any]) -> str:
-    return client.start_run({"model": scale.model, "learners": learners}).run_id
+def _start(client: Client, scale: Scale, learners: dict[str, Any], **more: Any) -> str:
+    return client.start_run({"model": scale.model, "learners": learners, **more}).run_id
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.pretraining_price.cells import LIPT, SCALES, Cell
+from benchmarks.pretraining_price.cells import COARSE_TO_FINE, LIPTS, SCALES, Cell
 from benchmarks.pretraining_price.measuring import Price
 from benchmarks.pretraining_price.results import Row
 from lipt.common.sizes import format_bytes
@@ -30,9 +30,10 @@ _HEADER = (
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as much a warm-up takes as LiPT with some workers."""
+    """How many times as much a warm-up takes as LiPT, either way, with some workers."""
 
     warm_up: str
+    lipt: str
     num_workers: int
     to_weights: float
     to_subset: float
@@ -65,15 +66,16 @@ def ratios(rows: Mapping[Cell, Row], scale: str) -> list[Ratio]:
     """Of each warm-up to LiPT with each number of workers; medians over rounds with both."""
     groups, found = _groups(rows, scale), []
     for warm_up in SCALES[scale].warm_ups:
-        for num_workers in SCALES[scale].num_workers:
+        for lipt, num_workers in _lipts(scale):
             theirs = groups.get((warm_up, 0), {})
-            ours = groups.get((LIPT, num_workers), {})
+            ours = groups.get((lipt, num_workers), {})
             both = sorted(theirs.keys() & ours.keys())
             if both:
                 pairs = [(theirs[number].price, ours[number].price) for number in both]
                 found.append(
                     Ratio(
                         warm_up,
+                        lipt,
                         num_workers,
                         median(a.pretrained_seconds / b.pretrained_seconds for a, b in pairs),
                         median(a.subset_seconds / b.subset_seconds for a, b in pairs),
@@ -135,7 +137,7 @@ def _turned(rows: Mapping[Cell, Row], scale: str) -> list[tuple[str, ...]]:
 def _groups(rows: Mapping[Cell, Row], scale: str) -> dict[tuple[str, int], dict[int, Row]]:
     """Rows by kind of cell, in the order in which they are measured, then by round."""
     sizes = SCALES[scale]
-    kinds = [(LIPT, number) for number in sizes.num_workers]
+    kinds = _lipts(scale)
     kinds += [(warm_up, 0) for warm_up in sizes.warm_ups]
     groups: dict[tuple[str, int], dict[int, Row]] = {kind: {} for kind in kinds}
     for cell, row in rows.items():
@@ -144,8 +146,20 @@ def _groups(rows: Mapping[Cell, Row], scale: str) -> dict[tuple[str, int], dict[
     return {kind: group for kind, group in groups.items() if group}
 
 
+def _lipts(scale: str) -> list[tuple[str, int]]:
+    """LiPT's kinds of cell."""
+    numbers = SCALES[scale].num_workers
+    return [(lipt, number) for lipt in LIPTS for number in numbers]
+
+
 def _words(pretraining: str, num_workers: int) -> str:
-    return f"LiPT, {_workers(num_workers)}" if pretraining == LIPT else f"`{pretraining}`"
+    if pretraining in LIPTS:
+        return f"LiPT, {_with(pretraining, num_workers)}"
+    return f"`{pretraining}`"
+
+
+def _with(lipt: str, num_workers: int) -> str:
+    return _workers(num_workers) + (", coarse to fine" if lipt == COARSE_TO_FINE else "")
 
 
 def _workers(number: int) -> str:
@@ -165,7 +179,11 @@ def _seconds(prices: list[Price], of: Callable[[Price], float]) -> str:
 
 def _cells(ratio: Ratio) -> tuple[str, ...]:
     figures = (ratio.to_weights, ratio.to_subset, ratio.cpu)
-    return (f"`{ratio.warm_up}`", _workers(ratio.num_workers), *(f"{one:.1f}" for one in figures))
+    return (
+        f"`{ratio.warm_up}`",
+        _with(ratio.lipt, ratio.num_workers),
+        *(f"{one:.1f}" for one in figures),
+    )
 
 
 def _table(lines: list[tuple[str, ...]]) -> str:

@@ -55,6 +55,13 @@ class SoupMethod(StrEnum):
     UNIFORM = "uniform"
 
 
+class SoupSearch(StrEnum):
+    """How a learner's mixing ratio is looked for."""
+
+    GRID = "grid"
+    COARSE_TO_FINE = "coarse_to_fine"
+
+
 class Section(BaseModel):
     """A group of settings."""
 
@@ -219,6 +226,9 @@ class SoupConfig(Section):
     `uniform` averages all of them."""
     num_alphas: int = Field(default=10, ge=1, le=1000)
     """Mixing ratios that `greedy` tries for each learner: 1/num_alphas, 2/num_alphas, ..., 1."""
+    search: SoupSearch = SoupSearch.GRID
+    """`grid` tries all of them. `coarse_to_fine` tries about their square root, evenly spread, and
+    then those around the best: with 10 ratios 3 to 5 of 9. It may miss what `grid` finds."""
     reestimate_batch_norm: bool = True
     """Whether batch-norm statistics are estimated again before every evaluation, and for theta_p.
     """
@@ -243,5 +253,5 @@ class RunConfig(Section):
     soup: SoupConfig = SoupConfig()
     # The kernels: batch statistics of channels-last activations, and MobileNet's forward pass.
     evaluation_threads: int = Field(default=2, ge=1)
-    """Threads for the soup and the signals on a CPU; raise it on a large head node. Part of the
-    run, because the sums in some kernels depend on their number."""
+    """Threads for the signals on a CPU, and mixtures scored at a time for the soup, each with a
+    copy of the model; raise it on a large head node. Sums in the signals depend on it."""

@@ -12,32 +12,23 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from functools import cache
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
 from lipt.common.observability.events import EventKind, Events
-from lipt.common.process.log_context import logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.choosing import (
-    Offers,
-    choose_learner,
-    openings,
-    waits,
-    why_idle,
-    why_waiting,
-)
+from lipt.coordinator.dispatch.choosing import waits, why_idle, why_waiting
 from lipt.coordinator.dispatch.demand import DemandWatch
+from lipt.coordinator.dispatch.handing_out import HandingOut
+from lipt.coordinator.dispatch.journal import Journal
 from lipt.coordinator.dispatch.leases import Lease, LeaseTable, require_lease
 from lipt.coordinator.dispatch.quarantine import (
     MAX_SILENT_ENDS,
     account_of,
     furthest_step,
-    held_back,
     quarantined,
 )
-from lipt.coordinator.dispatch.queue import WorkerQueue
 from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, handed_in
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
@@ -45,7 +36,6 @@ from lipt.coordinator.runs.transitions import (
     LearnerResult,
     after_failure,
     is_in,
-    leased,
     requeued,
     without_silent_ends,
 )
@@ -81,19 +71,16 @@ class Dispatcher:
         """
         self._store = store
         self._wall_clock = wall_clock
-        self._events = events or Events()
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
         self.demand = DemandWatch(store)
-        self._waiting = WorkerQueue()
-        # What is being handed out at this moment, and by worker who is being given one.
-        self._reserved: set[AssignmentKey] = set()
-        self._granting: dict[str, asyncio.Task[tuple[RunRecord, LearnerRecord] | None]] = {}
-        self._is_to_match = False
+        self._journal = Journal(events or Events(), store, self.workers)
         # Workers that fell silent; one that is heard again was not ended by its learner.
         self._silent: set[str] = set()
         store.listen_to_learners(self.leases.follow)
-        store.listen(self._on_change)
+        self._handing_out = HandingOut(
+            store, self.workers, self._journal, alive=self.alive, wall_clock=wall_clock
+        )
 
     def restore(self) -> None:
         """Renew the leases of learners that were out when the process ended."""
@@ -104,15 +91,15 @@ class Dispatcher:
 
     def alive(self) -> tuple[WorkerRecord, ...]:
         """The workers that are there now."""
-        return self.workers.alive(self.leases.holders() | self._waiting.worker_ids())
+        return self.workers.alive(self.leases.holders() | self._handing_out.waiting())
 
     def num_waiting(self) -> int:
         """How many workers wait for a learner at this moment."""
-        return len(self._waiting.worker_ids())
+        return len(self._handing_out.waiting())
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
         """How long a worker has been silent; one that waits for work is not."""
-        waiting = worker.worker_id in self._waiting.worker_ids()
+        waiting = worker.worker_id in self._handing_out.waiting()
         return 0.0 if waiting else self.workers.seconds_since_heard(worker)
 
     def held_by(self, worker_id: str) -> tuple[RunRecord, LearnerRecord] | None:
@@ -148,27 +135,7 @@ class Dispatcher:
         held = self.held_by(worker_id)
         if held is not None:
             return held
-        if worker_id in self._granting:  # to an earlier call, which was cut
-            return await asyncio.shield(self._granting[worker_id])
-        turn = self._waiting.join(worker_id)
-        self._match_soon()
-        try:
-            if not self._has_news(worker):
-                await asyncio.wait({turn}, timeout=wait_seconds)
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._reserved.discard(turn.result())
-                self._match_soon()
-            raise
-        finally:
-            self._waiting.leave(worker_id, turn)
-        if not turn.done() or turn.cancelled():
-            self.workers.heard(worker_id)
-            return None
-        granting = asyncio.create_task(self._grant(turn.result(), worker_id))
-        self._granting[worker_id] = granting
-        # Whoever leaves has the learner all the same, and is told of it when it asks again.
-        return await asyncio.shield(granting)
+        return await self._handing_out.next_for(worker, wait_seconds=wait_seconds)
 
     def heartbeat(
         self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
@@ -223,7 +190,7 @@ class Dispatcher:
         await self._store.update(key.run_id, change)
         name = self.workers.name(worker_id)
         if judged.suspects:
-            self._record(
+            self._journal.record(
                 EventKind.LEARNER_DISPUTED,
                 key,
                 worker_id,
@@ -269,7 +236,7 @@ class Dispatcher:
             )
 
         await self._store.update(key.run_id, change)
-        self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
+        self._journal.record(EventKind.LEARNER_FAILED, key, worker_id, reason)
 
     async def release(self, worker_id: str, key: AssignmentKey, epoch: int) -> None:
         """Queue a learner again that its worker gives back undone; a stale call is harmless."""
@@ -294,8 +261,7 @@ class Dispatcher:
             expired = self.leases.expired()
             await asyncio.gather(*(self._expire(key, lease) for key, lease in expired))
             if seconds := await self.leases.wait_until_due():
-                stopped = f"{seconds:.1f}"
-                self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=stopped)
+                self._journal.paused(seconds)
 
     async def _expire(self, key: AssignmentKey, lease: Lease) -> None:
         name = self.workers.name(lease.worker_id)
@@ -311,7 +277,9 @@ class Dispatcher:
         except StaleLeaseError:
             pass  # it came in at the last moment
         except LiptError as error:
-            self._record(EventKind.RETRIED, key, lease.worker_id, str(error), detail="lease expiry")
+            self._journal.record(
+                EventKind.RETRIED, key, lease.worker_id, str(error), detail="lease expiry"
+            )
             self.leases.extend(key, _RETRY_SECONDS)
 
     async def _requeue(
@@ -328,13 +296,13 @@ class Dispatcher:
             return run.with_learner(requeued(run.learners[key.learner], reason, silent_end))
 
         run = await self._store.update(key.run_id, change)
-        self._record(why, key, worker_id, reason)
+        self._journal.record(why, key, worker_id, reason)
         if silent_end is not None:
             self._silent.add(worker_id)
             against = quarantined(run, furthest=self._furthest(run)).get(key.learner, ())
             if len(against) == MAX_SILENT_ENDS:
                 account = account_of(run, furthest=self._furthest(run))
-                self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
+                self._journal.record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
 
     async def _forgive(self, worker_id: str) -> None:
         for run in self._store.runs():
@@ -346,101 +314,6 @@ class Dispatcher:
 
     def _furthest(self, run: RunRecord) -> int:
         return furthest_step(run, self._store)
-
-    async def _grant(
-        self, key: AssignmentKey, worker_id: str
-    ) -> tuple[RunRecord, LearnerRecord] | None:
-        try:
-            return await self._lease(key, self.workers.heard(worker_id))
-        finally:
-            self._reserved.discard(key)
-            self._granting.pop(worker_id, None)
-
-    async def _lease(
-        self, key: AssignmentKey, worker: WorkerRecord
-    ) -> tuple[RunRecord, LearnerRecord] | None:
-        def change(run: RunRecord) -> RunRecord:
-            learner = run.learners[key.learner]
-            queued = run.state is RunState.TRAINING and learner.state is LearnerState.QUEUED
-            if not queued or self._store.held(run.run_id):
-                return run
-            started = run.training_started_at or self._wall_clock()
-            granted = leased(
-                learner,
-                worker_id=worker.worker_id,
-                worker_name=worker.name,
-                device=worker.device,
-                party=worker.party,
-                kind=worker.kind,
-                at=self._wall_clock(),
-            )
-            return run.changed(training_started_at=started).with_learner(granted)
-
-        run = await self._store.update(key.run_id, change)
-        learner = run.learners[key.learner]
-        if learner.state is not LearnerState.LEASED or learner.worker_id != worker.worker_id:
-            return None
-        # A copy for another to confirm is no sign of trouble.
-        if learner.epoch > 1 and not learner.copies:
-            self._record(EventKind.LEARNER_REASSIGNED, key, learner.worker_id, learner.message)
-        return run, learner
-
-    def _has_news(self, worker: WorkerRecord) -> bool:
-        """Whether a worker is to be told at once that it waits in vain; in the log as well."""
-        reason = why_idle(worker, self._store.runs())
-        news = self.workers.note_idle(worker.worker_id, reason)
-        if news:
-            logger.warning("worker %s is idle: it %s", worker.name, reason)
-        return news
-
-    def _record(
-        self, kind: EventKind, key: AssignmentKey, worker_id: str, reason: str, *, detail: str = ""
-    ) -> None:
-        about = {"run": key.run_id, "assignment": key, "learner": key.learner, "worker": worker_id}
-        with logging_about(**about):
-            self._events.record(
-                kind,
-                detail=detail,
-                level=logging.WARNING,
-                run=self._store.find(key.run_id).name,
-                learner=key.learner,
-                worker=self.workers.name(worker_id),
-                reason=reason,
-            )
-
-    def _match_soon(self) -> None:
-        """Match once, however much has changed in this turn of the loop."""
-        if not self._is_to_match:
-            self._is_to_match = True
-            asyncio.get_running_loop().call_soon(self._match)
-
-    def _match(self) -> None:
-        """Give waiting workers, who has asked longest first, what there is to do."""
-        self._is_to_match = False
-        if not self._waiting.worker_ids():
-            return
-        # What is out may come in; of a run that is held, no more goes out.
-        runs = [run for run in self._store.runs() if not self._store.held(run.run_id)]
-        back = held_back(
-            runs, furthest=self._furthest, now=self._wall_clock(), reserved=self._reserved
-        )
-        offers = Offers(openings(runs, self._reserved.copy(), back))
-        alive = cache(self.alive)
-        for worker_id in self._waiting.in_order():
-            # Asking all of a thousand workers after each grant would hold everything up.
-            if not offers:
-                return
-            worker = self.workers.find(worker_id)
-            if worker is None:  # so many have registered since that it was forgotten
-                continue
-            chosen = choose_learner(worker, offers, alive=alive)
-            if chosen is not None and self._waiting.serve(worker_id, chosen.key):
-                self._reserved.add(chosen.key)
-                offers.take(chosen)
-
-    def _on_change(self, run: RunRecord) -> None:
-        if run.state is RunState.TRAINING:
-            self._match_soon()
 
     def _learner(self, key: AssignmentKey) -> tuple[RunRecord, LearnerRecord]:
         run = self._store.find(key.run_id)

@@ -27,6 +27,7 @@ from lipt.common.planning.learner import (
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.targets.target import Target
 from lipt.common.targets.values import OtherTarget
+from lipt.coordinator.pretraining.evaluators import num_evaluated_together
 from lipt.coordinator.pretraining.initialization import num_initialization_steps
 from lipt.coordinator.pretraining.sharding import num_validation_examples
 
@@ -176,8 +177,15 @@ class _Planner:
             name=str(self._config.soup.batch_norm_examples),
         )
         evaluated = self._figures.evaluation_bytes + INPUT_BYTES * each
-        batch = Part("", batch_size, evaluated, "a batch's activations")
-        return self._memory("the soup", held_out, statistics, batch)
+        # A GPU scores one at a time; its memory is not counted here.
+        together, weights = num_evaluated_together(self._config), self._figures.weights_bytes
+        scored = Part(
+            "evaluation_threads",
+            together,
+            batch_size * evaluated + weights,
+            "batches' activations and models that are scored at a time",
+        )
+        return self._memory("the soup", held_out, statistics, scored)
 
     def initialization_images(self) -> Cost:
         given = self._config.initialization

@@ -11,10 +11,10 @@ Better Generalization" (arXiv:1803.05407), section 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lipt.common.inputs.specs import Inputs, call_model
@@ -30,7 +30,11 @@ def has_batch_norm(model: nn.Module, frozen: Collection[str] = ()) -> bool:
 
 @torch.no_grad()
 def reestimate_batch_norm(
-    model: nn.Module, batches: Iterable[Inputs], frozen: Collection[str] = ()
+    model: nn.Module,
+    batches: Iterable[Inputs],
+    frozen: Collection[str] = (),
+    *,
+    call: Callable[[nn.Module, Inputs], object] = call_model,
 ) -> None:
     """Replace running statistics by those of these inputs, in one pass.
 
@@ -45,6 +49,7 @@ def reestimate_batch_norm(
         batches: model inputs on the model's device, at least one, each of at least
             2 values per channel.
         frozen: names in the state dict; statistics among them stay as they are.
+        call: gives the model a batch; it may do so with other buffers than the model's own.
     """
     layers = _tracking(model, frozen)
     if not layers:
@@ -61,7 +66,7 @@ def reestimate_batch_norm(
                 num_seen += size
                 for layer in layers:
                     layer.momentum = size / num_seen
-                call_model(model, batch)
+                call(model, batch)
         finally:
             for layer in layers:
                 layer.momentum = momentum[layer]
@@ -69,15 +74,24 @@ def reestimate_batch_norm(
 
 def batch_norm_statistics(model: nn.Module, frozen: Collection[str] = ()) -> Weights:
     """Copies of running statistics on the CPU, by their names in the state dict."""
-    return copy_to_cpu(
-        {
-            name: buffer
-            for prefix, layer in model.named_modules(remove_duplicate=False)
-            if isinstance(layer, _BatchNorm)
-            for name, buffer in layer.named_buffers(prefix, recurse=False)
-            if name not in frozen
-        }
-    )
+    return copy_to_cpu(named_statistics(model, frozen))
+
+
+def named_statistics(model: nn.Module, frozen: Collection[str] = ()) -> Weights:
+    """The model's own running statistics, by all of their names in the state dict."""
+    return {
+        name: buffer
+        for prefix, layer in model.named_modules(remove_duplicate=False)
+        if isinstance(layer, _BatchNorm)
+        for name, buffer in layer.named_buffers(prefix, recurse=False)
+        if name not in frozen
+    }
+
+
+def reset_statistics(statistics: Mapping[str, Tensor]) -> None:
+    """Fill them, also several models' stacked, with what a layer has before any batch."""
+    for name, values in statistics.items():
+        values.fill_(name.endswith("running_var"))
 
 
 def _tracking(model: nn.Module, frozen: Collection[str] = ()) -> list[_BatchNorm]:

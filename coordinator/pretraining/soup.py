@@ -5,29 +5,34 @@ decreasing validation accuracy, as in Wortsman et al. 2022, "Model soups"
 (arXiv:2203.05482); each is mixed into the soup at the ratio alpha that helps
 most, or discarded. The uniform soup of Appendix C merges all of them alike.
 
-This file decides and interpolates, it runs no model: `evaluate` does. Mixtures are
-made tensor by tensor, straight into the model that evaluates them, so that however
-many learners there are, three models' worth of weights are in memory, and a tensor in
-the making: the soup, the ingredient, and that model.
+This file decides and interpolates, it runs no model: `evaluate` does. All mixtures of a
+learner are given to it together. They are made tensor by tensor, straight into the model
+that evaluates them, so that however many learners there are, the weights of two models are
+in memory, the soup and the ingredient, and those of each model that evaluates, with a
+tensor in the making.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from lipt.common.config.run_config import SoupSearch
 from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.evaluation import Scored
 from lipt.coordinator.state.records import IngredientRecord
 
-# Opens one learner's weights: they are on disk, and may be many. Each access reads a tensor.
+# Opens weights: they are on disk, or mixed as they are read. Each access makes a tensor.
 OpenWeights = Callable[[], Mapping[str, Tensor]]
-# Asks for each tensor once, and keeps none.
-Evaluate = Callable[[Mapping[str, Tensor]], Scored]
+# Scores of several weights, in their order. Each is opened when its turn comes, asked for each
+# tensor once, and let go. What cannot be above the floor may be given up: it scores -infinity.
+Evaluate = Callable[[Sequence[OpenWeights], float], Iterable[Scored]]
 # Evaluations done, and how many there will be.
 OnProgress = Callable[[int, int], None]
 # A learner that was offered, by its place in the sequence, and what became of it.
@@ -102,6 +107,7 @@ def greedy_soup(
     *,
     num_alphas: int,
     on_progress: OnProgress,
+    search: SoupSearch = SoupSearch.GRID,
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Soup:
     """Merge learners one after another, each only if it helps.
@@ -114,25 +120,29 @@ def greedy_soup(
 
     Args:
         learners: each opens one learner's weights; called twice.
-        evaluate: the accuracy of weights and the statistics that fit them. Called
-            n + (n - 1) (num_alphas - 1) times.
+        evaluate: the accuracy of weights and the statistics that fit them. Asked for
+            n + (n - 1) (num_alphas - 1) of them.
         num_alphas: ratios tried per learner, at least 1.
-        on_progress: told after every evaluation.
+        on_progress: told after every evaluation, and of those that a learner did not need.
+        search: which of the ratios are tried; all of them, or `coarse_to_fine`.
         on_ingredient: told of every learner once it was offered, in that order.
 
     Raises:
         RunFailedError: there is no learner.
     """
-    score = _counted(evaluate, on_progress, len(learners) + (len(learners) - 1) * (num_alphas - 1))
-    accuracies, best = _score_alone(learners, score)
+    ratios = Ratios(num_alphas, search)
+    counted = _Counted(len(learners) + (len(learners) - 1) * ratios.most, on_progress)
+    evaluate = counted.each(evaluate)
+    accuracies, best = _score_alone(learners, evaluate)
     order = sorted(range(len(learners)), key=lambda index: (-accuracies[index], index))
     weights, soup_accuracy = dict(learners[order[0]]()) | best.mended, best.accuracy
     ingredients = {order[0]: _ingredient(0, best.accuracy, alpha=1.0, soup_accuracy=soup_accuracy)}
     on_ingredient(order[0], ingredients[order[0]])
     for position, index in enumerate(order[1:], start=1):
         weights, soup_accuracy, alpha = _offer(
-            weights, soup_accuracy, learners[index], score, num_alphas=num_alphas
+            weights, soup_accuracy, learners[index], evaluate, ratios
         )
+        counted.up_to(len(learners) + position * ratios.most)
         ingredients[index] = _ingredient(
             position, accuracies[index], alpha=alpha, soup_accuracy=soup_accuracy
         )
@@ -141,7 +151,11 @@ def greedy_soup(
 
 
 def _offer(
-    soup: Weights, soup_accuracy: float, opened: OpenWeights, score: Evaluate, *, num_alphas: int
+    soup: Weights,
+    soup_accuracy: float,
+    opened: OpenWeights,
+    evaluate: Evaluate,
+    ratios: Ratios,
 ) -> tuple[Weights, float, float]:
     """The soup after one learner was offered, its accuracy, and the learner's alpha.
 
@@ -149,16 +163,61 @@ def _offer(
     """
     # Read as a whole, once: what is verified is what every mixture is made of.
     learner = dict(opened())
-    alpha, mended = 0.0, Weights()
-    for tried in (step / num_alphas for step in range(1, num_alphas)):
-        scored = score(Mixture(soup, learner, tried))
-        if scored.accuracy > soup_accuracy:
-            alpha, mended, soup_accuracy = tried, scored.mended, scored.accuracy
-    if alpha:
+    best, mended = 0, Weights()
+    for stage in ratios.stages():
+        tried = stage(best)
+        mixed = [partial(Mixture, soup, learner, number / ratios.num_alphas) for number in tried]
+        for number, scored in zip(tried, evaluate(mixed, soup_accuracy), strict=True):
+            if scored.accuracy > soup_accuracy:
+                best, mended, soup_accuracy = number, scored.mended, scored.accuracy
+    alpha = best / ratios.num_alphas
+    if best:
         # Mixed again, in place: each old tensor goes when its mixture has come.
         for name, tensor in Mixture(soup, learner, alpha).items():
             soup[name] = tensor
     return soup | mended, soup_accuracy, alpha
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """The mixing ratios that are tried, as whole numbers of 1/num_alphas.
+
+    alpha = 1 is not among them: the learner alone was evaluated before.
+    """
+
+    num_alphas: int
+    search: SoupSearch
+
+    @property
+    def most(self) -> int:
+        """How many may be tried for a learner."""
+        if self.search is SoupSearch.GRID:
+            return self.num_alphas - 1
+        coarse = self._coarse()
+        return len(coarse) + max((len(self._around(found)) for found in coarse), default=0)
+
+    def stages(self) -> tuple[Callable[[int], Sequence[int]], ...]:
+        """What is tried, one stage after another; each is told which ratio is best so far.
+
+        That is 0 where none was above the soup: then a coarse search has nothing to refine.
+        """
+        if self.search is SoupSearch.GRID:
+            return (lambda _best: range(1, self.num_alphas),)
+        return (lambda _best: self._coarse(), self._around)
+
+    @property
+    def _stride(self) -> int:
+        return max(1, round(math.sqrt(self.num_alphas)))
+
+    def _coarse(self) -> Sequence[int]:
+        return range(self._stride // 2 + self._stride % 2, self.num_alphas, self._stride)
+
+    def _around(self, best: int) -> Sequence[int]:
+        if not best:
+            return ()
+        reach = self._stride // 2
+        near = range(max(1, best - reach), min(self.num_alphas, best + reach + 1))
+        return [tried for tried in near if tried not in self._coarse()]
 
 
 def uniform_soup(
@@ -171,16 +230,16 @@ def uniform_soup(
 
     Args:
         learners: each opens one learner's weights; called at most four times.
-        evaluate: as for `greedy_soup`. Called n + 1 times.
+        evaluate: as for `greedy_soup`. Asked for n + 1 of them.
         on_progress: told after every evaluation.
 
     Raises:
         RunFailedError: there is no learner.
     """
-    score = _counted(evaluate, on_progress, len(learners) + 1)
-    accuracies, _ = _score_alone(learners, score)
+    evaluate = _Counted(len(learners) + 1, on_progress).each(evaluate)
+    accuracies, _ = _score_alone(learners, evaluate)
     weights = _mean(learners)
-    scored = score(weights)
+    [scored] = evaluate([lambda: weights], -math.inf)
     ingredients = {
         index: _ingredient(index, accuracy, alpha=1 / (index + 1), soup_accuracy=scored.accuracy)
         for index, accuracy in enumerate(accuracies)
@@ -188,12 +247,11 @@ def uniform_soup(
     return Soup(weights | scored.mended, scored.accuracy, ingredients)
 
 
-def _score_alone(learners: Sequence[OpenWeights], score: Evaluate) -> tuple[list[float], Scored]:
+def _score_alone(learners: Sequence[OpenWeights], evaluate: Evaluate) -> tuple[list[float], Scored]:
     """Every learner's accuracy, and the first best one's evaluation."""
     accuracies: list[float] = []
     best: Scored | None = None
-    for opened in learners:
-        scored = score(opened())
+    for scored in evaluate(learners, -math.inf):
         accuracies.append(scored.accuracy)
         if best is None or scored.accuracy > best.accuracy:
             best = scored
@@ -256,14 +314,24 @@ def _ingredient(
     )
 
 
-def _counted(evaluate: Evaluate, on_progress: OnProgress, total: int) -> Evaluate:
-    done = 0
+class _Counted:
+    """Tells how many evaluations are done, of at most so many."""
 
-    def score(weights: Mapping[str, Tensor]) -> Scored:
-        nonlocal done
-        scored = evaluate(weights)
-        done += 1
-        on_progress(done, total)
-        return scored
+    def __init__(self, total: int, on_progress: OnProgress) -> None:
+        self._done, self._total, self._on_progress = 0, total, on_progress
 
-    return score
+    def each(self, evaluate: Evaluate) -> Evaluate:
+        """The same function, each result of which counts."""
+
+        def counted(weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
+            for scored in evaluate(weights, floor):
+                self.up_to(self._done + 1)
+                yield scored
+
+        return counted
+
+    def up_to(self, done: int) -> None:
+        """So many are done, or not needed any more."""
+        if done > self._done:
+            self._done = done
+            self._on_progress(done, self._total)

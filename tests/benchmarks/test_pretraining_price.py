@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pretraining_price.cells import SCALES, Cell, cells
+from benchmarks.pretraining_price.cells import COARSE_TO_FINE, LIPT, SCALES, Cell, cells
 from benchmarks.pretraining_price.measuring import Price, measure
 from benchmarks.pretraining_price.results import Row, add_row, read_rows
 from benchmarks.pretraining_price.tables import (
@@ -20,7 +20,7 @@ from benchmarks.pretraining_price.tables import (
 
 LIPT_STAGES = {"initialization": 1.0, "sharding": 0.5, "training": 4.0, "merging": 2.0}
 # Of the tiny scale: 8 s to theta_p and 10 s to a subset, against 40 and 41 s.
-LIPT = Price(20.0, {**LIPT_STAGES, "signals and selection": 2.0}, 8.0, 10.0, 12.0, 3_000_000)
+OURS = Price(20.0, {**LIPT_STAGES, "signals and selection": 2.0}, 8.0, 10.0, 12.0, 3_000_000)
 WARM_UP = Price(9.0, {"training": 40.0, "signals and selection": 1.0}, 40.0, 41.0, 60.0)
 
 
@@ -30,7 +30,7 @@ def row(price: Price) -> Row:
 
 def rows() -> dict[Cell, Row]:
     return {
-        Cell("tiny", "lipt", 1): row(LIPT),
+        Cell("tiny", "lipt", 1): row(OURS),
         Cell("tiny", "epochs:2", 0): row(WARM_UP),
         # Of another scale, and so of no meaning beside these.
         Cell("full", "epochs:15", 0): row(replace(WARM_UP, pretrained_seconds=4000.0)),
@@ -41,9 +41,10 @@ def test_each_round_has_every_cell_in_the_order_of_the_one_before() -> None:
     found = list(cells("full", rounds=2))
     first = [(cell.pretraining, cell.num_workers) for cell in found if cell.round == 0]
     warm_ups = [("epochs:1x10", 0), ("epochs:15", 0)]
-    assert first == [("lipt", 1), ("lipt", 2), ("lipt", 4), *warm_ups]
-    assert [(cell.pretraining, cell.num_workers) for cell in found[5:]] == first
-    assert {cell.round for cell in found[5:]} == {1}
+    lipt = [(lipt, number) for lipt in (LIPT, COARSE_TO_FINE) for number in (1, 2, 4)]
+    assert first == [*lipt, *warm_ups]
+    assert [(cell.pretraining, cell.num_workers) for cell in found[8:]] == first
+    assert {cell.round for cell in found[8:]} == {1}
 
 
 def test_the_full_scale_trains_25600_images() -> None:
@@ -55,8 +56,8 @@ def test_the_full_scale_trains_25600_images() -> None:
 def test_rows_are_read_as_they_were_written_and_the_last_of_a_cell_counts(tmp_path: Path) -> None:
     path = tmp_path / "results" / "price.jsonl"
     assert read_rows(path) == {}
-    cell, later = Cell("tiny", "lipt", 1), row(replace(LIPT, cpu_seconds=13.0))
-    for found in (row(LIPT), row(WARM_UP), later):
+    cell, later = Cell("tiny", "lipt", 1), row(replace(OURS, cpu_seconds=13.0))
+    for found in (row(OURS), row(WARM_UP), later):
         add_row(path, cell, found)
     add_row(path, Cell("tiny", "epochs:2", 0), row(WARM_UP))
     assert read_rows(path) == {cell: later, Cell("tiny", "epochs:2", 0): row(WARM_UP)}
@@ -64,19 +65,19 @@ def test_rows_are_read_as_they_were_written_and_the_last_of_a_cell_counts(tmp_pa
 
 def test_a_line_that_a_kill_has_cut_is_measured_again(tmp_path: Path) -> None:
     path, cell = tmp_path / "price.jsonl", Cell("tiny", "lipt", 1)
-    add_row(path, cell, row(LIPT))
+    add_row(path, cell, row(OURS))
     path.write_text(path.read_text()[:-30])
     assert read_rows(path) == {}
-    add_row(path, cell, row(LIPT))
-    assert read_rows(path) == {cell: row(LIPT)}
+    add_row(path, cell, row(OURS))
+    assert read_rows(path) == {cell: row(OURS)}
 
 
 def test_ratios_are_those_of_the_same_round() -> None:
-    assert ratios(rows(), "tiny") == [Ratio("epochs:2", 1, 5.0, 4.1, 5.0)]
-    second = replace(LIPT, pretrained_seconds=4.0, subset_seconds=4.1, cpu_seconds=6.0)
+    assert ratios(rows(), "tiny") == [Ratio("epochs:2", LIPT, 1, 5.0, 4.1, 5.0)]
+    second = replace(OURS, pretrained_seconds=4.0, subset_seconds=4.1, cpu_seconds=6.0)
     # Without its warm-up, a round counts for nothing; with it, the median of 5 and 10 is 7.5.
     more = {**rows(), Cell("tiny", "lipt", 1, round=1): row(second)}
-    assert ratios(more, "tiny") == [Ratio("epochs:2", 1, 5.0, 4.1, 5.0)]
+    assert ratios(more, "tiny") == [Ratio("epochs:2", LIPT, 1, 5.0, 4.1, 5.0)]
     more[Cell("tiny", "epochs:2", 0, round=1)] = row(WARM_UP)
     found = ratios(more, "tiny")
     figures = [found[0].to_weights, found[0].to_subset, found[0].cpu]

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
-from lipt.common.config.run_config import InitializationConfig
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import (
+    InitializationConfig,
+    LearnersConfig,
+    RunConfig,
+    SoupConfig,
+    ValidationConfig,
+)
+from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.targets.single_label import SingleLabel
+from lipt.common.weights.container import pack
+from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.coordinator.pretraining.evaluation import Evaluator
+from lipt.coordinator.pretraining.evaluators import Evaluators
 from lipt.coordinator.pretraining.initialization import initialize
 from lipt.coordinator.pretraining.soup import Soup, greedy_soup, uniform_soup
+from lipt.coordinator.pretraining.stacked import StackedEvaluator
 from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.devices.comparing import close
+from tests.digits import digits_context
 
 DATASET = made_up_dataset(120)
 EVERY = torch.arange(120)
@@ -38,9 +56,10 @@ def evaluator(device: torch.device) -> Evaluator:
 
 def soup(device: torch.device, *, greedy: bool) -> Soup:
     learners = [lambda seed=seed: learner(seed) for seed in range(4)]
+    evaluators = Evaluators([evaluator(device)])
     if greedy:
-        return greedy_soup(learners, evaluator(device), num_alphas=4, on_progress=lambda *_: None)
-    return uniform_soup(learners, evaluator(device), on_progress=lambda *_: None)
+        return greedy_soup(learners, evaluators, num_alphas=4, on_progress=lambda *_: None)
+    return uniform_soup(learners, evaluators, on_progress=lambda *_: None)
 
 
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "uniform"])
@@ -80,3 +99,62 @@ def test_theta_star_is_the_cpus_and_the_same_bits_again(device: torch.device) ->
     found, again, expected = trained(device), trained(device), trained(CPU)
     assert all(torch.equal(found[key], again[key]) for key in found)
     close(found, expected, tolerance=1e-3)
+
+
+def learners_of(context: Context, config: RunConfig) -> MakeSoup:
+    """As a worker would hand them in: theta*, moved a little at random."""
+    inputs = context.dataset.inputs
+    weights = build_model(config.model, num_classes=10, inputs=inputs, seed=0).state_dict()
+
+    def learner(seed: int) -> BlobName:
+        drawn = torch.Generator().manual_seed(seed)
+        moved = {
+            name: tensor + 0.1 * torch.randn(tensor.shape, generator=drawn) * tensor.abs()
+            if tensor.is_floating_point()
+            else tensor
+            for name, tensor in weights.items()
+        }
+        return context.blobs.put_bytes(encode_sparse(moved))
+
+    return MakeSoup(
+        config,
+        ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,)),
+        context.blobs.put_bytes(pack(weights)),
+        tuple((seed, learner(seed)) for seed in range(config.learners.num_learners)),
+    )
+
+
+@pytest.mark.filterwarnings(
+    "ignore:for .* copying from a non-meta parameter"
+)  # of what is pretended
+def test_a_soup_is_made_of_mixtures_that_are_evaluated_together(
+    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[int] = []
+    score = StackedEvaluator._together
+
+    def watched(stacked: StackedEvaluator, group: Any, floor: float) -> Any:
+        scored = score(stacked, group, floor)
+        groups.append(len(group))
+        return scored
+
+    monkeypatch.setattr(StackedEvaluator, "_together", watched)
+    config = RunConfig(
+        model="mlp",
+        learners=LearnersConfig(num_learners=2, batch_size=16),
+        soup=SoupConfig(num_alphas=3, batch_norm_examples=16),
+        validation=ValidationConfig(fraction=0.02, min_per_class=2),
+    )
+    there, here = (digits_context(tmp_path / name) for name in ("there", "here"))
+    vars(there)["device"] = device
+    found = learners_of(there, config).run(there)
+    # Both learners on their own, then both mixtures of the second; none of them failed.
+    assert groups == [2, 2]
+    expected = learners_of(here, config).run(here)
+    assert groups == [2, 2]
+    assert isinstance(found, SoupResult)
+    assert isinstance(expected, SoupResult)
+    if device.type != "cuda":
+        # It is the CPU that has computed; on a GPU an example may lie on the edge.
+        assert found.ingredients == expected.ingredients
+    assert found.record.soup_accuracy == pytest.approx(expected.record.soup_accuracy, abs=0.03)

@@ -23,6 +23,7 @@ from lipt.coordinator.pretraining.evaluation import Evaluator, Scored
 from lipt.coordinator.pretraining.soup import greedy_soup, uniform_soup
 from tests.faults.memory import reset_peak, resident_bytes
 from tests.faults.test_soup_memory import learner
+from tests.one_by_one import one_by_one
 
 
 class Held(nn.Module):
@@ -67,9 +68,9 @@ def main() -> None:
     before = resident_bytes()
     learners = [opened] * num_learners
     if method == "greedy":
-        soup = greedy_soup(learners, evaluate, num_alphas=2, on_progress=ignore)
+        soup = greedy_soup(learners, one_by_one(evaluate), num_alphas=2, on_progress=ignore)
     else:
-        soup = uniform_soup(learners, evaluate, on_progress=ignore)
+        soup = uniform_soup(learners, one_by_one(evaluate), on_progress=ignore)
     assert sum(item.kept for item in soup.ingredients.values()) == num_learners
     model_bytes = sum(spec.num_bytes for spec in specs.values())
     sys.stdout.write(f"growth {resident_bytes(peak=True) - before + model_bytes}\n")

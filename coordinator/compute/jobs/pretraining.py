@@ -33,10 +33,11 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.pretraining.evaluation import Evaluator
+from lipt.coordinator.pretraining.evaluators import evaluate_for_soup
 from lipt.coordinator.pretraining.frozen_part import LearnerReader, pack_initial
 from lipt.coordinator.pretraining.initialization import initialize
 from lipt.coordinator.pretraining.sharding import draw_densities, draw_shards
-from lipt.coordinator.pretraining.soup import OpenWeights, greedy_soup, uniform_soup
+from lipt.coordinator.pretraining.soup import Evaluate, OpenWeights, greedy_soup, uniform_soup
 from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, SoupRecord
 
 
@@ -225,7 +226,8 @@ class MakeSoup:
     def run(self, context: Context) -> SoupResult | DamagedLearners:
         """Evaluate every learner, merge, and store theta_p."""
         try:
-            with pinned_kernels(self.config.evaluation_threads):
+            # Several weights are scored at a time instead, on a thread each.
+            with pinned_kernels(1):
                 return self._merge(context)
         except (CorruptBlobError, UnknownBlobError):
             # All of them, so that they are trained again together.
@@ -238,7 +240,8 @@ class MakeSoup:
 
     def _merge(self, context: Context) -> SoupResult:
         soup = self.config.soup
-        evaluator = self._evaluator(context)
+        evaluator = self.evaluator(context)
+        evaluate = self.evaluate(context, evaluator)
         initial = context.read_weights(self.initial_weights, evaluator.model)
         initial_accuracy = evaluator(initial).accuracy
         reader = LearnerReader.of(specs_of(initial), initial, evaluator.frozen)
@@ -255,15 +258,16 @@ class MakeSoup:
             if soup.method is SoupMethod.GREEDY:
                 made = greedy_soup(
                     learners,
-                    evaluator,
+                    evaluate,
                     num_alphas=soup.num_alphas,
+                    search=soup.search,
                     on_progress=report,
                     on_ingredient=lambda at, part: context.tell(
                         Offered(self.learners[at][0], part)
                     ),
                 )
             else:
-                made = uniform_soup(learners, evaluator, on_progress=report)
+                made = uniform_soup(learners, evaluate, on_progress=report)
             merging.note(accuracy=made.accuracy)
         accuracies = [part.accuracy for part in made.ingredients.values()]
         record = SoupRecord(
@@ -280,7 +284,12 @@ class MakeSoup:
             ingredients={self.learners[at][0]: part for at, part in made.ingredients.items()},
         )
 
-    def _evaluator(self, context: Context) -> Evaluator:
+    def evaluate(self, context: Context, evaluator: Evaluator) -> Evaluate:
+        """Scores several of this run's weights at a time, as `evaluator` does one."""
+        return evaluate_for_soup(evaluator, self.config, lambda: context.new_model(self.config))
+
+    def evaluator(self, context: Context) -> Evaluator:
+        """What scores this run's weights."""
         config, dataset = self.config, context.dataset
         split, model = context.split(config), context.new_model(config)
         return Evaluator(

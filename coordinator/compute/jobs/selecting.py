@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,8 @@ class Selected:
     findings: Mapping[str, Any] = field(default_factory=dict)
     # Of the proxy, for the manifest; none where signals were theta_p's own, or not looked at.
     proxy: Mapping[str, Any] | None = None
+    # What the job took, without its turn in the queue.
+    seconds: float = field(default=0.0, compare=False)
     # What an ordinary warm-up took when it was trained; None where there was none.
     warm_up_seconds: float | None = None
     # Of these, those of this job.
@@ -102,6 +105,7 @@ class SelectSubset:
 
     def run(self, context: Context) -> Selected:
         """Compute, select and store."""
+        started = monotonic()
         strategy = find_strategy(self.strategy)
         options = strategy.parse_options(dict(self.options))
         needs = set(strategy.needs_for(options))
@@ -133,7 +137,7 @@ class SelectSubset:
             )
         indices_K: np.ndarray = chosen.indices_K.numpy().astype("<i8")
         weights_K: np.ndarray = chosen.weights_K.numpy().astype("<f4")
-        blob = context.blobs.put_bytes(indices_K.tobytes() + weights_K.tobytes())
+        blob = context.blobs.put_bytes(b"".join((indices_K.data, weights_K.data)))
         return Selected(
             blob,
             device_name(device),
@@ -141,6 +145,7 @@ class SelectSubset:
             stopped_early=chosen.stopped_early,
             findings=chosen.findings,
             proxy=facts,
+            seconds=monotonic() - started,
             warm_up_seconds=None if warmed is None else warmed.seconds,
             warming_seconds=0.0 if warmed is None else warmed.spent_seconds,
         )

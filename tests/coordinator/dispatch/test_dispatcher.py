@@ -10,7 +10,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.errors import StaleLeaseError, StateError, UnknownWorkerError
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch import dispatcher as dispatch
+from lipt.coordinator.dispatch import handing_out
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import Opening, choose_learner
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -136,7 +136,7 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
         considered.append(worker.name)
         return choose_learner(worker, *arguments, **keywords)
 
-    monkeypatch.setattr(dispatch, "choose_learner", watched)
+    monkeypatch.setattr(handing_out, "choose_learner", watched)
     polls = [
         asyncio.create_task(bench.dispatcher.acquire(bench.join(f"{number}"), wait_seconds=5.0))
         for number in range(100)
@@ -294,7 +294,7 @@ async def test_learners_of_a_run_go_out_as_soon_as_it_is_not_held_any_more(
     worker = bench.join("a")
     asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
     await asyncio.sleep(0)
-    assert bench.dispatcher._waiting.in_order() == [worker]
+    assert bench.dispatcher.num_waiting() == 1
     bench.store.release("r")
     granted = await asking
     assert granted is not None
@@ -307,7 +307,7 @@ async def test_learner_of_a_run_that_is_held_at_the_last_moment_stays(
     await bench.store.add(make_run(num_learners=1))
     worker = bench.join("a")
     asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
-    while not bench.dispatcher._reserved:  # noqa: ASYNC110
+    while not bench.dispatcher._handing_out._reserved:  # noqa: ASYNC110
         await asyncio.sleep(0)
     bench.store.hold("r", "other data.")
     assert await asking is None
@@ -509,7 +509,7 @@ async def test_learner_of_a_call_that_was_cut_is_its_worker_s_when_it_asks_again
     await bench.store.add(make_run(num_learners=1))
     worker, other = bench.join("a"), bench.join("b")
     cut = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
-    while not bench.dispatcher._granting:  # noqa: ASYNC110
+    while not bench.dispatcher._handing_out._granting:  # noqa: ASYNC110
         await asyncio.sleep(0)
     cut.cancel()
     # While it is being written, and afterwards.

@@ -45,7 +45,7 @@ def test_memory_of_each_stage() -> None:
     assert totals(planned.compute_memory) == [
         ALWAYS + THREAD_BYTES + 7 * (1000 + 6 * 12),
         ALWAYS + THREAD_BYTES + 2 * 3 * 12 * 3,
-        ALWAYS + THREAD_BYTES + 200 * 12 + 11 * 12 + 16 * (300 + 6 * 12),
+        ALWAYS + THREAD_BYTES + 200 * 12 + 11 * 12 + 16 * (300 + 6 * 12) + 100,
     ]
 
 
@@ -56,7 +56,19 @@ def test_batches_and_images_are_no_more_than_there_are() -> None:
     )
     theta, _, soup = totals(planned.compute_memory)
     assert theta == ALWAYS + THREAD_BYTES + 300 * (1000 + 6 * 12)
-    assert soup == ALWAYS + THREAD_BYTES + 200 * 12 + 300 * 12 + 16 * (300 + 6 * 12)
+    assert soup == ALWAYS + THREAD_BYTES + 200 * 12 + 300 * 12 + 16 * (300 + 6 * 12) + 100
+
+
+def test_each_of_several_that_are_scored_at_a_time_has_a_model_and_a_batch() -> None:
+    one, four, all_ = (plan(evaluation_threads=number) for number in (1, 4, 200))
+    each = 16 * (300 + 6 * 12) + 100
+    assert totals(four.compute_memory)[2] - totals(one.compute_memory)[2] == 3 * (
+        each + THREAD_BYTES
+    )
+    # Of ten learners, and nine mixtures of each, no more than ten are asked for together.
+    assert totals(all_.compute_memory)[2] - totals(one.compute_memory)[2] == (
+        9 * each + 199 * THREAD_BYTES
+    )
 
 
 def test_theta_that_is_not_trained_has_no_activations_and_no_images() -> None:
@@ -68,7 +80,7 @@ def test_theta_that_is_not_trained_has_no_activations_and_no_images() -> None:
 
 def test_batch_norm_that_is_left_alone_takes_no_images() -> None:
     soup = plan(soup={"reestimate_batch_norm": False}).compute_memory[2]
-    assert soup.total == ALWAYS + THREAD_BYTES + 200 * 12 + 16 * (300 + 6 * 12)
+    assert soup.total == ALWAYS + THREAD_BYTES + 200 * 12 + 16 * (300 + 6 * 12) + 100
 
 
 def test_a_set_that_is_read_from_disk_takes_no_memory() -> None:

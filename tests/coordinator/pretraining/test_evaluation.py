@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.inputs.stored import images_in
+from lipt.common.models import build_model
+from lipt.common.models.freezing import frozen_names
 from lipt.common.targets.single_label import SingleLabel
+from lipt.coordinator.pretraining import prepared_inputs
 from lipt.coordinator.pretraining.evaluation import Evaluator, batch_size_for
 
 # Pixels reach the model as value / 255.
@@ -161,3 +168,103 @@ def test_batches_hold_as_many_pixels_as_a_cpu_caches(pixels: int, size: int) -> 
     inputs = ImageSpec(3, pixels, pixels)
     assert batch_size_for(inputs, torch.device("cpu")) == size
     assert batch_size_for(inputs, torch.device("cuda", 0)) == 256
+
+
+class Shown(nn.Module):
+    """Keeps what it is shown; its logits are the image's values times a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.sizes: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sizes.append(len(x))
+        return x.flatten(1) * self.scale
+
+
+def scaled(value: float) -> dict[str, Tensor]:
+    return {"scale": torch.tensor(value)}
+
+
+def split_of(labels: list[int], batch_size: int) -> tuple[Evaluator, Shown]:
+    """A split whose images all show class 0, with these labels."""
+    model = Shown()
+    shown = images(*[(9, 1, 1)] * len(labels))
+    targets_N = torch.tensor(labels)
+    evaluator = Evaluator(model, IMAGE, "cpu", shown, SingleLabel(3), targets_N, None, batch_size)
+    return evaluator, model
+
+
+def test_weights_are_given_up_once_they_cannot_be_above_the_floor() -> None:
+    # Right: 2 of the first two, 0 of the next two, 2 of the last two.
+    evaluator, model = split_of([0, 0, 1, 1, 0, 0], batch_size=2)
+    # After four examples two are right, and at most 4 of 6 in the end: that is not above 2/3.
+    assert evaluator(scaled(1.0), 4 / 6).accuracy == -math.inf
+    assert model.sizes == [2, 2]
+    scored = evaluator(scaled(1.0), 3 / 6)
+    assert scored.accuracy == evaluator(scaled(1.0)).accuracy == 4 / 6
+
+
+def test_a_score_that_is_the_floor_is_not_above_it() -> None:
+    evaluator, _ = split_of([0, 1], batch_size=2)
+    assert evaluator(scaled(1.0), 0.5).accuracy == -math.inf
+    assert evaluator(scaled(1.0), 0.49).accuracy == 0.5
+
+
+def test_model_inputs_are_made_once_and_as_many_as_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def watched(examples_B: Tensor, *others: Any) -> Any:
+        made.append(len(examples_B))
+        return to_model_input(examples_B, *others)
+
+    monkeypatch.setattr(prepared_inputs, "to_model_input", watched)
+    evaluator, _ = split_of([0] * 5, batch_size=2)
+    evaluator(scaled(1.0))
+    evaluator(scaled(2.0))
+    assert made == [2, 2, 1]
+    # Room for one batch of two images of three float32.
+    monkeypatch.setattr(prepared_inputs, "_MOST_KEPT_BYTES", 2 * 3 * 4)
+    evaluator, _ = split_of([0] * 5, batch_size=2)
+    made.clear()
+    evaluator(scaled(1.0))
+    evaluator(scaled(2.0))
+    assert made == [2, 2, 1, 2, 1]
+
+
+def test_features_are_computed_once_where_the_head_alone_differs() -> None:
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    shown = torch.randint(0, 256, (70, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, 3, (70,), generator=generator)
+    image = ImageFormat(3, 8, 8, mean=(0.5,) * 3, std=(0.25,) * 3)
+    model = build_model("resnet8", num_classes=3, inputs=ImageSpec(3, 8, 8), seed=0)
+    calls: list[int] = []
+    model.register_forward_pre_hook(lambda _, given: calls.append(len(given[0])))
+    frozen = frozen_names(model, ["all-but-head"])
+    sharing = Evaluator(
+        model, image, "cpu", shown, SingleLabel(3), labels, shown, batch_size=32, frozen=frozen
+    )
+    plain = Evaluator(model, image, "cpu", shown, SingleLabel(3), labels, None, batch_size=32)
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for _ in range(3):
+        weights = {
+            name: tensor if name in frozen else torch.randn_like(tensor)
+            for name, tensor in start.items()
+        }
+        calls.clear()
+        shared = sharing(weights)
+        assert shared.mended == {}
+        assert len(calls) in (0, 3)
+        assert shared.accuracy == plain(weights).accuracy
+    assert len(calls) == 3  # the plain one's
+
+
+def test_where_more_than_the_head_differs_every_layer_is_run() -> None:
+    evaluator, model = split_of([0, 1], batch_size=2)
+    evaluator(scaled(1.0))
+    evaluator(scaled(2.0))
+    assert model.sizes == [2, 2]

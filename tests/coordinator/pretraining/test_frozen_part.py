@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.pretraining.evaluation import Scored
 from lipt.coordinator.pretraining.frozen_part import LearnerReader, frozen_in, pack_initial
 from lipt.coordinator.pretraining.soup import greedy_soup, uniform_soup
+from tests.one_by_one import one_by_one
 
 THETA: Weights = {
     "body.weight": torch.randn(40, 40, generator=torch.Generator().manual_seed(0)),
@@ -81,12 +83,12 @@ def test_soups_of_parts_are_those_of_the_whole_states_to_the_bit(tmp_path: Path)
         path.write_bytes(encode_weights(head(value), WeightEncoding.BITMASK))
     parts = [lambda path=path: reader().open(path) for path in paths]
     wholes = [lambda open_=open_: {n: t.clone() for n, t in open_().items()} for open_ in parts]
-    ignore = {"on_progress": lambda *_: None}
+    ignore: dict[str, Any] = {"on_progress": lambda *_: None}
     for learners in (parts, wholes):
-        greedy = greedy_soup(learners, nearer_to_two, num_alphas=3, **ignore)
+        greedy = greedy_soup(learners, one_by_one(nearer_to_two), num_alphas=3, **ignore)
         # 1 is best; a third of the way to 4 is 2, and nothing helps any more.
         assert greedy.weights["fc.weight"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
-        uniform = uniform_soup(learners, nearer_to_two, **ignore)
+        uniform = uniform_soup(learners, one_by_one(nearer_to_two), **ignore)
         for soup in (greedy, uniform):
             assert all(torch.equal(soup.weights[name], THETA[name]) for name in FROZEN)
         assert uniform.weights["fc.weight"].mean().item() == pytest.approx(5.5 / 3)

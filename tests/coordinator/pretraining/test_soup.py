@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lipt.common.config.run_config import SoupSearch
 from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.evaluation import Scored
 from lipt.coordinator.pretraining.soup import (
-    Evaluate,
     Mixture,
     OpenWeights,
+    Ratios,
     Soup,
     greedy_soup,
     uniform_soup,
 )
 from lipt.coordinator.state.records import IngredientRecord
+from tests.one_by_one import one_by_one
+
+Score = Callable[[Mapping[str, torch.Tensor]], Scored]
 
 
 def vector(*values: float) -> Weights:
@@ -35,7 +40,7 @@ def loaders(learners: Sequence[Weights]) -> list[OpenWeights]:
     return [loader(weights) for weights in learners]
 
 
-def closeness(target: float) -> Evaluate:
+def closeness(target: float) -> Score:
     """Accuracy 1 - |w - target|, rounded so that ties happen."""
     return lambda weights: Scored(round(1 - abs(weights["w"][0].item() - target), 4), {})
 
@@ -44,7 +49,8 @@ def ignore(_done: int, _total: int) -> None:
     """No progress bar."""
 
 
-def greedy(learners: Sequence[Weights], evaluate: Evaluate, num_alphas: int = 10) -> Soup:
+def greedy(learners: Sequence[Weights], score: Score, num_alphas: int = 10) -> Soup:
+    evaluate = one_by_one(score)
     return greedy_soup(loaders(learners), evaluate, num_alphas=num_alphas, on_progress=ignore)
 
 
@@ -52,7 +58,7 @@ def test_learners_are_told_of_as_they_are_offered() -> None:
     told: list[tuple[int, IngredientRecord]] = []
     soup = greedy_soup(
         loaders([vector(1.0), vector(0.4)]),
-        closeness(0.5),
+        one_by_one(closeness(0.5)),
         num_alphas=4,
         on_progress=ignore,
         on_ingredient=lambda index, ingredient: told.append((index, ingredient)),
@@ -127,7 +133,7 @@ def test_progress_counts_every_evaluation() -> None:
     learners = loaders([vector(value) for value in (0.1, 0.2, 0.3)])
     greedy_soup(
         learners,
-        closeness(0.5),
+        one_by_one(closeness(0.5)),
         num_alphas=4,
         on_progress=lambda done, total: told.append((done, total)),
     )
@@ -147,7 +153,7 @@ def test_no_learner_is_an_error() -> None:
     with pytest.raises(RunFailedError, match=r"0 learners arrived.*deadline_seconds"):
         greedy([], closeness(0.5))
     with pytest.raises(RunFailedError, match="0 learners arrived"):
-        uniform_soup([], closeness(0.5), on_progress=ignore)
+        uniform_soup([], one_by_one(closeness(0.5)), on_progress=ignore)
 
 
 def brute_force(
@@ -261,7 +267,9 @@ def test_uniform_soup_is_the_mean() -> None:
 
     told: list[tuple[int, int]] = []
     soup = uniform_soup(
-        loaders(learners), evaluate, on_progress=lambda done, total: told.append((done, total))
+        loaders(learners),
+        one_by_one(evaluate),
+        on_progress=lambda done, total: told.append((done, total)),
     )
     assert soup.weights["w"].tolist() == [3.0]
     assert soup.weights["counter"].item() == 5
@@ -275,7 +283,7 @@ def test_uniform_soup_is_the_mean() -> None:
 
 def test_stirring_by_the_reported_alphas_gives_the_uniform_soup() -> None:
     learners = [vector(float(value)) for value in (4, -2, 9, 1)]
-    soup = uniform_soup(loaders(learners), closeness(0.5), on_progress=ignore)
+    soup = uniform_soup(loaders(learners), one_by_one(closeness(0.5)), on_progress=ignore)
     stirred = learners[0]
     for index, item in soup.ingredients.items():
         stirred = dict(Mixture(stirred, learners[index], item.alpha))
@@ -301,8 +309,93 @@ def test_at_most_three_models_are_in_memory(method: str) -> None:
 
     learners = [load(value) for value in (0.0, 1.0, 0.2, 0.9, 0.4)]
     if method == "greedy":
-        soup = greedy_soup(learners, evaluate, num_alphas=10, on_progress=ignore)
+        soup = greedy_soup(learners, one_by_one(evaluate), num_alphas=10, on_progress=ignore)
         assert sum(item.kept for item in soup.ingredients.values()) > 1
     else:
-        uniform_soup(learners, evaluate, on_progress=ignore)
+        uniform_soup(learners, one_by_one(evaluate), on_progress=ignore)
     assert 2 <= most <= 3
+
+
+@pytest.mark.parametrize(
+    ("num_alphas", "coarse", "fine"),
+    [
+        (10, [2, 5, 8], {2: [1, 3], 5: [4, 6], 8: [7, 9]}),
+        (4, [1, 3], {1: [2], 3: [2]}),
+        (2, [1], {1: []}),
+        (1, [], {}),
+        (
+            100,
+            list(range(5, 100, 10)),
+            {5: [*range(1, 5), *range(6, 11)], 95: [*range(90, 95), *range(96, 100)]},
+        ),
+    ],
+)
+def test_a_coarse_search_is_refined_around_its_best(
+    num_alphas: int, coarse: list[int], fine: dict[int, list[int]]
+) -> None:
+    ratios = Ratios(num_alphas, SoupSearch.COARSE_TO_FINE)
+    first, second = ratios.stages()
+    assert list(first(0)) == coarse
+    assert {best: list(second(best)) for best in fine} == fine
+    # Where none is above the soup there is nothing to refine.
+    assert not list(second(0))
+    assert ratios.most >= len(coarse) + max((len(near) for near in fine.values()), default=0)
+
+
+def test_a_coarse_search_finds_the_best_ratio_of_one_hill_with_half_the_evaluations() -> None:
+    learners = [vector(1.0), vector(0.4)]
+    calls: list[float] = []
+
+    def counting(weights: Mapping[str, torch.Tensor]) -> Scored:
+        calls.append(weights["w"][0].item())
+        return closeness(0.65)(weights)
+
+    coarse = greedy_soup(
+        loaders(learners),
+        one_by_one(counting),
+        num_alphas=10,
+        search=SoupSearch.COARSE_TO_FINE,
+        on_progress=ignore,
+    )
+    grid = greedy(learners, closeness(0.65))
+    assert coarse == grid
+    assert coarse.ingredients[0].alpha == 0.4
+    # Two learners, then 0.2, 0.5, 0.8, and 0.4 and 0.6 around the best of them.
+    mixed = [round(0.4 + 0.6 * alpha, 4) for alpha in (0.2, 0.5, 0.8, 0.4, 0.6)]
+    assert calls == pytest.approx([1.0, 0.4, *mixed])
+
+
+def test_progress_counts_what_a_coarse_search_did_not_need() -> None:
+    told: list[tuple[int, int]] = []
+    greedy_soup(
+        loaders([vector(0.5), vector(0.9), vector(0.6)]),
+        one_by_one(closeness(0.5)),
+        num_alphas=10,
+        search=SoupSearch.COARSE_TO_FINE,
+        on_progress=lambda done, total: told.append((done, total)),
+    )
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    # Three learners, and at most five mixtures for each of two; none of them helps.
+    assert told[-1] == (13, 13)
+    assert len(told) == 3 + 2 * 4
+
+
+@given(
+    st.lists(st.floats(0, 1, width=16), min_size=1, max_size=5),
+    st.integers(1, 8),
+    st.floats(0, 1, width=16),
+)
+@settings(deadline=None, max_examples=50)
+def test_mixtures_that_are_given_up_change_nothing(
+    values: list[float], num_alphas: int, target: float
+) -> None:
+    learners, score = [vector(value) for value in values], closeness(target)
+
+    def giving_up(weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
+        for scored in map(score, (opened() for opened in weights)):
+            yield scored if scored.accuracy > floor else Scored(-math.inf, {})
+
+    plain = greedy(learners, score, num_alphas)
+    saving = greedy_soup(loaders(learners), giving_up, num_alphas=num_alphas, on_progress=ignore)
+    assert torch.equal(saving.weights["w"], plain.weights["w"])
+    assert saving.ingredients == plain.ingredients

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -242,3 +243,9 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
 def test_without_labels_there_is_nothing_that_is_made_of_them(select: Any, need: Need) -> None:
     with pytest.raises(SignalsError, match="'probe' needs"):
         select(Probe(frozenset({need})), labels=Labels.NONE, proxy="ridge:patches")
+
+
+def test_a_subset_says_what_choosing_it_took(context: Context, weights: BlobName) -> None:
+    job = SelectSubset(CONFIG, IMAGE, weights, "grand", 10, balanced=False, options=())
+    started = monotonic()
+    assert 0 < job.run(context).seconds <= monotonic() - started

@@ -1,0 +1,181 @@
+"""Handing out: workers that wait are given learners, who has asked longest first.
+
+A worker waits for its turn; matching, once for however much has changed in a turn of the loop,
+reserves a learner for it; then a lease is written, even if the worker's call was cut meanwhile:
+it has the learner all the same, and is told of it when it asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from functools import cache
+
+from lipt.common.observability.events import EventKind
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.choosing import Offers, choose_learner, openings, why_idle
+from lipt.coordinator.dispatch.journal import Journal
+from lipt.coordinator.dispatch.quarantine import furthest_step, held_back
+from lipt.coordinator.dispatch.queue import WorkerQueue
+from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.runs.transitions import leased
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
+
+logger = logging.getLogger(__name__)
+
+
+class HandingOut:
+    """Matches the queued learners of all runs with the workers that wait."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        workers: WorkerRegistry,
+        journal: Journal,
+        *,
+        alive: Callable[[], tuple[WorkerRecord, ...]],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """Hand out the learners of `store`.
+
+        Args:
+            store: the runs.
+            workers: who has registered.
+            journal: where reassignments are recorded.
+            alive: the workers that are there now.
+            wall_clock: seconds since 1970, for when training began; deadlines are
+                counted on the same clock.
+        """
+        self._store = store
+        self._workers = workers
+        self._journal = journal
+        self._alive = alive
+        self._wall_clock = wall_clock
+        self._queue = WorkerQueue()
+        # What is being handed out at this moment, and by worker who is being given one.
+        self._reserved: set[AssignmentKey] = set()
+        self._granting: dict[str, asyncio.Task[tuple[RunRecord, LearnerRecord] | None]] = {}
+        self._is_to_match = False
+        store.listen(self._on_change)
+
+    def waiting(self) -> AbstractSet[str]:
+        """The workers that wait for a learner at this moment."""
+        return self._queue.worker_ids()
+
+    async def next_for(
+        self, worker: WorkerRecord, *, wait_seconds: float
+    ) -> tuple[RunRecord, LearnerRecord] | None:
+        """The worker's next learner under a new lease, or None when there was none in time.
+
+        Nor is there any where this worker is yet to be told what keeps it from learners.
+        """
+        worker_id = worker.worker_id
+        if worker_id in self._granting:  # to an earlier call, which was cut
+            return await asyncio.shield(self._granting[worker_id])
+        turn = self._queue.join(worker_id)
+        self._match_soon()
+        try:
+            if not self._has_news(worker):
+                await asyncio.wait({turn}, timeout=wait_seconds)
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._reserved.discard(turn.result())
+                self._match_soon()
+            raise
+        finally:
+            self._queue.leave(worker_id, turn)
+        if not turn.done() or turn.cancelled():
+            self._workers.heard(worker_id)
+            return None
+        granting = asyncio.create_task(self._grant(turn.result(), worker_id))
+        self._granting[worker_id] = granting
+        return await asyncio.shield(granting)
+
+    async def _grant(
+        self, key: AssignmentKey, worker_id: str
+    ) -> tuple[RunRecord, LearnerRecord] | None:
+        try:
+            return await self._lease(key, self._workers.heard(worker_id))
+        finally:
+            self._reserved.discard(key)
+            self._granting.pop(worker_id, None)
+
+    async def _lease(
+        self, key: AssignmentKey, worker: WorkerRecord
+    ) -> tuple[RunRecord, LearnerRecord] | None:
+        def change(run: RunRecord) -> RunRecord:
+            learner = run.learners[key.learner]
+            queued = run.state is RunState.TRAINING and learner.state is LearnerState.QUEUED
+            if not queued or self._store.held(run.run_id):
+                return run
+            started = run.training_started_at or self._wall_clock()
+            granted = leased(
+                learner,
+                worker_id=worker.worker_id,
+                worker_name=worker.name,
+                device=worker.device,
+                party=worker.party,
+                kind=worker.kind,
+                at=self._wall_clock(),
+            )
+            return run.changed(training_started_at=started).with_learner(granted)
+
+        run = await self._store.update(key.run_id, change)
+        learner = run.learners[key.learner]
+        if learner.state is not LearnerState.LEASED or learner.worker_id != worker.worker_id:
+            return None
+        # A copy for another to confirm is no sign of trouble.
+        if learner.epoch > 1 and not learner.copies:
+            self._journal.record(
+                EventKind.LEARNER_REASSIGNED, key, learner.worker_id, learner.message
+            )
+        return run, learner
+
+    def _has_news(self, worker: WorkerRecord) -> bool:
+        """Whether a worker is to be told at once that it waits in vain; in the log as well."""
+        reason = why_idle(worker, self._store.runs())
+        news = self._workers.note_idle(worker.worker_id, reason)
+        if news:
+            logger.warning("worker %s is idle: it %s", worker.name, reason)
+        return news
+
+    def _on_change(self, run: RunRecord) -> None:
+        if run.state is RunState.TRAINING:
+            self._match_soon()
+
+    def _match_soon(self) -> None:
+        """Match once, however much has changed in this turn of the loop."""
+        if not self._is_to_match:
+            self._is_to_match = True
+            asyncio.get_running_loop().call_soon(self._match)
+
+    def _match(self) -> None:
+        """Reserve what there is to do for those who wait."""
+        self._is_to_match = False
+        if not self._queue.worker_ids():
+            return
+        # What is out may come in; of a run that is held, no more goes out.
+        runs = [run for run in self._store.runs() if not self._store.held(run.run_id)]
+        back = held_back(
+            runs,
+            furthest=lambda run: furthest_step(run, self._store),
+            now=self._wall_clock(),
+            reserved=self._reserved,
+        )
+        offers = Offers(openings(runs, self._reserved.copy(), back))
+        alive = cache(self._alive)
+        for worker_id in self._queue.in_order():
+            # Asking all of a thousand workers after each grant would hold everything up.
+            if not offers:
+                return
+            worker = self._workers.find(worker_id)
+            if worker is None:  # so many have registered since that it was forgotten
+                continue
+            chosen = choose_learner(worker, offers, alive=alive)
+            if chosen is not None and self._queue.serve(worker_id, chosen.key):
+                self._reserved.add(chosen.key)
+                offers.take(chosen)

@@ -1,0 +1,20 @@
+"""Scores for a soup from a function of one model's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from lipt.coordinator.pretraining.evaluation import Scored
+from lipt.coordinator.pretraining.soup import Evaluate, OpenWeights
+
+
+def one_by_one(score: Callable[[Mapping[str, Tensor]], Scored]) -> Evaluate:
+    """Score weights in turn, and give none up."""
+
+    def evaluate(weights: Sequence[OpenWeights], _floor: float) -> Iterator[Scored]:
+        for opened in weights:
+            yield score(opened())
+
+    return evaluate
