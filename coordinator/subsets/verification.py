@@ -25,6 +25,8 @@ _MOST_REMEMBERED = 1000
 
 # What changes when somebody writes to a file.
 _Stamp = tuple[int, int, int, int]
+# What a file was when it was compared, and until when that is believed.
+_Found = tuple[_Stamp, float]
 
 
 class Verification:
@@ -34,7 +36,7 @@ class Verification:
         self, blobs: BlobStore, *, monotonic_clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._blobs, self._clock = blobs, monotonic_clock
-        self._found: dict[BlobName, tuple[_Stamp, float]] = {}
+        self._found: dict[BlobName, _Found] = {}
         self._locks: WeakValueDictionary[BlobName, asyncio.Lock] = WeakValueDictionary()
 
     async def is_whole(self, name: BlobName) -> bool:
@@ -55,18 +57,20 @@ class Verification:
         # Whoever waits holds it, and keeps it there for the next.
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
-            return await asyncio.to_thread(self._path, name)
+            # The books are kept by the event loop alone; threads only read files.
+            before = self._found.pop(name, None)
+            path, found = await asyncio.to_thread(self._compare, name, before)
+            self._found[name] = found
+            if len(self._found) > _MOST_REMEMBERED:
+                del self._found[next(iter(self._found))]
+            return path
 
-    def _path(self, name: BlobName) -> Path:
+    def _compare(self, name: BlobName, before: _Found | None) -> tuple[Path, _Found]:
         path = self._blobs.path(name)
         stamp, now = _stamp(path), self._clock()
-        before, until = self._found.pop(name, (None, 0.0))
-        if stamp != before or now >= until:
-            path, until = self._blobs.verified_path(name), now + _VALID_SECONDS
-        self._found[name] = stamp, until
-        while len(self._found) > _MOST_REMEMBERED:
-            self._found.pop(next(iter(self._found)), None)
-        return path
+        if before is not None and before[0] == stamp and now < before[1]:
+            return path, before
+        return self._blobs.verified_path(name), (stamp, now + _VALID_SECONDS)
 
 
 def _stamp(path: Path) -> _Stamp:
