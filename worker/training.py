@@ -26,7 +26,7 @@ from lipt.common.inputs.model_input import in_layout, to_model_input
 from lipt.common.inputs.specs import call_model
 from lipt.common.inputs.stored import Stored, rows_of
 from lipt.common.models import memory_format
-from lipt.worker.augmentation import augment
+from lipt.common.augmentation import augment
 
 
 @dataclass(frozen=True)

@@ -73,49 +73,61 @@ MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of one step, on the device: as they are stored, their targets, float32 B."""
+    """Examples of one step, on the device: as they are stored, their targets, float32 B.
+
+    copies_K: which of them are copies of an augmented coreset's, int64; None without one.
+    """
 
     examples_B: Stored
     targets_B: Tensor
     weights_B: Tensor
+    copies_K: Tensor | None = None
 
 
 class Examples:
-    """A subset of a data set, or all of it.
+    """A subset of a data set, or all of it, and copies of a coreset's examples if there is one.
 
     Args:
         subset: what they come from; None for all examples.
         dataset: what the subset is of.
         device: where batches are wanted.
-        weighted: whether the subset's weights count.
+        weighted: whether the subsets' weights count.
+        coreset: what is copied, for an augmentation of its own; it need not be in `subset`.
 
     Attributes:
-        ids_N: which of the data set's examples, int64, on the CPU.
+        ids_N: which of the data set's examples, int64, on the CPU; without the copies.
         subset: as given.
 
     Raises:
-        SubsetError: the subset is empty, or another data set's.
+        SubsetError: a subset is empty, or another data set's.
     """
 
     def __init__(
-        self, subset: Subset | None, dataset: Dataset, device: torch.device, *, weighted: bool
+        self,
+        subset: Subset | None,
+        dataset: Dataset,
+        device: torch.device,
+        *,
+        weighted: bool,
+        coreset: Subset | None = None,
     ) -> None:
         self.subset, self.ids_N = subset, torch.arange(len(dataset))
-        if subset is not None:
-            _require_for(subset, dataset)
-            self.ids_N = torch.as_tensor(subset.indices.copy())
         weights_N = torch.ones(len(self.ids_N))
-        if subset is not None and weighted:
-            weights_N = torch.as_tensor(subset.weights.copy())
-        self._targets_N = dataset.targets_N[self.ids_N].to(device)
-        # Their mean is 1, but where the subset says that they count as they are.
-        if subset is None or not subset.manifest.get(ABSOLUTE_WEIGHTS):
-            weights_N = normalized_weights(weights_N)
+        if subset is not None:
+            self.ids_N, weights_N = _listed(subset, dataset, weighted=weighted)
+        all_ids_N = self.ids_N
+        if coreset is not None:
+            ids_N, copies_weights_N = _listed(coreset, dataset, weighted=weighted)
+            all_ids_N = torch.cat([all_ids_N, ids_N])
+            weights_N = torch.cat([weights_N, copies_weights_N])
+        self._num_copies = len(all_ids_N) - len(self.ids_N)
+        self._targets_N = dataset.targets_N[all_ids_N].to(device)
         self._weights_N = weights_N.to(device)
-        self._images = TrainingImages(dataset, self.ids_N, device)
+        self._images = TrainingImages(dataset, all_ids_N, device)
 
     def __len__(self) -> int:
-        return len(self.ids_N)
+        """How many there are to train on, with the copies, which are the last."""
+        return len(self.ids_N) + self._num_copies
 
     @property
     def digest(self) -> str:
@@ -124,9 +136,19 @@ class Examples:
 
     def batches(self, positions: Sequence[Tensor]) -> Iterator[Batch]:
         """The examples at each batch of positions, in order; int64, on the CPU."""
-        there = sent(positions, self._targets_N.device)
-        for there_B, examples_B in zip(there, self._images.batches(positions), strict=True):
-            yield Batch(examples_B, self._targets_N[there_B], self._weights_N[there_B])
+        device = self._targets_N.device
+        there, images = sent(positions, device), self._images.batches(positions)
+        copies = self._copies(positions, device)
+        for there_B, examples_B, copies_K in zip(there, images, copies, strict=True):
+            targets_B, weights_B = self._targets_N[there_B], self._weights_N[there_B]
+            yield Batch(examples_B, targets_B, weights_B, copies_K)
+
+    def _copies(self, positions: Sequence[Tensor], device: torch.device) -> Sequence[Tensor | None]:
+        """Where in each batch the copies are; found on the CPU, so that nothing waits."""
+        if not self._num_copies:
+            return [None] * len(positions)
+        there = [torch.nonzero(ids_B >= len(self.ids_N)).flatten() for ids_B in positions]
+        return sent(there, device)
 
 
 def require_comparable(test: Dataset, train: Dataset) -> None:
@@ -174,6 +196,17 @@ def _require_same_targets(test: Dataset, train: Dataset) -> None:
 
 def _target_names(dataset: Dataset) -> tuple[str, ...]:
     return () if dataset.rows.targets is None else dataset.rows.targets.names
+
+
+def _listed(subset: Subset, dataset: Dataset, *, weighted: bool) -> tuple[Tensor, Tensor]:
+    """A subset's examples, int64 N, and their weights, float32 N."""
+    _require_for(subset, dataset)
+    ids_N = torch.as_tensor(subset.indices.copy())
+    weights_N = torch.as_tensor(subset.weights.copy()) if weighted else torch.ones(len(ids_N))
+    # Their mean is 1, but where the subset says that they count as they are.
+    if not subset.manifest.get(ABSOLUTE_WEIGHTS):
+        weights_N = normalized_weights(weights_N)
+    return ids_N, weights_N
 
 
 def _require_for(subset: Subset, dataset: Dataset) -> None:

@@ -15,6 +15,7 @@ from lipt.common.data import Dataset
 from lipt.common.determinism.kernels import pinned_kernels, seeded_generators, tried_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import ConfigError
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.process.devices import resolve_device
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.specs import check_specs, specs_of
@@ -38,6 +39,7 @@ def fit(
     train: Dataset,
     *,
     subset: Subset | None = None,
+    coreset: Subset | None = None,
     test: Dataset | None = None,
     recipe: Recipe | None = None,
     schedule: Schedule | None = None,
@@ -58,6 +60,8 @@ def fit(
             is trained in place.
         train: the data set that the subset was chosen from.
         subset: the examples; where None those that `reselect` begins with, or all of `train`.
+        coreset: examples that are trained on once more as copies, which alone are augmented by the
+            recipe's `coreset_augmentation`: those that need a strong one.
         test: for the accuracy; never trained on.
         recipe: how to train.
         schedule: when to evaluate and to write checkpoints.
@@ -81,9 +85,11 @@ def fit(
         The final weights, and how training went.
 
     Raises:
-        SubsetError: the subset is empty, or belongs to other data.
-        DataError: the test set has other images or classes than `train`.
-        ConfigError: labels are to be smoothed and there are numbers; the checkpoint is another
+        SubsetError: a subset is empty, or belongs to other data.
+        DataError: the test set has other images or classes than `train`; RandAugment is given
+            images that are not bytes with 1 or 3 channels.
+        ConfigError: labels are to be smoothed and there are numbers; a coreset is to be augmented
+            and there are no images, or `reselect` goes by losses; the checkpoint is another
             training's, or the device does not exist; there is a limit of time without a checkpoint.
         TrainingPaused: the time is up, and the checkpoint is written.
         TrainingDivergedError: the loss is no longer finite.
@@ -93,17 +99,14 @@ def fit(
     recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)
     if test is not None:
         require_comparable(test, train)
-    if recipe.label_smoothing and train.target.kind is TargetKind.NUMBER:
-        raise ConfigError(
-            f"label_smoothing = {recipe.label_smoothing}: of numbers there is nothing to spread "
-            f"over classes, and {train.source} is regression. Leave it at 0."
-        )
+    _require_fitting(recipe, train, coreset)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = {
         "recipe": recipe.model_dump(mode="json"),
         "model": model if isinstance(model, str) else type(model).__name__,
         "data": train.fingerprint,
         "subset": "" if subset is None else subset.digest,
+        "coreset": "" if coreset is None else coreset.digest,
         "re-selection": reselect is not None,
     }
     with ExitStack() as stack:
@@ -127,13 +130,40 @@ def fit(
                 if isinstance(source, LossDriven):
                     source.load_state_dict(saved.source)
             subset = source.subset if subset is None else subset
-        budget = source.budget if isinstance(source, LossDriven) else None
-        training = Training(built, forward_pass, train, test, recipe, schedule, subset, budget)
+        budget = _budget(source, coreset)
+        training = Training(
+            built, forward_pass, train, test, recipe, schedule, subset, budget, coreset
+        )
         if saved is not None:
             training.restore(saved)
             on_resume(saved.progress)
         told = on_step or (lambda *_: None)
         return training.run(source, on_epoch, told, checkpoint, identity, ends_at)
+
+
+def _require_fitting(recipe: Recipe, train: Dataset, coreset: Subset | None) -> None:
+    if recipe.label_smoothing and train.target.kind is TargetKind.NUMBER:
+        raise ConfigError(
+            f"label_smoothing = {recipe.label_smoothing}: of numbers there is nothing to spread "
+            f"over classes, and {train.source} is regression. Leave it at 0."
+        )
+    if coreset is not None and not isinstance(train.inputs, ImageSpec):
+        raise ConfigError(
+            f"{train.source} has {train.inputs}, and only images are augmented. Leave out the "
+            "coreset."
+        )
+
+
+def _budget(source: SubsetSource | None, coreset: Subset | None) -> int | None:
+    """How many examples decide the number of steps, where a source says it."""
+    if not isinstance(source, LossDriven):
+        return None
+    if coreset is not None:
+        raise ConfigError(
+            "examples are drawn by their losses, and a coreset's copies have losses of their "
+            "own. Leave out the coreset, or draw them in another way."
+        )
+    return source.budget
 
 
 def _end(max_seconds: float | None, checkpoint: Path | None) -> float:

@@ -13,6 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from lipt.common.augmentation.operations import NUM_MAGNITUDE_BINS
 from lipt.common.config.run_config import Precision
 
 
@@ -44,8 +45,15 @@ class Recipe(BaseModel):
     """Weight decay of SGD, on all parameters."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of the target that is spread over all classes."""
-    augmentation: Literal["crop_flip", "crop", "none"] = "crop_flip"
-    """How training images are augmented: shifted and half of them mirrored, or only shifted."""
+    augmentation: Literal["crop_flip", "crop", "randaugment", "none"] = "crop_flip"
+    """How training images are augmented: shifted and half of them mirrored, only shifted, or
+    shifted, mirrored, and then changed by RandAugment."""
+    coreset_augmentation: Literal["crop_flip", "crop", "randaugment"] = "randaugment"
+    """How the copies of an augmented coreset are augmented, where there is one."""
+    randaugment_ops: int = Field(default=2, ge=0, le=10)
+    """RandAugment's operations per image."""
+    randaugment_magnitude: int = Field(default=9, ge=0, lt=NUM_MAGNITUDE_BINS)
+    """RandAugment's strength."""
     padding: int = Field(default=4, ge=0)
     """Pixels that an augmented image is shifted by at most."""
     precision: Precision = Precision.AUTO

@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipt.common.determinism.seeding import derive_generator
-from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.stored import Stored
 from lipt.common.weights.specs import Weights
+from lipt.trainer.main_training.augmenting import augmented
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.forward import ForwardPass
 from lipt.trainer.main_training.recipe import Recipe
@@ -70,7 +68,8 @@ class Steps:
             group["lr"] = recipe.learning_rate_at(step, self.num_steps)
         if self._graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        logits_BC = self._forward_pass(self._call, self._augmented(step, batch.examples_B))
+        examples_B = augmented(recipe, step, batch.examples_B, batch.copies_K)
+        logits_BC = self._forward_pass(self._call, examples_B)
         losses_B = target.losses(logits_BC, targets_B, label_smoothing=recipe.label_smoothing)
         loss = (losses_B * batch.weights_B).mean()
         self._optimizer.zero_grad()
@@ -94,18 +93,6 @@ class Steps:
             if name in momentum:
                 buffer = torch.empty_like(parameter).copy_(momentum[name])
                 self._optimizer.state[parameter]["momentum_buffer"] = buffer
-
-    def _augmented(self, step: int, examples_B: Stored) -> Stored:
-        recipe = self._recipe
-        # What is no image has no augmentation.
-        if recipe.augmentation == "none" or not isinstance(examples_B, Tensor):
-            return examples_B
-        return crop_flip(
-            examples_B,
-            generator=derive_generator(recipe.seed, "main-augmentation", step),
-            padding=recipe.padding,
-            flip=recipe.augmentation == "crop_flip",
-        )
 
 
 def _compiled(model: nn.Module, recipe: Recipe) -> Callable[..., Any]:

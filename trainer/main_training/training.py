@@ -52,9 +52,10 @@ class Training:
         subset: the first one; all of `train` where None.
         budget: how many examples decide the number of steps where the recipe counts epochs;
             those of the first subset where None.
+        coreset: whose copies are trained on as well, with an augmentation of their own.
 
     Raises:
-        SubsetError: the subset is empty, or another data set's.
+        SubsetError: a subset is empty, or another data set's.
     """
 
     def __init__(
@@ -67,10 +68,11 @@ class Training:
         schedule: Schedule,
         subset: Subset | None,
         budget: int | None = None,
+        coreset: Subset | None = None,
     ) -> None:
         self._model, self._forward_pass = model, forward_pass
         self._train, self._test, self._recipe, self._schedule = train, test, recipe, schedule
-        self._device = forward_pass.device
+        self._device, self._coreset = forward_pass.device, coreset
         self._examples = self._examples_of(subset)
         num_steps = recipe.num_steps(len(self._examples) if budget is None else budget)
         self._steps = Steps(model, forward_pass, recipe, num_steps)
@@ -151,7 +153,7 @@ class Training:
 
     def _examples_of(self, subset: Subset | None) -> Examples:
         weighted = self._recipe.weighted
-        return Examples(subset, self._train, self._device, weighted=weighted)
+        return Examples(subset, self._train, self._device, weighted=weighted, coreset=self._coreset)
 
     def _use(self, subset: Subset | None) -> None:
         """Take these examples from now on."""

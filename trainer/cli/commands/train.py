@@ -47,6 +47,13 @@ def train(
     subset: Annotated[
         Path | None, typer.Option(help="A file of 'lipt subset get'; without it, all examples.")
     ] = None,
+    coreset: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of 'lipt subset get': copies of its examples are trained on as well, and "
+            "they alone are augmented strongly."
+        ),
+    ] = None,
     choice: Choice,
     test: Annotated[
         str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
@@ -121,7 +128,15 @@ def train(
         redrawing = redrawing_of(choice)
     require_replaceable(out, checkpoint)
     require_place(log)
-    require_apart({"--subset": subset, "--checkpoint": checkpoint, "--out": out, "--log": log})
+    require_apart(
+        {
+            "--subset": subset,
+            "--coreset": coreset,
+            "--checkpoint": checkpoint,
+            "--out": out,
+            "--log": log,
+        }
+    )
     chosen = None if subset is None else Subset.load(subset)
     modules = modules_of(allow_module, data, test, model)
     with _pausing(), ExitStack() as stack:
@@ -145,6 +160,7 @@ def train(
             model,
             train_data,
             subset=chosen,
+            coreset=None if coreset is None else Subset.load(coreset),
             test=test_data,
             recipe=recipe,
             schedule=Schedule(checkpoint_seconds=checkpoint_seconds),

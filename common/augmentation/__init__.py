@@ -2,7 +2,7 @@
 
 Owns the methods that a run can name, and how each draws: from a CPU generator, so that one
 seed gives the same draws on every device. They are of images: other examples are given to a model
-as they are. `training` calls `augment`; nobody else imports it.
+as they are.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lipt.common.augmentation.randaugment import randaugment
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
 from lipt.common.images.crop_flip import crop_flip
 from lipt.common.inputs.stored import Stored
-from lipt.worker.augmentation.randaugment import randaugment
 
-__all__ = ["METHODS", "augment"]
+__all__ = ["METHODS", "augment", "augment_images"]
 
 Augment = Callable[[Tensor, AugmentationConfig, torch.Generator], Tensor]
 
@@ -63,12 +63,18 @@ def augment(stored: Stored, config: AugmentationConfig, generator: torch.Generat
     Raises:
         DataError: the images are not uint8 B x C x H x W with C = 1 or 3.
     """
-    if not isinstance(stored, Tensor):
-        return stored
-    if stored.dtype != torch.uint8 or stored.ndim != 4 or stored.shape[1] not in {1, 3}:
+    return augment_images(stored, config, generator) if isinstance(stored, Tensor) else stored
+
+
+def augment_images(
+    images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator
+) -> Tensor:
+    """`augment` of what are images for certain."""
+    dtype, shape = images_BCHW.dtype, images_BCHW.shape
+    if dtype != torch.uint8 or len(shape) != 4 or shape[1] not in {1, 3}:
         raise DataError(
-            f"images are {stored.dtype} of shape {tuple(stored.shape)}, but augmentation "
+            f"images are {dtype} of shape {tuple(shape)}, but augmentation "
             "takes torch.uint8 of shape B x C x H x W with 1 or 3 channels. "
             "Convert the images when the data set is read."
         )
-    return METHODS[config.method](stored, config, generator)
+    return METHODS[config.method](images_BCHW, config, generator)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipt.worker.augmentation import color, geometry
+from lipt.common.augmentation import color, geometry
 
 NUM_MAGNITUDE_BINS = 31
 

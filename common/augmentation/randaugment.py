@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lipt.worker.augmentation.operations import OPERATIONS
+from lipt.common.augmentation.operations import OPERATIONS
 
 
 def draw_operations(

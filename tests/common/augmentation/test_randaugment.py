@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.worker.augmentation.operations import OPERATIONS
-from lipt.worker.augmentation.randaugment import draw_operations, randaugment
+from lipt.common.augmentation.operations import OPERATIONS
+from lipt.common.augmentation.randaugment import draw_operations, randaugment
 
 
 def seeded(seed: int = 0) -> torch.Generator:

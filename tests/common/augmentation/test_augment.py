@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lipt.common.augmentation import METHODS, augment
+from lipt.common.augmentation.randaugment import randaugment
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
 from lipt.common.images.crop_flip import crop_flip
 from lipt.common.inputs.stored import images_in
-from lipt.worker.augmentation import METHODS, augment
-from lipt.worker.augmentation.randaugment import randaugment
 
 
 def seeded() -> torch.Generator:
