@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, auto
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lipt.common.errors import LiptError
@@ -76,6 +77,26 @@ class OnData(Generic[ResultT]):
         finally:
             # Also where the job has failed: other data is the better explanation.
             context.require_data(self.fingerprint)
+
+
+@dataclass(frozen=True)
+class Took(Generic[ResultT]):
+    """What a job has made, and how many seconds it took, without its turn in the queue."""
+
+    made: ResultT
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Timed(Generic[ResultT]):
+    """A job whose price is wanted: what others had computed before it is not its own."""
+
+    job: Job[ResultT]
+
+    def run(self, context: Context) -> Took[ResultT]:
+        """Compute it, with a look at the clock before and after."""
+        started = monotonic()
+        return Took(self.job.run(context), monotonic() - started)
 
 
 def name_of(job: object) -> str:

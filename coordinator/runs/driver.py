@@ -12,7 +12,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from time import monotonic
 from typing import TypeVar
 
 from lipt.common.errors import LiptError, RunFailedError
@@ -27,7 +26,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     Offered,
 )
-from lipt.coordinator.compute.messages import Asked, Job, OnData
+from lipt.coordinator.compute.messages import Asked, Job, OnData, Timed, Took
 from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.disk_retry import DiskRetry
@@ -172,8 +171,8 @@ class RunDriver:
     async def _fail(self, run_id: str, reason: str) -> None:
         await self._advance(run_id, lambda run: self._ended(run, RunState.FAILED, reason))
 
-    async def _computed(self, run: RunRecord, job: Job[ResultT]) -> ResultT:
-        bound, asked = OnData(run.fingerprint, job), Asked(run.run_id)
+    async def _computed(self, run: RunRecord, job: Job[ResultT]) -> Took[ResultT]:
+        bound, asked = OnData(run.fingerprint, Timed(job)), Asked(run.run_id)
         return await self._in_time(
             run.run_id, lambda: self._compute.run(bound, self._report(run.run_id), asked)
         )
@@ -209,29 +208,25 @@ class RunDriver:
         await self._advance(run.run_id, lambda now: now.changed(state=RunState.INITIALIZING))
 
     async def _initialize(self, run: RunRecord) -> None:
-        started = monotonic()
-        made = await self._computed(run, InitializeWeights(run.config))
-        seconds = monotonic() - started
+        took = await self._computed(run, InitializeWeights(run.config))
         await self._advance(
             run.run_id,
             lambda now: now.changed(
                 state=RunState.SHARDING,
-                initial_weights=made.weights,
-                inputs=made.inputs,
-                costs=now.costs.changed(initialization_seconds=seconds),
+                initial_weights=took.made.weights,
+                inputs=took.made.inputs,
+                costs=now.costs.changed(initialization_seconds=took.seconds),
             ),
         )
 
     async def _shard(self, run: RunRecord) -> None:
-        started = monotonic()
-        learners = await self._computed(run, CutShards(run.config))
-        seconds = monotonic() - started
+        took = await self._computed(run, CutShards(run.config))
         await self._advance(
             run.run_id,
             lambda now: now.changed(
                 state=RunState.TRAINING,
-                learners=learners,
-                costs=now.costs.changed(sharding_seconds=seconds),
+                learners=took.made,
+                costs=now.costs.changed(sharding_seconds=took.seconds),
             ),
         )
 
@@ -265,18 +260,17 @@ class RunDriver:
         )
 
     async def _merge(self, run: RunRecord) -> None:
-        started = monotonic()
         if run.inputs is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
         report = self._report(run.run_id)
         await self._in_time(run.run_id, lambda: self._restore(run, report))
-        made = await self._computed(
+        took = await self._computed(
             run, MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
         )
+        made = took.made
         if isinstance(made, DamagedLearners):
             await self._ask_again(run, made.indices)
             return
-        seconds = monotonic() - started
         await self._advance(
             run.run_id,
             lambda now: now.changed(
@@ -288,7 +282,7 @@ class RunDriver:
                 ),
                 soup=made.record,
                 pretrained_weights=made.weights,
-                costs=now.costs.changed(merging_seconds=seconds),
+                costs=now.costs.changed(merging_seconds=took.seconds),
             ),
         )
 

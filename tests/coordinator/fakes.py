@@ -32,7 +32,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.lane import Computation
 from lipt.coordinator.compute.memory import Resident
-from lipt.coordinator.compute.messages import Asked, OnData
+from lipt.coordinator.compute.messages import Asked, OnData, Timed, Took
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.assignment import AssignmentKey
@@ -84,6 +84,8 @@ class FakeCompute:
         if isinstance(job, OnData):
             self.fingerprints.append(job.fingerprint)
             job = job.job
+        if timed := isinstance(job, Timed):
+            job = job.job
         self.jobs.append(job)
         self.asked.append(asked)
         on_progress(Progressed("computing", 1, 2))
@@ -92,7 +94,8 @@ class FakeCompute:
             answer = answer(job)
         if isinstance(answer, Exception):
             raise answer
-        return await answer if isawaitable(answer) else answer
+        made = await answer if isawaitable(answer) else answer
+        return Took(made, seconds=1.0) if timed else made
 
     memory_limit_bytes = 2**30
 

@@ -13,7 +13,7 @@ from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
-from lipt.coordinator.compute.messages import Asked, OnData
+from lipt.coordinator.compute.messages import Asked, OnData, Took
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.assignment import AssignmentKey
@@ -60,7 +60,7 @@ class ScriptedCompute:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return Took(answer, seconds=5.0)
 
 
 class TimedBook(RunStore):
@@ -157,6 +157,8 @@ async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(
     assert run.state is RunState.READY
     assert bench.store.waits == [40.0]
     assert run.costs.training_seconds == 40.0
+    # What the soup took by itself, however long its turn was waited for.
+    assert run.costs.merging_seconds == 5.0
     assert [item.state for item in run.learners] == [
         LearnerState.DONE,
         LearnerState.DROPPED,
