@@ -40,6 +40,8 @@ class Dataset:
         num_threads: how many threads decode; 1 decodes in the caller's.
         stamp: of the files that it was read from; None where none are known.
         read_all: reads every row at its source for the full fingerprint; None takes `rows`.
+        reopen: opens the rows at their source once more; None where they are in `rows` as they are
+            there.
         scaling: what its images are scaled to and what that costs, as a clause; empty where they
             keep their own size.
     """
@@ -50,6 +52,7 @@ class Dataset:
     num_threads: int = 1
     stamp: Stamp | None = None
     read_all: Callable[[], str] | None = None
+    reopen: Callable[[], Rows] | None = None
     scaling: str = ""
 
     @property
@@ -93,6 +96,15 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @cached_property
+    def source_rows(self) -> Rows:
+        """The rows as their source has them: not scaled, and image files where there are some.
+
+        Raises:
+            LiptError: the source cannot be opened again.
+        """
+        return self.rows if self.reopen is None else self.reopen()
 
     @cached_property
     def full_fingerprint(self) -> str:

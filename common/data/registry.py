@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from lipt.common.data.sources.imagefolder import imagefolder_rows
 from lipt.common.data.sources.parquet import parquet_rows
 from lipt.common.data.sources.pydocs import PYDOCS, pydocs_rows
 from lipt.common.data.sources.remote import is_url
-from lipt.common.data.sources.rows import ColumnRows, ImageRows
+from lipt.common.data.sources.rows import ColumnRows, ImageRows, Rows
 from lipt.common.data.sources.tables.rows import csv_rows, jsonl_rows, parquet_table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, UnknownNameError
@@ -138,24 +139,28 @@ def _loaded(
     memory_budget_bytes: int,
     progress: Progress | None,
 ) -> Dataset:
-    read_all = partial(_read_all, open_rows, progress)
+    # From the source once more: what lies in memory may be scaled.
+    reopen = partial(_source_rows, open_rows)
+    read_all = partial(_read_all, reopen, progress)
     if isinstance(rows, ColumnRows):
         return load_columns(rows, image_size=image_size, read_all=read_all)
-    return load(
+    loaded = load(
         rows,
         image_size=image_size,
         memory_budget_bytes=memory_budget_bytes,
         progress=progress,
         read_all=read_all,
     )
+    return loaded if loaded.rows is rows else replace(loaded, reopen=reopen)
 
 
-def _read_all(
-    open_rows: Callable[[], Dataset | ImageRows | ColumnRows], progress: Progress | None
-) -> str:
-    # From the source once more: what lies in memory may be scaled.
+def _source_rows(open_rows: Callable[[], Dataset | ImageRows | ColumnRows]) -> Rows:
     found = open_rows()
-    return full_fingerprint(found.rows if isinstance(found, Dataset) else found, progress)
+    return found.rows if isinstance(found, Dataset) else found
+
+
+def _read_all(reopen: Callable[[], Rows], progress: Progress | None) -> str:
+    return full_fingerprint(reopen(), progress)
 
 
 def _open_rows(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lipt.common.errors import SubsetError
 from lipt.common.subsets.digest import first_fall, subset_digest
+from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.subsets.formats import (
     Content,
     codec_of,
@@ -36,6 +37,8 @@ from lipt.trainer.writing.files import replacing, write_atomically
 if TYPE_CHECKING:
     import torch.utils.data
 
+    from lipt.common.data import Dataset
+    from lipt.common.data.parallel import Progress
     from lipt.trainer.subsets.weighted_data import WeightedData
 
 # What messages call a subset that lies in no file of its own.
@@ -277,6 +280,66 @@ class Subset:
         codec_of(source)  # before it is read
         with source.open("rb") as file:
             return cls._decoded(file, source, _manifest_beside(source))
+
+    def to_webdataset(
+        self,
+        dataset: Dataset,
+        folder: str | Path,
+        *,
+        examples_per_shard: int = EXAMPLES_PER_SHARD,
+        on_progress: Progress | None = None,
+    ) -> list[Path]:
+        """Write the chosen images themselves, as tar shards in WebDataset's convention.
+
+        Image files stay byte for byte as they are at the source; pixels become PNG. The folder
+        is there whole or not at all, with the subset in it as `subset.json`.
+
+        Args:
+            dataset: the one that the subset was chosen from, of `lipt.open_dataset`.
+            folder: to be made; may be there as long as it is empty.
+            examples_per_shard: how many go into one file, at most.
+            on_progress: called with (examples done, examples in all).
+
+        Returns:
+            The shards, in order; `webdataset:FOLDER` opens them.
+
+        Raises:
+            SubsetError: it is other data, or the subset is empty.
+            DataError: an image can no longer be read, or there are none.
+            FileExistsError: there is something in the folder.
+            OSError: it cannot be written.
+        """
+        from lipt.trainer.subsets import tar_shards, written_out  # noqa: PLC0415 - Pillow
+
+        form = tar_shards.NAME, tar_shards.write_tar
+        return written_out.write_out(
+            self, dataset, Path(folder), *form, examples_per_shard, on_progress
+        )
+
+    def to_parquet(
+        self,
+        dataset: Dataset,
+        folder: str | Path,
+        *,
+        examples_per_shard: int = EXAMPLES_PER_SHARD,
+        on_progress: Progress | None = None,
+    ) -> list[Path]:
+        """Write the chosen images themselves, as Parquet files in Hugging Face's convention.
+
+        Columns: image, label, id (the row number) and weight. Else as `to_webdataset`;
+        `parquet:FOLDER` and `datasets.load_dataset` open them.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+        """
+        from lipt.trainer.subsets import parquet_shards, written_out  # noqa: PLC0415 - Pillow
+
+        of_classes = dataset.rows.targets is None
+        write = parquet_shards.ParquetShards(dataset.class_names, of_classes=of_classes)
+        form = parquet_shards.NAME, write
+        return written_out.write_out(
+            self, dataset, Path(folder), *form, examples_per_shard, on_progress
+        )
 
     def to_json(self) -> str:
         """The content of a .json file, to be kept inside of something else."""

@@ -1,14 +1,17 @@
-"""`lipt subset get`: have a subset computed, and write it to a file."""
+"""`lipt subset`: have a subset computed and written to a file, or its examples themselves."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lipt.common.sizes import format_bytes
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import (
+    AllowModule,
     Budget,
     Coordinator,
     Fraction,
@@ -18,10 +21,12 @@ from lipt.trainer.cli.arguments.options import (
     Preset,
     Proxy,
     Run,
+    modules_of,
 )
 from lipt.trainer.cli.arguments.paths import require_replaceable
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.display.waiting import run_talking
+from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
@@ -117,4 +122,53 @@ def get(
         lines.append(f"{beside}: its manifest")
     if subset.stopped_early:
         lines.append(f"{subset.strategy} stopped early: {subset.stopped_early}")
+    print_result(written, lines, as_json=json)
+
+
+class Format(StrEnum):
+    """What examples are written out to."""
+
+    WEBDATASET = "webdataset"
+    PARQUET = "parquet"
+
+
+@app.command()
+def export(
+    subset: Annotated[Path, typer.Argument(help="A file of 'lipt subset get'.")],
+    *,
+    data: Annotated[str, typer.Option(help="The data that the subset was chosen from.")],
+    to: Annotated[Format, typer.Option(help="Tar shards, or Parquet files.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A folder to make.")],
+    examples_per_shard: Annotated[
+        int, typer.Option(min=1, help="How many examples go into one file, at most.")
+    ] = EXAMPLES_PER_SHARD,
+    allow_module: AllowModule = None,
+    json: Json = False,
+) -> None:
+    """Write a subset's images themselves, sharded, for whoever trains elsewhere."""
+    from lipt.trainer.cli.display.opening import open_talking
+    from lipt.trainer.subsets.subset import Subset
+
+    chosen = Subset.load(subset)
+    opened = open_talking(data, image_size=None, modules=modules_of(allow_module, data))
+    write = chosen.to_webdataset if to is Format.WEBDATASET else chosen.to_parquet
+    shards = run_talking(
+        lambda tell: write(
+            opened,
+            out,
+            examples_per_shard=examples_per_shard,
+            on_progress=lambda done, total: tell(f"writing {out}: {done} of {total}"),
+        )
+    )
+    size_bytes = sum(shard.stat().st_size for shard in shards)
+    written = {
+        "path": out,
+        "num_examples": len(chosen),
+        "shards": [shard.name for shard in shards],
+        "bytes": size_bytes,
+        "digest": chosen.digest,
+    }
+    files = f"{len(shards)} file{'' if len(shards) == 1 else 's'}"
+    told = f"{len(chosen)} examples in {files} of {format_bytes(size_bytes)}"
+    lines = [f"{out}: {told}, digest {chosen.digest}"]
     print_result(written, lines, as_json=json)

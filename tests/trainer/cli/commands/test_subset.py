@@ -1,4 +1,4 @@
-"""`lipt subset get`."""
+"""`lipt subset get` and `lipt subset export`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from lipt.common.data import Dataset, open_dataset
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2
-from tests.trainer.made_up import subset_description, subset_examples
+from tests.trainer.made_up import made_up_subset, subset_description, subset_examples
 
 DIGEST = hashlib.sha256(struct.pack("<2q2f", 2, 5, 1.0, 0.5)).hexdigest()
 
@@ -114,3 +115,33 @@ def test_own_features_are_uploaded(fake: Any, lipt: Any, tmp_path: Path) -> None
     result = lipt("subset", "get", "--budget", "2", "--features", str(path), "--out", out)
     assert result.exit_code == 1
     assert "'features': N x d" in result.stderr
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_a_subsets_examples_are_written_out(
+    lipt: Any, digits: Dataset, tmp_path: Path, form: str
+) -> None:
+    subset = made_up_subset(range(0, 1200, 3), fingerprint=digits.fingerprint)
+    file, out = subset.save(tmp_path / "subset.npy"), tmp_path / "out"
+    arguments = ("--data", "digits-train", "--to", form, "--examples-per-shard", "150")
+    result = lipt("subset", "export", str(file), *arguments, "--out", str(out))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith(f"{out}: 400 examples in 3 files of ")
+    assert result.stdout.endswith(f"digest {subset.digest}\n")
+    again = open_dataset(f"{form}:{out}")
+    assert again.labels_N.tolist() == digits.labels_N[0:1200:3].tolist()
+
+
+def test_a_folder_that_is_there_already_is_named(
+    lipt: Any, digits: Dataset, tmp_path: Path
+) -> None:
+    file = made_up_subset([1], fingerprint=digits.fingerprint).save(tmp_path / "subset.npy")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    result = lipt(
+        *("subset", "export", str(file), "--data", "digits-train", "--to", "parquet"),
+        *("--out", str(tmp_path / "out")),
+    )
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'out'} is there already" in result.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]

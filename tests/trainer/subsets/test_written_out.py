@@ -1,0 +1,235 @@
+"""A subset's images in files: what lies at the source, whole, and read back as it was."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lipt.common.data import Dataset, open_dataset
+from lipt.common.data.registry import dataset_of
+from lipt.common.errors import DataError, SubsetError
+from lipt.trainer.subsets.chosen_images import ChosenImage
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.subsets.written_out import write_out
+from tests.trainer.made_up import made_up_subset
+
+SUFFIXES = {"cat": "JPEG", "dog": "PNG"}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Twelve small images, of two classes and two kinds."""
+    generator = np.random.default_rng(0)
+    for name, kind in SUFFIXES.items():
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = generator.integers(256, size=(12, 12, 3), dtype=np.uint8)
+            file = tmp_path / "pets" / name / f"{number}.{kind.lower()}"
+            Image.fromarray(pixels).save(file, kind)
+    return tmp_path / "pets"
+
+
+def all_of(dataset: Dataset) -> Subset:
+    weights = [1.0 + row / 4 for row in range(len(dataset))]
+    return made_up_subset(range(len(dataset)), weights, fingerprint=dataset.fingerprint)
+
+
+def some_of(dataset: Dataset, rows: list[int]) -> Subset:
+    return made_up_subset(rows, fingerprint=dataset.fingerprint)
+
+
+def members(shard: Path) -> dict[str, bytes]:
+    with tarfile.open(shard) as archive:
+        found = {}
+        for member in archive:
+            file = archive.extractfile(member)
+            assert file is not None
+            found[member.name] = file.read()
+        return found
+
+
+def test_files_stay_byte_for_byte_and_say_what_they_are(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    subset = made_up_subset([2, 7], [1.0, 2.5], fingerprint=data.fingerprint)
+    (shard,) = subset.to_webdataset(data, tmp_path / "out")
+    assert shard == tmp_path / "out" / "shard-000000.tar"
+    assert members(shard) == {
+        "000000000002.cls": b"0",
+        "000000000002.jpg": (pets / "cat" / "2.jpeg").read_bytes(),
+        "000000000002.json": b'{"id": 2, "weight": 1.0}',
+        "000000000007.cls": b"1",
+        "000000000007.png": (pets / "dog" / "1.png").read_bytes(),
+        "000000000007.json": b'{"id": 7, "weight": 2.5}',
+    }
+    assert Subset.load(tmp_path / "out" / "subset.json") == subset
+
+
+def test_shards_are_read_back_as_the_data_they_are_of(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    shards = all_of(data).to_webdataset(data, tmp_path / "out", examples_per_shard=5)
+    assert [shard.name for shard in shards] == [f"shard-{n:06d}.tar" for n in range(3)]
+    assert [len(members(shard)) // 3 for shard in shards] == [5, 5, 2]
+    again = open_dataset(f"webdataset:{tmp_path / 'out'}")
+    # Numbers and bytes are in the fingerprint, names are not.
+    assert again.fingerprint == data.fingerprint
+
+
+def test_parquet_is_read_back_as_the_data_it_is_of(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    files = all_of(data).to_parquet(data, tmp_path / "out", examples_per_shard=7)
+    assert [file.name for file in files] == [
+        "train-00000-of-00002.parquet",
+        "train-00001-of-00002.parquet",
+    ]
+    again = open_dataset(f"parquet:{tmp_path / 'out'}")
+    assert again.fingerprint == data.fingerprint
+    assert again.class_names == ("cat", "dog")
+
+
+def test_parquet_has_ids_weights_and_hugging_faces_features(pets: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    data = open_dataset(f"imagefolder:{pets}")
+    subset = made_up_subset([2, 7], [1.0, 2.5], fingerprint=data.fingerprint)
+    (file,) = subset.to_parquet(data, tmp_path / "out")
+    table = pq.read_table(file)
+    assert table.column("id").to_pylist() == [2, 7]
+    assert table.column("weight").to_pylist() == [1.0, 2.5]
+    assert table.column("label").to_pylist() == [0, 1]
+    assert [image["path"] for image in table.column("image").to_pylist()] == [
+        "000000000002.jpg",
+        "000000000007.png",
+    ]
+    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert features["label"] == {"_type": "ClassLabel", "names": ["cat", "dog"]}
+
+
+def test_images_that_a_run_saw_scaled_are_written_at_their_own_size(
+    pets: Path, tmp_path: Path
+) -> None:
+    data = open_dataset(f"imagefolder:{pets}", image_size=8)
+    (shard,) = some_of(data, [0]).to_webdataset(data, tmp_path / "out")
+    assert members(shard)["000000000000.jpg"] == (pets / "cat" / "0.jpeg").read_bytes()
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_pixels_are_written_without_loss(form: str, tmp_path: Path) -> None:
+    data = open_dataset("digits-test")
+    subset = some_of(data, [3, 30, 300])
+    write = subset.to_webdataset if form == "webdataset" else subset.to_parquet
+    write(data, tmp_path / "out")
+    again = open_dataset(f"{form}:{tmp_path / 'out'}")
+    chosen = torch.tensor([3, 30, 300])
+    assert torch.equal(again.images(torch.arange(3)), data.images(chosen))
+    assert torch.equal(again.labels_N, data.labels_N[chosen])
+
+
+def test_equal_subsets_give_equal_bytes(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    for form in ("webdataset", "parquet"):
+        written = []
+        for number in range(2):
+            folder = tmp_path / f"{form}-{number}"
+            getattr(some_of(data, [1, 8]), f"to_{form}")(data, folder)
+            written.append({file.name: file.read_bytes() for file in folder.iterdir()})
+        assert written[0] == written[1]
+
+
+def test_several_labels_are_written_as_a_target(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    images = np.zeros((4, 8, 8), np.uint8)
+    labels = np.array([[0, 1], [1, 0], [1, 1], [0, 0]], np.uint8)
+    data = open_pairs(images, labels)
+    (shard,) = some_of(data, [2]).to_webdataset(data, tmp_path / "tar")
+    found = members(shard)
+    assert sorted(found) == ["000000000002.json", "000000000002.png"]
+    assert json.loads(found["000000000002.json"]) == {"id": 2, "weight": 1.0, "target": [1, 1]}
+    (file,) = some_of(data, [2]).to_parquet(data, tmp_path / "parquet")
+    assert pq.read_table(file).column("target").to_pylist() == [[1.0, 1.0]]
+
+
+def open_pairs(images: Any, labels: Any) -> Dataset:
+    from lipt.opening import open_dataset as open_any
+
+    return open_any((images, labels))
+
+
+def test_progress_is_told(pets: Path, tmp_path: Path) -> None:
+    data, told = open_dataset(f"imagefolder:{pets}"), list[tuple[int, int]]()
+    some_of(data, [1, 8]).to_webdataset(
+        data, tmp_path / "out", on_progress=lambda done, total: told.append((done, total))
+    )
+    assert (told[0], told[-1]) == ((0, 2), (2, 2))
+
+
+def test_what_fails_leaves_nothing_behind(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    subset = some_of(data, [1, 8])
+    (pets / "dog" / "2.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"image 8 of .*2\.png\) is none of JPEG"):
+        subset.to_webdataset(data, tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"pets"}
+
+
+def test_a_folder_with_something_in_it_is_left_alone(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    (tmp_path / "out").mkdir()
+    some_of(data, [1]).to_webdataset(data, tmp_path / "out")
+    before = (tmp_path / "out" / "shard-000000.tar").read_bytes()
+    with pytest.raises(FileExistsError, match="is there already"):
+        some_of(data, [2]).to_webdataset(data, tmp_path / "out")
+    assert (tmp_path / "out" / "shard-000000.tar").read_bytes() == before
+
+
+def test_another_data_set_is_refused(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    with pytest.raises(SubsetError, match="belongs to data with fingerprint"):
+        made_up_subset([1], fingerprint="0" * 64).to_webdataset(data, tmp_path / "out")
+
+
+def test_an_empty_subset_and_empty_shards_are_refused(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    with pytest.raises(SubsetError, match="the subset is empty"):
+        some_of(data, []).to_webdataset(data, tmp_path / "out")
+    with pytest.raises(SubsetError, match="examples_per_shard = 0"):
+        some_of(data, [1]).to_webdataset(data, tmp_path / "out", examples_per_shard=0)
+
+
+def test_what_are_no_images_is_refused(tmp_path: Path) -> None:
+    data = open_dataset("breast_cancer-test")
+    with pytest.raises(DataError, match="holds no images"):
+        some_of(data, [1]).to_parquet(data, tmp_path / "out")
+
+
+def test_no_more_images_lie_in_memory_than_are_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = dataset_of([(np.zeros((8, 8), np.uint8), row % 2) for row in range(1000)])
+    read: list[int] = []
+    pixels = type(data.source_rows).pixels  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        type(data.source_rows), "pixels", lambda rows, row: read.append(row) or pixels(rows, row)
+    )
+    ahead: list[int] = []
+
+    def write(path: Path, images: Iterator[ChosenImage]) -> None:
+        ahead.extend(len(read) - image.row for image in images)
+        path.touch()
+
+    write_out(all_of(data), data, tmp_path / "out", "{number}", write, 100)
+    assert len(ahead) == 1000
+    assert max(ahead) <= 257
