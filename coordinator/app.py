@@ -37,6 +37,7 @@ from lipt.coordinator.starting import saying
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.lock import StateLock
 from lipt.coordinator.state.records import DataRecord, RunRecord
+from lipt.coordinator.storage.retention import Retention
 from lipt.coordinator.storage.storage import Storage, open_storage
 from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.service import Subsets
@@ -150,6 +151,9 @@ async def open_app(
         )
         collecting = asyncio.create_task(storage.collector.run(), name="collection")
         stack.push_async_callback(_end, collecting)
+        retention = Retention(store, compute, settings.storage, events, time)
+        retaining = asyncio.create_task(retention.run(), name="retention")
+        stack.push_async_callback(_end, retaining)
         dispatcher.restore()
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")

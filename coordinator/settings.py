@@ -104,7 +104,7 @@ class LimitSettings(Section):
 
 
 class StorageSettings(Section):
-    """What peers upload: how much of it is stored, and for how long."""
+    """How much of what peers upload is stored, and how long that and ended runs are kept."""
 
     max_bytes: int | None = Field(default=None, ge=1, examples=[100 * 1024**3])
     """What uploads may take in all, with what they declare and have yet to send. What a run, subset
@@ -120,6 +120,11 @@ class StorageSettings(Section):
     """An upload that got no byte for so long is removed."""
     unused_hours: float = Field(default=24.0, gt=0.0)
     """What no record needs, and nobody has used for so long, is removed."""
+    keep_runs: int | None = Field(default=None, ge=0, examples=[1000])
+    """How many ended runs are kept, the newest; others are removed with their subsets, unless
+    something is computed for them or they were asked for in the last hour. Default: all."""
+    keep_days: float | None = Field(default=None, gt=0.0, examples=[90])
+    """How long after its end a run is removed likewise. Default: never."""
     collect_every_seconds: float = Field(default=900.0, gt=0.0, le=86_400.0)
     """How often the coordinator looks for what is to be removed; first after so long."""
 

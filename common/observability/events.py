@@ -43,7 +43,7 @@ class EventKind(StrEnum):
     LEARNER_DECLINED = "learner_declined"
     # A learner, or its run, has ended several workers in a row, as it seems: others go first.
     LEARNER_QUARANTINED = "learner_quarantined"
-    # Files that nobody needs or uses were removed; detail: whole blobs, or uploads that were cut.
+    # What nobody needs or uses was removed; detail: whole blobs, cut uploads, or ended runs.
     EXPIRED = "expired"
     # This process was stopped for a while: all leases begin anew.
     PAUSED = "paused"
@@ -64,7 +64,7 @@ _DETAILS: dict[EventKind, tuple[str, ...]] = {
     EventKind.CALL_REFUSED: (),  # every reason of `lipt.common.errors`
     EventKind.LEARNER_DISPUTED: ("", "settled"),
     EventKind.JOB_DROPPED: ("waiting", "computing"),
-    EventKind.EXPIRED: ("blobs", "uploads"),
+    EventKind.EXPIRED: ("blobs", "uploads", "runs"),
     EventKind.RETRIED: (
         # by the coordinator
         *("stage", "record", "compute", "lease expiry", "collection"),

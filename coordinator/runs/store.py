@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from time import time
+from time import monotonic, time
 
-from lipt.common.errors import UnknownRunError
+from lipt.common.errors import RunNotReadyError, UnknownRunError
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.runs.changing import Change, ChangingRun, OnDurable
 from lipt.coordinator.state.database import Database
@@ -48,6 +48,8 @@ class _Entry:
     revision: int
     # The revision at which more has changed last than how far the run is.
     turn: int
+    # When it was last asked for.
+    used_at: float
     activity: Activity = Activity()
     held: str = ""
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
@@ -64,8 +66,8 @@ class _Entry:
 class RunStore:
     """The runs of one coordinator."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, *, clock: Callable[[], float] = monotonic) -> None:
+        self._database, self._clock = database, clock
         self._entries: dict[str, _Entry] = {}
         self._learner_listeners: list[OnDurable] = []
         self._listeners: list[Callable[[RunRecord], None]] = []
@@ -85,14 +87,15 @@ class RunStore:
         Raises:
             UnknownRunError: there is none; the sentence names the newest ones.
         """
-        if key in self._entries:
-            return self._entries[key].run
         runs = self.runs()
-        if key == LATEST and runs:
-            return runs[-1]
-        for run in runs:
-            if run.name == key:
-                return run
+        entry = self._entries.get(key)
+        if entry is None and key == LATEST and runs:
+            entry = self._entries[runs[-1].run_id]
+        if entry is None:
+            entry = next((one for one in self._entries.values() if one.run.name == key), None)
+        if entry is not None:
+            entry.used_at = self._clock()
+            return entry.run
         known = ", ".join(run.name for run in runs[:-6:-1])
         raise UnknownRunError(
             f"there is no run {key!r}; the newest are: {known}."
@@ -129,6 +132,31 @@ class RunStore:
             StateError: it could not be written, nor could what was built upon it.
         """
         return await self._entries[self.find(run_id).run_id].record.update(change)
+
+    async def remove(self, run_id: str) -> None:
+        """Remove an ended run, with all that is on record of it.
+
+        Raises:
+            UnknownRunError: there is no such run.
+            RunNotReadyError: it has not ended.
+            StateError: it could not be removed; it is there as before.
+        """
+        run = self._entry(run_id).run
+        if not run.state.ended:
+            raise RunNotReadyError(
+                f"run {run.name} is {run.state.value}, and only runs that have ended are removed. "
+                "Cancel it first."
+            )
+        await self._database.remove_run(run_id)
+        self._entries.pop(run_id, None)
+
+    def idle_seconds(self, run_id: str) -> float:
+        """How long nobody has asked for the run.
+
+        Raises:
+            UnknownRunError: there is no such run.
+        """
+        return self._clock() - self._entry(run_id).used_at
 
     def activity(self, run_id: str) -> Activity:
         """What the run is doing now."""
@@ -199,10 +227,15 @@ class RunStore:
         if entry.turn <= after:
             await _wait(entry.turned, timeout_seconds)
 
+    def _entry(self, run_id: str) -> _Entry:
+        if run_id not in self._entries:
+            raise UnknownRunError(f"there is no run {run_id!r}.")
+        return self._entries[run_id]
+
     def _enter(self, run: RunRecord) -> None:
         first = _next_revision(0)
         record = ChangingRun(run, self._save, self._announce)
-        self._entries[run.run_id] = _Entry(record, first, first)
+        self._entries[run.run_id] = _Entry(record, first, first, used_at=self._clock())
 
     async def _save(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         await self._database.save_run(run, learners)

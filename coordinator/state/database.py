@@ -91,6 +91,10 @@ class Database:
         """Write a run, and those of its learners that changed with it."""
         await self._write(partial(_save_run, run, tuple(learners)))
 
+    async def remove_run(self, run_id: str) -> None:
+        """Remove a run with its learners, subsets and diagnoses; harmless where it is gone."""
+        await self._write(partial(_remove_run, run_id))
+
     async def find_subset(self, key: str) -> SubsetRecord | None:
         """The subset that was computed under this key."""
         rows = await self._do(
@@ -249,6 +253,11 @@ def _save_run(
         "WHERE true ON CONFLICT (run_id, learner_index) DO UPDATE SET body = excluded.body",
         (run.run_id, json.dumps(bodies, ensure_ascii=False)),
     )
+
+
+def _remove_run(run_id: str, connection: sqlite3.Connection) -> None:
+    # What refers to it goes with it: ON DELETE CASCADE.
+    connection.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
 
 
 def _save_subset(subset: SubsetRecord, connection: sqlite3.Connection) -> None:

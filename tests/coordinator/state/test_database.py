@@ -149,6 +149,53 @@ async def test_diagnosis_is_found_under_its_key_with_and_without_a_run(
     await database.close()
 
 
+async def test_with_a_run_goes_all_that_is_on_record_of_it(
+    tmp_path: Path, make_run: MakeRun
+) -> None:
+    database = Database.open(tmp_path / "lipt.db")
+    blob = BlobName.of(b"file")
+    for run_id in ("r", "s"):
+        run = make_run(run_id)
+        await database.save_run(run, run.learners)
+        await database.save_subset(
+            SubsetRecord(
+                key=f"subset of {run_id}",
+                run_id=run_id,
+                strategy="grand",
+                num_examples=2,
+                balanced=True,
+                fingerprint="f",
+                digest="d",
+                weights_sha256="w",
+                manifest={},
+                blob=blob,
+                created_at=1.0,
+            )
+        )
+    for run_id in ("r", "s", ""):
+        await database.save_diagnosis(
+            DiagnosisRecord(
+                key=f"diagnosis of {run_id}",
+                run_id=run_id,
+                proxy="auto",
+                num_examples=2,
+                fingerprint="f",
+                features_sha256="",
+                manifest={},
+                blob=blob,
+                created_at=1.0,
+            )
+        )
+    await database.remove_run("r")
+    await database.remove_run("r")  # as if its answer had been lost
+    assert await database.load_runs() == (make_run("s"),)
+    assert await database.find_subset("subset of r") is None
+    assert await database.find_subset("subset of s") is not None
+    found = [await database.find_diagnosis(f"diagnosis of {name}") for name in ("r", "s", "")]
+    assert [one is not None for one in found] == [False, True, True]
+    await database.close()
+
+
 async def test_failed_write_leaves_the_state_and_says_so(tmp_path: Path, make_run: MakeRun) -> None:
     run = make_run()
     database = Database.open(tmp_path / "lipt.db")
