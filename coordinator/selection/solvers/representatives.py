@@ -29,7 +29,7 @@ from lipt.coordinator.selection.solvers.levels import (
 from lipt.coordinator.selection.solvers.partition import partition_greedy
 from lipt.coordinator.selection.solvers.stochastic import stochastic_facility_location
 
-# auto: lazy where all pairs fit, else partition.
+# auto: lazy where all pairs fit, else partition; or as the number of partitions says.
 SolverName = Literal["auto", "lazy", "stochastic", "partition"]
 # auto: the finest that is fast.
 PrecisionName = Literal["auto", "24-bit", "16-bit", "8-bit"]
@@ -54,6 +54,7 @@ def choose_representatives(
     solver: SolverName,
     precision: PrecisionName,
     epsilon: float,
+    partitions: int,
     seed: int,
     matrix_bytes: int = MATRIX_BYTES,
 ) -> Representatives:
@@ -67,17 +68,25 @@ def choose_representatives(
             of a part at a time.
         precision: how many levels similarities are held with; partition decides for itself.
         epsilon: of the stochastic solver, in (0, 1).
+        partitions: parts of the partition solver, of which 1 is lazy; 0 for as many as memory
+            needs, and two at least. Given, auto is partition.
         seed: of what the stochastic and the partition solver draw.
         matrix_bytes: what the similarities of all pairs may take.
     """
     affordable = affordable_precision(len(similarity), len(similarity), matrix_bytes)
     if solver == "auto":
-        solver = "lazy" if affordable else "partition"
+        solver = "lazy" if affordable and not partitions else "partition"
+    if solver == "partition" and partitions == 1:
+        solver = "lazy"
     computed = ComputedLevels(similarity, fit_scale(similarity, "24-bit"))
     if solver == "partition":
         generator = derive_generator(seed, "facility-location-parts")
         chosen_K = partition_greedy(
-            similarity, budget, generator=generator, matrix_bytes=matrix_bytes
+            similarity,
+            budget,
+            generator=generator,
+            partitions=partitions,
+            matrix_bytes=matrix_bytes,
         )
         return Representatives(chosen_K, computed)
     chosen_precision: Precision = (affordable or "8-bit") if precision == "auto" else precision

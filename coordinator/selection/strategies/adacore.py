@@ -27,7 +27,12 @@ from lipt.coordinator.selection.gradients.curvature import mean_curvatures
 from lipt.coordinator.selection.gradients.vectors import with_bias
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON
-from lipt.coordinator.selection.strategies.common_options import Epsilon, Precision, Solver
+from lipt.coordinator.selection.strategies.common_options import (
+    Epsilon,
+    Partitions,
+    Precision,
+    Solver,
+)
 from lipt.coordinator.selection.strategies.craig import craig
 from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.blocks import row_blocks
@@ -42,12 +47,21 @@ def adacore(
     solver: Solver = "auto",
     precision: Precision = "auto",
     epsilon: Epsilon = DEFAULT_EPSILON,
+    partitions: Partitions = 0,
 ) -> Selection:
     """Keep the examples whose preconditioned gradients are nearest to all others'.
 
     The signals are those of `precondition`, the weights those of `craig`.
     """
-    return craig(signals, budget, seed=seed, solver=solver, precision=precision, epsilon=epsilon)
+    return craig(
+        signals,
+        budget,
+        seed=seed,
+        solver=solver,
+        precision=precision,
+        epsilon=epsilon,
+        partitions=partitions,
+    )
 
 
 def precondition(

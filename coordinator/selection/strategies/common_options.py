@@ -15,6 +15,11 @@ Space = Annotated[SpaceName, "compare features, or last-layer gradients"]
 Solver = Annotated[
     SolverName, "lazy is exact; auto is lazy where all pairs fit into memory, else partition"
 ]
+Partitions = Annotated[
+    int,
+    Field(ge=0, le=65_536),
+    "random parts to choose in first, in two rounds; 1 is exact, 0 is as memory needs",
+]
 Precision = Annotated[
     PrecisionName, "how finely similarities are stored; auto is the finest that is fast"
 ]

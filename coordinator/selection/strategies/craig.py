@@ -21,7 +21,12 @@ from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.solvers.clusters import cluster_sizes
 from lipt.coordinator.selection.solvers.representatives import choose_representatives
 from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON
-from lipt.coordinator.selection.strategies.common_options import Epsilon, Precision, Solver
+from lipt.coordinator.selection.strategies.common_options import (
+    Epsilon,
+    Partitions,
+    Precision,
+    Solver,
+)
 from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.signals.signals import Signals
 
@@ -38,6 +43,7 @@ def craig(
     solver: Solver = "auto",
     precision: Precision = "auto",
     epsilon: Epsilon = DEFAULT_EPSILON,
+    partitions: Partitions = 0,
 ) -> Selection:
     """Keep the examples that are nearest to all others, in the order of what they add.
 
@@ -50,6 +56,7 @@ def craig(
         solver=solver,
         precision=precision,
         epsilon=epsilon,
+        partitions=partitions,
         seed=seed,
     )
     sizes_K = cluster_sizes(chosen.levels, chosen.chosen_K)

@@ -18,6 +18,7 @@ from lipt.coordinator.selection.solvers.representatives import choose_representa
 from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON
 from lipt.coordinator.selection.strategies.common_options import (
     Epsilon,
+    Partitions,
     Precision,
     Solver,
     Space,
@@ -40,6 +41,7 @@ def facility_location(
     solver: Solver = "auto",
     precision: Precision = "auto",
     epsilon: Epsilon = DEFAULT_EPSILON,
+    partitions: Partitions = 0,
 ) -> Selection:
     """Keep the examples that represent all, greedily, in the order of what they add."""
     vectors = in_space(signals, space)
@@ -49,6 +51,7 @@ def facility_location(
         solver=solver,
         precision=precision,
         epsilon=epsilon,
+        partitions=partitions,
         seed=seed,
     )
     return unweighted(chosen.chosen_K)

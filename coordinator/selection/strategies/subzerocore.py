@@ -39,7 +39,12 @@ from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.representatives import choose_representatives
 from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON
-from lipt.coordinator.selection.strategies.common_options import Epsilon, Precision, Solver
+from lipt.coordinator.selection.strategies.common_options import (
+    Epsilon,
+    Partitions,
+    Precision,
+    Solver,
+)
 from lipt.coordinator.selection.strategy import FEATURES, Strategy
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
@@ -59,6 +64,7 @@ def subzerocore(
     solver: Solver = "auto",
     precision: Precision = "auto",
     epsilon: Epsilon = DEFAULT_EPSILON,
+    partitions: Partitions = 0,
 ) -> Selection:
     """Keep the examples that represent all by density and similarity, greedily.
 
@@ -72,6 +78,7 @@ def subzerocore(
         solver=solver,
         precision=precision,
         epsilon=epsilon,
+        partitions=partitions,
         seed=seed,
     )
     return unweighted(chosen.chosen_K)

@@ -6,18 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
 from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity, scaled_cosine
 from lipt.coordinator.selection.gradients.vectors import Vectors, gradients_of
-from lipt.coordinator.selection.solvers import partition
-from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import (
     ComputedLevels,
     StoredLevels,
     fit_scale,
     store_levels,
 )
-from lipt.coordinator.selection.solvers.partition import partition_greedy
 from lipt.coordinator.selection.solvers.representatives import (
     PrecisionName,
     Representatives,
@@ -39,6 +35,7 @@ def choose(
     solver: SolverName = "auto",
     *,
     precision: PrecisionName = "auto",
+    partitions: int = 0,
     matrix_bytes: int = 10**6,
 ) -> Representatives:
     return choose_representatives(
@@ -47,6 +44,7 @@ def choose(
         solver=solver,
         precision=precision,
         epsilon=0.1,
+        partitions=partitions,
         seed=0,
         matrix_bytes=matrix_bytes,
     )
@@ -130,6 +128,23 @@ def test_memory_decides_between_all_pairs_and_parts() -> None:
         assert found.levels.scale.precision == "24-bit"
 
 
+@pytest.mark.parametrize("solver", ["auto", "partition"])
+def test_one_partition_is_exact_greedy_to_the_bit(solver: SolverName) -> None:
+    similarity = make_similarity(70)
+    exact = choose(similarity, 9, "lazy")
+    found = choose(similarity, 9, solver, partitions=1)
+    assert torch.equal(found.chosen_K, exact.chosen_K)
+    ids_N = torch.arange(70)
+    assert torch.equal(found.levels.rows(ids_N), exact.levels.rows(ids_N))
+
+
+def test_given_partitions_are_made_where_all_pairs_would_fit() -> None:
+    similarity = make_similarity(70)
+    found = choose(similarity, 9, partitions=3).chosen_K
+    assert torch.equal(found, choose(similarity, 9, "partition", partitions=3).chosen_K)
+    assert not torch.equal(found, choose(similarity, 9, "partition", partitions=2).chosen_K)
+
+
 def test_stochastic_rows_are_the_same_stored_or_computed() -> None:
     similarity = make_similarity(60)
     stored = choose(similarity, 12, "stochastic")
@@ -137,41 +152,6 @@ def test_stochastic_rows_are_the_same_stored_or_computed() -> None:
     assert isinstance(stored.levels, StoredLevels)
     assert isinstance(computed.levels, ComputedLevels)
     assert torch.equal(stored.chosen_K, computed.chosen_K)
-
-
-@pytest.mark.parametrize(("num_examples", "budget"), [(60, 6), (100, 30), (100, 90)])
-def test_no_matrix_of_the_partition_greedy_exceeds_its_memory(
-    num_examples: int, budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-
-    def remembering(levels: StoredLevels, count: int) -> Tensor:
-        sizes.append(levels.matrix_NT.numel() * levels.matrix_NT.element_size())
-        return solve(levels, count)
-
-    solve = lazy_greedy
-    monkeypatch.setattr(partition, "lazy_greedy", remembering)
-    chosen_K = partition_greedy(
-        make_similarity(num_examples),
-        budget,
-        generator=derive_generator(0, "test"),
-        matrix_bytes=900,
-    )
-    assert len(set(chosen_K.tolist())) == budget
-    # Parts of at most 30, and a second round only where it has something to choose from.
-    num_parts = -(-num_examples // 30)
-    assert len(sizes) == num_parts + (budget < 30)
-    assert max(sizes) <= 900
-
-
-def test_one_seed_gives_one_partition() -> None:
-    similarity = make_similarity(50)
-    first, again, other = (
-        partition_greedy(similarity, 10, generator=derive_generator(seed, "test")).tolist()
-        for seed in (0, 0, 1)
-    )
-    assert first == again
-    assert first != other
 
 
 @pytest.mark.parametrize("solver", ["lazy", "stochastic"])
