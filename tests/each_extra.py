@@ -51,6 +51,9 @@ TRIALS = {
         ("tests/trainer/main_training/test_callbacks.py", "tests/trainer/tracking"),
     ),
     "metrics": Trial(("prometheus_client",), ("tests/common/observability/test_metrics.py",)),
+    "neighbours": Trial(
+        ("faiss",), ("tests/coordinator/selection/solvers/test_approximate_neighbours.py",)
+    ),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
         ("tests/common/observability/test_exporting.py", "tests/common/rpc/test_traced.py"),

@@ -7,7 +7,8 @@ unlike in its answer, they lie at its decision boundary.
 
 Its authors look for an unlabelled example's neighbors among the labelled ones. Here they are
 looked for among all examples that the strategy is given: those of the same class when it is
-balanced. They are found block by block, and no N x N matrix is sorted.
+balanced. They are found block by block, and no N x N matrix is sorted; among very many,
+nearly all of them are found (see `solvers.neighbours`).
 
 Shapes: N examples, C classes, R rows of a block, M neighbors, K budget.
 Source: Margatina et al. 2021 (arXiv:2109.03764), and the authors' code for the scaling.
@@ -15,16 +16,15 @@ Source: Margatina et al. 2021 (arXiv:2109.03764), and the authors' code for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.coordinator.selection.gradients.rows import Rows
-from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.selection import Selection, keep_largest
+from lipt.coordinator.selection.solvers.neighbours import SearchName, nearest_neighbours
+from lipt.coordinator.selection.strategies.common_options import Search
 from lipt.coordinator.selection.strategy import CLASSES, Strategy
 from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals, probabilities_of
@@ -32,11 +32,8 @@ from lipt.coordinator.signals.signals import Signals, probabilities_of
 # Probabilities are read off float32 errors, which resolve the label's to about 1e-7.
 # Smaller ones count as this: no single class decides a divergence.
 SMALLEST_PROBABILITY = 1e-8
-# A block's distances are gone through several times: they should stay in the cache.
+# A block's probabilities are gone through several times: they should stay in the cache.
 _BLOCK_BYTES = 8 * 1024**2
-
-# Relative to a squared length of 1: what rounding may leave of the distance of equal features.
-_RESOLUTION = 1e-12
 
 Divergence = Literal["one_way", "symmetric"]
 
@@ -50,12 +47,15 @@ def cal(
         Divergence, "of the neighbors from the example, or the mean of both ways"
     ] = "one_way",
     normalized: Annotated[bool, "compare features by direction alone"] = True,
+    search: Search = "auto",
 ) -> Selection:
     """Keep the `budget` examples that differ most from their neighbors, largest first.
 
     Ties keep data set order, among neighbors at the same distance, too.
     """
-    scores_N = contrast(signals, num_neighbors, divergence=divergence, normalized=normalized)
+    scores_N = contrast(
+        signals, num_neighbors, divergence=divergence, normalized=normalized, search=search
+    )
     return keep_largest(scores_N, budget)
 
 
@@ -65,6 +65,7 @@ def contrast(
     *,
     divergence: Divergence = "one_way",
     normalized: bool = True,
+    search: SearchName = "auto",
 ) -> Tensor:
     """The mean divergence of the nearest neighbors; N float32.
 
@@ -75,7 +76,9 @@ def contrast(
     scores_N = torch.zeros(num_examples, device=signals.errors_NC.device)
     if num_neighbors == 0:
         return scores_N
-    neighbors_NM = nearest_neighbors(signals, num_neighbors, normalized=normalized)
+    neighbors_NM = nearest_neighbours(
+        signals.features_ND, num_neighbors, normalized=normalized, search=search
+    )
     for rows in row_blocks(num_examples, 32 * num_neighbors * num_classes, _BLOCK_BYTES):
         ids_R = torch.arange(rows.start, rows.stop, device=scores_N.device)
         own_R1C = _probabilities(signals, ids_R[:, None])
@@ -85,55 +88,6 @@ def contrast(
         divergences_RMC = weights_RMC * (others_RMC.log() - own_R1C.log())
         scores_N[rows] = divergences_RMC.sum(dim=-1).mean(dim=-1).float()
     return scores_N
-
-
-def nearest_neighbors(signals: Signals, count: int, *, normalized: bool = True) -> Tensor:
-    """The examples with the nearest features to each, not itself; N x count, at most N - 1."""
-    vectors = Rows(Vectors(signals.features_ND))
-    distances_of = _between_directions(vectors) if normalized else vectors.squared_distances
-    parts = []
-    for rows in row_blocks(len(vectors), 16 * len(vectors), _BLOCK_BYTES):
-        ids_R = torch.arange(rows.start, rows.stop, device=vectors.squares_N.device)
-        distances_RN = distances_of(ids_R)
-        distances_RN[ids_R - rows.start, ids_R] = torch.inf
-        parts.append(nearest(distances_RN, count))
-    return torch.cat(parts)
-
-
-def _between_directions(vectors: Rows) -> Callable[[Tensor], Tensor]:
-    """Squared distances of vectors scaled to length 1, but for zeros; 0 from equal ones."""
-    norms_N = vectors.squares_N.sqrt()
-    inverses_N = norms_N.reciprocal().masked_fill(norms_N == 0, 0.0)
-    lengths_N = (norms_N > 0).double()
-
-    def distances_of(ids_R: Tensor) -> Tensor:
-        distances_RN = vectors.products(ids_R)
-        distances_RN *= -2 * inverses_N[ids_R, None]
-        distances_RN *= inverses_N
-        distances_RN += lengths_N
-        distances_RN += lengths_N[ids_R, None] * (1 - _RESOLUTION)
-        return distances_RN.clamp_(min=0.0)
-
-    return distances_of
-
-
-def nearest(distances_RN: Tensor, count: int) -> Tensor:
-    """The columns of the smallest distances of each row, ties to the lowest; R x count.
-
-    The bits of a float64 that is not negative, read as an integer, have the same order.
-    Its last bits, rounded away, make room for the column: no two are equal, and copies of
-    an example are at the same distance whatever rounding did.
-
-    Args:
-        distances_RN: float64, not negative; overwritten.
-        count: how many, N at most.
-    """
-    num_columns = distances_RN.shape[1]
-    id_bits = max(24, num_columns.bit_length())
-    keys_RN = distances_RN.view(torch.int64)
-    keys_RN.add_(1 << (id_bits - 1)).bitwise_and_(-(1 << id_bits))
-    keys_RN.bitwise_or_(torch.arange(num_columns, device=keys_RN.device))
-    return keys_RN.topk(count, dim=-1, largest=False).indices
 
 
 def _probabilities(signals: Signals, ids: Tensor) -> Tensor:

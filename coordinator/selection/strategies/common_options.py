@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from lipt.coordinator.selection.gradients.vectors import SpaceName
+from lipt.coordinator.selection.solvers.neighbours import SearchName
 from lipt.coordinator.selection.solvers.representatives import PrecisionName, SolverName
 from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need
 
@@ -19,6 +20,9 @@ Partitions = Annotated[
     int,
     Field(ge=0, le=65_536),
     "random parts to choose in first, in two rounds; 1 is exact, 0 is as memory needs",
+]
+Search = Annotated[
+    SearchName, "how neighbours are found; auto is exact up to 100,000 examples, then approximate"
 ]
 Precision = Annotated[
     PrecisionName, "how finely similarities are stored; auto is the finest that is fast"

@@ -37,12 +37,15 @@ from lipt.coordinator.selection.gradients.pairs import scaled_cosine, weighing
 from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
 from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.selection import Selection, unweighted
+from lipt.coordinator.selection.solvers.approximate_neighbours import approximate_neighbours
+from lipt.coordinator.selection.solvers.neighbours import SearchName, is_approximate
 from lipt.coordinator.selection.solvers.representatives import choose_representatives
 from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON
 from lipt.coordinator.selection.strategies.common_options import (
     Epsilon,
     Partitions,
     Precision,
+    Search,
     Solver,
 )
 from lipt.coordinator.selection.strategy import FEATURES, Strategy
@@ -51,6 +54,8 @@ from lipt.coordinator.signals.signals import Signals
 
 # Of radii: below what float32 features can say of them.
 _NO_SPREAD = 1e-7
+# Of squared norms: below it there is no direction.
+_TINY = 1e-300
 
 
 def subzerocore(
@@ -65,13 +70,15 @@ def subzerocore(
     precision: Precision = "auto",
     epsilon: Epsilon = DEFAULT_EPSILON,
     partitions: Partitions = 0,
+    search: Search = "auto",
 ) -> Selection:
     """Keep the examples that represent all by density and similarity, greedily.
 
     In the order of what they add. Features that are all alike weigh the same.
     """
     vectors = Vectors(signals.features_ND)
-    radii_N = neighbour_radii(vectors, num_neighbours(len(signals), budget, coverage))
+    count = num_neighbours(len(signals), budget, coverage)
+    radii_N = neighbour_radii(vectors, count, search=search)
     chosen = choose_representatives(
         weighing(scaled_cosine(vectors), density_weights(radii_N)),
         budget,
@@ -95,14 +102,18 @@ def num_neighbours(num_examples: int, budget: int, coverage: float) -> int:
     return num_examples - 1
 
 
-def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
+def neighbour_radii(vectors: Vectors, count: int, *, search: SearchName = "auto") -> Tensor:
     """1 - similarity of each example's `count`-th most similar other one; N float32.
+
+    Of an approximate search: of those that are found, so no smaller than it is.
 
     Computed in float64 and rounded, so that equal examples have equal radii wherever they
     stand. Zeros where there are no neighbours.
     """
     if count == 0:
         return torch.zeros(len(vectors), device=vectors.device)
+    if is_approximate(search, len(vectors)):
+        return _approximate_radii(vectors, count)
     similarity = ScaledCosine(Rows(vectors))
     radii = []
     for rows in row_blocks(len(vectors), 32 * len(vectors)):
@@ -112,6 +123,15 @@ def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
         distances_BN[torch.arange(len(ids_B), device=vectors.device), ids_B] = torch.inf
         radii.append(distances_BN.kthvalue(count, dim=1).values.float())
     return torch.cat(radii)
+
+
+def _approximate_radii(vectors: Vectors, count: int) -> Tensor:
+    radii_N = torch.empty(len(vectors), device=vectors.device)
+    for rows, neighbours_BM in approximate_neighbours(vectors.features_ND, count, normalized=True):
+        own_BD = vectors.features_ND[rows].double()
+        last_BD = vectors.features_ND[neighbours_BM[:, -1]].double()
+        radii_N[rows] = (1 - torch.cosine_similarity(own_BD, last_BD, dim=1, eps=_TINY)) / 2
+    return radii_N
 
 
 def density_weights(radii_N: Tensor) -> Tensor:

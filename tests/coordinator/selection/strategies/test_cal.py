@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipt.coordinator.selection.solvers.neighbours import nearest_neighbours
 from lipt.coordinator.selection.strategies.cal import (
     SMALLEST_PROBABILITY,
     Divergence,
     cal,
     contrast,
-    nearest,
-    nearest_neighbors,
 )
 from lipt.coordinator.signals.signals import Signals
 from tests.coordinator.selection.builders import of_right, random_predictions
@@ -71,22 +70,6 @@ def test_symmetric_is_the_mean_of_both_directions() -> None:
     assert chosen.indices_K.tolist() == [2, 3, 0]
 
 
-def test_neighbors_are_near_in_direction_unless_lengths_shall_count() -> None:
-    features = torch.tensor([[1.0, 0.0], [9.0, 0.0], [0.0, 1.0], [0.0, 9.0]])
-    given = of_right(0.1, 0.2, 0.3, 0.4, features_ND=features)
-    assert nearest_neighbors(given, 1).flatten().tolist() == [1, 0, 3, 2]
-    # sqrt(2) apart are 0 and 2, 8 are 0 and 1.
-    neighbors = nearest_neighbors(given, 1, normalized=False)
-    assert neighbors.flatten().tolist() == [2, 0, 0, 2]
-
-
-def test_a_feature_without_a_direction_is_near_its_like() -> None:
-    features = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
-    given = of_right(0.1, 0.2, 0.3, 0.4, features_ND=features)
-    # 1 and 3 are one point, and a length of 1 away from the others.
-    assert nearest_neighbors(given, 1).flatten().tolist() == [1, 3, 1, 1]
-
-
 @pytest.mark.parametrize("count", [1, 3, 10, 59])
 @pytest.mark.parametrize("divergences", ["one_way", "symmetric"])
 @pytest.mark.parametrize("normalized", [True, False])
@@ -120,17 +103,8 @@ def test_of_copies_the_lowest_ids_are_the_neighbors() -> None:
         torch.full((100, 7), 1 / 3),
         base.labels_N.repeat(25),
     )
-    neighbors = nearest_neighbors(copies, 3).sort(dim=1).values
+    neighbors = nearest_neighbours(copies.features_ND, 3).sort(dim=1).values
     assert neighbors[0].tolist() == [1, 2, 3]
     assert neighbors[2].tolist() == [0, 1, 3]
     assert (neighbors[3:] == torch.tensor([0, 1, 2])).all()
     assert cal(copies, 100).indices_K.sort().values.tolist() == list(range(100))
-
-
-def test_nearest_sorts_by_distance_and_then_by_column() -> None:
-    rounding = 2.0**-50
-    distances = torch.tensor(
-        [[3.0, 1.0 + rounding, 1.0, torch.inf, 0.5], [0.0, 0.0, torch.inf, 1e-300, 0.0]],
-        dtype=torch.float64,
-    )
-    assert nearest(distances, 4).tolist() == [[4, 1, 2, 0], [0, 1, 4, 3]]
