@@ -9,6 +9,8 @@ Shapes: N examples, B of a batch, C classes, D features.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -20,19 +22,25 @@ from lipt.common.targets.single_label import SingleLabel
 from lipt.coordinator.signals.arriving import arriving
 from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.finite import require_finite_rows
+from lipt.coordinator.signals.room import make_room
 from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.signals.stored import STORAGE_LIMITS, StorageLimits
 
 
 def compute_signals(
-    model: nn.Module, batches: Batches, *, limits: StorageLimits = STORAGE_LIMITS
+    model: nn.Module,
+    batches: Batches,
+    *,
+    limits: StorageLimits = STORAGE_LIMITS,
+    scratch: Path | None = None,
 ) -> Signals:
     """One forward pass over the examples, in evaluation mode.
 
     Args:
         model: on the batches' device; its training flags are restored.
         batches: of N examples; row i of the signals is the example of the i-th id.
-        limits: what is kept in float32.
+        limits: what is kept in float32, and what in memory.
+        scratch: a folder for files of signals that are too large for memory; None for none.
 
     Raises:
         SignalsError: the model's outputs are not finite, or its features too large for
@@ -43,8 +51,9 @@ def compute_signals(
     ids_N, target = batches.ids_N, batches.dataset.target
     error_dtype = limits.error_dtype(len(ids_N) * head.out_features)
     feature_dtype = limits.feature_dtype(len(ids_N) * head.in_features)
-    errors_NC = torch.empty(len(ids_N), head.out_features, dtype=error_dtype)
-    features_ND = torch.empty(len(ids_N), head.in_features, dtype=feature_dtype)
+    room = partial(make_room, folder=scratch, memory_bytes=limits.memory_bytes)
+    errors_NC = room((len(ids_N), head.out_features), error_dtype)
+    features_ND = room((len(ids_N), head.in_features), feature_dtype)
     with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
         for rows, (finite_B, errors_BC, features_BD) in arriving(_outputs(model, batches)):
             require_finite_rows(finite_B, ids_N[rows], "outputs")

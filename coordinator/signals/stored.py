@@ -23,10 +23,15 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True)
 class StorageLimits:
-    """What all examples' values may take in float32; beyond that they are float16."""
+    """What all examples' values may take in float32, beyond which they are float16, and in memory.
+
+    memory_bytes: what errors, or features, may take before they are computed in a mapped file. Less
+        is quicker in memory: a file is written to the disk even where there is memory enough.
+    """
 
     error_bytes: int = 2 * 1024**3
     feature_bytes: int = 4 * 1024**3
+    memory_bytes: int = 1024**3
 
     def error_dtype(self, num_values: int) -> torch.dtype:
         """What so many errors are kept in."""

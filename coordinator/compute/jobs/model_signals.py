@@ -20,7 +20,8 @@ def model_signals(
 ) -> Signals:
     """Errors and features, by one forward pass over the data."""
     with pinned_kernels(config.evaluation_threads):
-        return compute_signals(model, context.batches(inputs, "computing signals"))
+        batches = context.batches(inputs, "computing signals")
+        return compute_signals(model, batches, scratch=context.signals_dir)
 
 
 def model_norms(

@@ -118,6 +118,20 @@ def test_rows_follow_the_ids() -> None:
     torch.testing.assert_close(some.features_ND, taken.features_ND)
 
 
+def test_signals_in_a_mapped_file_are_the_same_and_outlive_its_name(tmp_path: Path) -> None:
+    model, dataset = made_up_network(), made_up_dataset()
+    batches = Batches(dataset, IMAGE, CPU, 16, lambda *_: None)
+    mapped = compute_signals(
+        model, batches, limits=StorageLimits(memory_bytes=0), scratch=tmp_path / "scratch"
+    )
+    assert list((tmp_path / "scratch").iterdir()) == []
+    held = signals_of(model, dataset)
+    assert torch.equal(mapped.errors_NC, held.errors_NC)
+    assert torch.equal(mapped.features_ND, held.features_ND)
+    mapped.save(tmp_path / "signals")
+    assert torch.equal(Signals.load(tmp_path / "signals").errors_NC, held.errors_NC)
+
+
 def test_evaluation_mode_and_restored_flags() -> None:
     model = made_up_network()
     model.train()
