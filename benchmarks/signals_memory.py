@@ -65,7 +65,7 @@ def measured(num_examples: int, way: str, folder: Path) -> dict[str, tuple[float
     torch.manual_seed(0)
     images = torch.randint(256, (num_examples, 1, SIDE, SIDE), dtype=torch.uint8)
     labels_N = torch.arange(num_examples) % NUM_CLASSES
-    names = [str(label) for label in range(NUM_CLASSES)]
+    names = tuple(str(label) for label in range(NUM_CLASSES))
     dataset = in_memory("made-up", names, labels_N, "none", images)
     model = nn.Sequential(
         nn.Flatten(),

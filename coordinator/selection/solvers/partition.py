@@ -17,8 +17,8 @@ whose mean differs from that of all by no more than epsilon: parts of n examples
 evenly, so that by Hoeffding's inequality over all subsets
 epsilon <= sqrt((K ln N + ln(2 P / delta)) / (2 n)) with probability 1 - delta. It is of the worst
 case, and says nothing of budgets that are no small share of a part. Answers are measured
-to be far better: see the benchmarks. The second round may look at a sample of T examples, of
-which the same holds.
+to be far better: see the benchmarks. Where the second round looks at a sample of T examples, it
+costs another 2 epsilon, of n = T.
 
 Shapes: N examples, P parts, n examples of a part, K budget, M candidates of the second round,
 T targets.
