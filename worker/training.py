@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lipt.common.augmentation import augment
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import Precision
 from lipt.common.determinism.seeding import derive_generator
@@ -26,7 +27,6 @@ from lipt.common.inputs.model_input import in_layout, to_model_input
 from lipt.common.inputs.specs import call_model
 from lipt.common.inputs.stored import Stored, rows_of
 from lipt.common.models import memory_format
-from lipt.common.augmentation import augment
 
 
 @dataclass(frozen=True)
