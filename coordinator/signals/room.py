@@ -39,7 +39,9 @@ def make_room(
         memory_bytes: what is held in memory at the most, where a file can be had.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
-    if folder is None or num_bytes <= memory_bytes:
+    # Where room cannot be taken at once, as on macOS, there is no file.
+    can_be_taken = hasattr(os, "posix_fallocate")
+    if folder is None or not can_be_taken or num_bytes <= memory_bytes:
         return torch.empty(shape, dtype=dtype)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -107,4 +107,5 @@ STRATEGY = Strategy(
     cost="N^2 (C + d)",
     returns_weights=True,
     prepare=precondition,
+    revision=1,
 )

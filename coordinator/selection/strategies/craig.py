@@ -72,4 +72,5 @@ STRATEGY = Strategy(
     ),
     cost="N^2 (C + d)",
     returns_weights=True,
+    revision=1,
 )

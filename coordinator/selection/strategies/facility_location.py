@@ -63,4 +63,5 @@ STRATEGY = Strategy(
     paper=('Wei et al. 2015, "Submodularity in Data Subset Selection and Active Learning" (ICML)'),
     cost="N^2 (C + d)",
     needs=needs_of_space,
+    revision=1,
 )
