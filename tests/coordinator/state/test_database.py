@@ -26,6 +26,36 @@ from lipt.coordinator.state.records import (
 MakeRun = Callable[..., RunRecord]
 
 
+def subset_of(run_id: str, key: str) -> SubsetRecord:
+    return SubsetRecord(
+        key=key,
+        run_id=run_id,
+        strategy="grand",
+        num_examples=2,
+        balanced=True,
+        fingerprint="f",
+        digest="d",
+        weights_sha256="w",
+        manifest={"budget": 2},
+        blob=BlobName.of(b"subset"),
+        created_at=1.0,
+    )
+
+
+def diagnosis_of(run_id: str, key: str) -> DiagnosisRecord:
+    return DiagnosisRecord(
+        key=key,
+        run_id=run_id,
+        proxy="auto",
+        num_examples=2,
+        fingerprint="f",
+        features_sha256="",
+        manifest={"seconds": 1.5},
+        blob=BlobName.of(b"file"),
+        created_at=1.0,
+    )
+
+
 async def test_runs_come_back_as_they_were_written(tmp_path: Path, make_run: MakeRun) -> None:
     run = make_run().changed(
         soup=SoupRecord(
@@ -73,19 +103,7 @@ async def test_state_from_before_snapshots_opens(tmp_path: Path, make_run: MakeR
 
 async def test_subset_is_found_under_its_key(tmp_path: Path, make_run: MakeRun) -> None:
     run = make_run()
-    subset = SubsetRecord(
-        key="k",
-        run_id=run.run_id,
-        strategy="grand",
-        num_examples=2,
-        balanced=True,
-        fingerprint="f",
-        digest="d",
-        weights_sha256="w",
-        manifest={"budget": 2},
-        blob=BlobName.of(b"subset"),
-        created_at=1.0,
-    )
+    subset = subset_of(run.run_id, "k")
     database = Database.open(tmp_path / "lipt.db")
     await database.save_run(run)
     await database.save_subset(subset)
@@ -102,19 +120,7 @@ async def test_subsets_of_a_digest_come_newest_first(tmp_path: Path, make_run: M
     asked = [("a", "r", "d", 1.0), ("b", "r", "d", 2.0), ("c", "r", "e", 3.0), ("x", "s", "d", 4.0)]
     for key, run_id, digest, created_at in asked:
         await database.save_subset(
-            SubsetRecord(
-                key=key,
-                run_id=run_id,
-                strategy="crest",
-                num_examples=2,
-                balanced=True,
-                fingerprint="f",
-                digest=digest,
-                weights_sha256="w",
-                manifest={},
-                blob=BlobName.of(b"subset"),
-                created_at=created_at,
-            )
+            subset_of(run_id, key).changed(digest=digest, created_at=created_at)
         )
     found = await database.find_subsets("r", "d")
     assert [subset.key for subset in found] == ["b", "a"]
@@ -130,17 +136,7 @@ async def test_diagnosis_is_found_under_its_key_with_and_without_a_run(
     database = Database.open(tmp_path / "lipt.db")
     await database.save_run(make_run("r"))
     for run_id in ("r", ""):
-        diagnosis = DiagnosisRecord(
-            key=f"k{run_id}",
-            run_id=run_id,
-            proxy="auto",
-            num_examples=2,
-            fingerprint="f",
-            features_sha256="",
-            manifest={"seconds": 1.5},
-            blob=BlobName.of(b"file"),
-            created_at=1.0,
-        )
+        diagnosis = diagnosis_of(run_id, f"k{run_id}")
         await database.save_diagnosis(diagnosis)
         again = diagnosis.changed(created_at=2.0)  # the disk had lost its file, say
         await database.save_diagnosis(again)
@@ -153,39 +149,12 @@ async def test_with_a_run_goes_all_that_is_on_record_of_it(
     tmp_path: Path, make_run: MakeRun
 ) -> None:
     database = Database.open(tmp_path / "lipt.db")
-    blob = BlobName.of(b"file")
     for run_id in ("r", "s"):
         run = make_run(run_id)
         await database.save_run(run, run.learners)
-        await database.save_subset(
-            SubsetRecord(
-                key=f"subset of {run_id}",
-                run_id=run_id,
-                strategy="grand",
-                num_examples=2,
-                balanced=True,
-                fingerprint="f",
-                digest="d",
-                weights_sha256="w",
-                manifest={},
-                blob=blob,
-                created_at=1.0,
-            )
-        )
+        await database.save_subset(subset_of(run_id, f"subset of {run_id}"))
     for run_id in ("r", "s", ""):
-        await database.save_diagnosis(
-            DiagnosisRecord(
-                key=f"diagnosis of {run_id}",
-                run_id=run_id,
-                proxy="auto",
-                num_examples=2,
-                fingerprint="f",
-                features_sha256="",
-                manifest={},
-                blob=blob,
-                created_at=1.0,
-            )
-        )
+        await database.save_diagnosis(diagnosis_of(run_id, f"diagnosis of {run_id}"))
     await database.remove_run("r")
     await database.remove_run("r")  # as if its answer had been lost
     assert await database.load_runs() == (make_run("s"),)
