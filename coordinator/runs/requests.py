@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Callable
 
@@ -21,6 +22,7 @@ from lipt.coordinator.runs.store import LATEST, Activity, RunStore
 from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import config_pb2
 
+_NUMBERED = re.compile(r"run-([1-9][0-9]{0,8})")
 _MAX_NAME_CHARACTERS = 80
 
 
@@ -117,10 +119,10 @@ class RunRequests:
     def _free_name(self, wanted: str) -> str:
         taken = {run.name for run in self._store.runs()} | {LATEST}
         if not wanted:
-            number = len(self._store.runs()) + 1
-            while f"run-{number}" in taken:
-                number += 1
-            return f"run-{number}"
+            # Beyond the highest, not the first that is free: it may have been a removed run's.
+            found = (_NUMBERED.fullmatch(name) for name in taken)
+            numbers = (int(match[1]) for match in found if match is not None)
+            return f"run-{max(len(self._store.runs()), *numbers, 0) + 1}"
         if len(wanted) > _MAX_NAME_CHARACTERS or not wanted.isprintable() or "/" in wanted:
             raise ConfigError(
                 f"run name {wanted[:_MAX_NAME_CHARACTERS]!r} is longer than "

@@ -178,6 +178,14 @@ async def test_run_without_a_name_gets_the_next_that_is_free(world: World) -> No
     assert [(await world.create()).name for _ in range(2)] == ["run-3", "run-4"]
 
 
+async def test_the_number_of_a_removed_run_is_not_given_to_another(world: World) -> None:
+    runs = [await world.create() for _ in range(3)]
+    for run in runs[:2]:
+        await world.store.update(run.run_id, lambda run: run.changed(state=RunState.FAILED))
+        await world.store.remove(run.run_id)
+    assert (await world.create()).name == "run-4"
+
+
 @pytest.mark.parametrize("name", ["x" * 80, "with spaces", "été", "a.b:c"])
 async def test_names_that_are_taken_as_they_are(world: World, name: str) -> None:
     assert (await world.create(name)).name == name
