@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.reproduction.cells import Cell  # noqa: E402
+from benchmarks.reproduction.outcomes import of_whole_seeds  # noqa: E402
 from benchmarks.reproduction.page import page  # noqa: E402
 from benchmarks.reproduction.plots import plot  # noqa: E402
 from benchmarks.reproduction.results import Results  # noqa: E402
@@ -61,7 +62,7 @@ def _write_page(folder: Path) -> None:
         if found or name != "tiny":
             scales[name] = (scale, tables(scale), found)
             for table in tables(scale).values():
-                plot(table, found, folder / f"{name}-{table.name}.svg")
+                plot(table, of_whole_seeds(table, found), folder / f"{name}-{table.name}.svg")
     folder.with_suffix(".md").write_text(page(scales, folder), encoding="utf-8")
 
 

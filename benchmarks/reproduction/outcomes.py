@@ -14,6 +14,16 @@ from lipt.trainer.comparison.intervals import Difference, paired_difference
 Found = Mapping[Cell, Mapping[str, Any]]
 
 
+def of_whole_seeds(table: Table, found: Found) -> Found:
+    """The results of the seeds that a table has all of, so that its rows are of the same ones.
+
+    Where it has none whole, those of all seeds.
+    """
+    seeds = {cell.seed for cell in found}
+    whole = {seed for seed in seeds if all(cell in found for cell in table.cells([seed]))}
+    return {cell: row for cell, row in found.items() if cell.seed in whole} if whole else found
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A row's results at one fraction, by seed."""

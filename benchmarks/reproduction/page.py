@@ -7,7 +7,14 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.reproduction.notes import INTRODUCTION, NOTES
-from benchmarks.reproduction.outcomes import Found, Outcome, compared, outcome, spread
+from benchmarks.reproduction.outcomes import (
+    Found,
+    Outcome,
+    compared,
+    of_whole_seeds,
+    outcome,
+    spread,
+)
 from benchmarks.reproduction.reaching import reaching_lines
 from benchmarks.reproduction.scales import Scale
 from benchmarks.reproduction.table import Row, Table
@@ -30,7 +37,9 @@ def page(scales: Mapping[str, tuple[Scale, Mapping[str, Table], Found]], plots: 
             continue
         parts.append(_conditions(scale, found))
         parts.extend(
-            "\n".join(_section(table, found, plots / f"{name}-{table.name}.svg"))
+            "\n".join(
+                _section(table, of_whole_seeds(table, found), plots / f"{name}-{table.name}.svg")
+            )
             for table in tables.values()
         )
     return "\n".join(parts)
@@ -45,7 +54,8 @@ def _conditions(scale: Scale, found: Found) -> str:
     recipe = ", ".join(f"{name} {value}" for name, value in scale.recipe.items())
     return (
         f"`{scale.model}`; main training of every row: {recipe}, the rest as `lipt train` has it. "
-        f"{len(found)} trainings, pipeline seeds {', '.join(map(str, seeds))}; {machines}, torch "
+        f"{len(found)} trainings, pipeline seeds {', '.join(map(str, seeds))}, of which a table "
+        f"shows those that it has all rows of; {machines}, torch "
         f"{torches}, commits {commits}. Seconds are wall-clock on a machine that did other work as "
         f"well, at a load of {fmean(row['load'] for row in rows):.1f} in the mean.\n"
     )

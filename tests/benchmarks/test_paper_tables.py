@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.reproduction.cells import Cell, run_text, with_defaults
-from benchmarks.reproduction.outcomes import compared, outcome, spread
+from benchmarks.reproduction.outcomes import compared, of_whole_seeds, outcome, spread
 from benchmarks.reproduction.page import page
 from benchmarks.reproduction.plots import plot
 from benchmarks.reproduction.reaching import reaching_lines, seconds_to
@@ -224,3 +224,12 @@ def test_a_training_that_is_paused_goes_on_to_the_same_end(tmp_path: Path) -> No
     assert pieces.accuracy == whole.accuracy
     assert [look[0] for look in pieces.looks] == [look[0] for look in whole.looks]
     assert not list(tmp_path.glob("*/*"))
+
+
+def test_a_table_shows_the_seeds_that_it_has_all_rows_of() -> None:
+    whole = measured(dict.fromkeys(TABLE.cells([0]), 0.5))
+    begun = measured({replace(CELL, seed=1): 0.9})
+    assert of_whole_seeds(TABLE, whole | begun) == whole
+    # Where none is whole there is what there is.
+    assert of_whole_seeds(TABLE, begun) == begun
+    assert of_whole_seeds(TABLE, {}) == {}
