@@ -87,16 +87,11 @@ class RunStore:
         Raises:
             UnknownRunError: there is none; the sentence names the newest ones.
         """
-        runs = self.runs()
-        entry = self._entries.get(key)
-        if entry is None and key == LATEST and runs:
-            entry = self._entries[runs[-1].run_id]
-        if entry is None:
-            entry = next((one for one in self._entries.values() if one.run.name == key), None)
+        entry = self._entries.get(key) or self._named(key)
         if entry is not None:
             entry.used_at = self._clock()
             return entry.run
-        known = ", ".join(run.name for run in runs[:-6:-1])
+        known = ", ".join(run.name for run in self.runs()[:-6:-1])
         raise UnknownRunError(
             f"there is no run {key!r}; the newest are: {known}."
             if known
@@ -226,6 +221,11 @@ class RunStore:
         entry = self._entries[run_id]
         if entry.turn <= after:
             await _wait(entry.turned, timeout_seconds)
+
+    def _named(self, name: str) -> _Entry | None:
+        if name == LATEST:
+            return next(reversed(self._entries.values()), None)
+        return next((entry for entry in self._entries.values() if entry.run.name == name), None)
 
     def _entry(self, run_id: str) -> _Entry:
         if run_id not in self._entries:
