@@ -117,9 +117,10 @@ def better_of(levels: StoredLevels, chosen_K: Tensor, choices: Sequence[Tensor])
         choices: of the parts, likewise, of K rows at most. Fewer are filled up by what the
             second round chose, in its order.
     """
-    best_n = max(choices, key=lambda choice_n: _value(levels, choice_n))
-    if _value(levels, best_n) <= _value(levels, chosen_K):
+    values = [_value(levels, choice_n) for choice_n in choices]
+    if max(values) <= _value(levels, chosen_K):
         return chosen_K
+    best_n = choices[values.index(max(values))]
     others = chosen_K[~torch.isin(chosen_K, best_n)]
     return torch.cat([best_n, others])[: len(chosen_K)]
 
