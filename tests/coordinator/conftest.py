@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.images.formats import ImageFormat
-from lipt.common.states import RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
-
-IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+from tests.coordinator.made_up_runs import made_up_run
 
 
 @pytest.fixture
@@ -35,38 +30,4 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 @pytest.fixture
 def make_run() -> Callable[..., RunRecord]:
     """A run in TRAINING with `num_learners` queued learners."""
-
-    def make(
-        run_id: str = "r",
-        *,
-        num_learners: int = 3,
-        model: str = "resnet8",
-        state: RunState = RunState.TRAINING,
-        min_learners: int = 1,
-        deadline_seconds: float = 0.0,
-        max_attempts: int = 3,
-    ) -> RunRecord:
-        learners = LearnersConfig(
-            num_learners=num_learners,
-            min_learners=min_learners,
-            deadline_seconds=deadline_seconds,
-            max_attempts=max_attempts,
-        )
-        return RunRecord(
-            run_id=run_id,
-            name=f"name-{run_id}",
-            request_id=f"request-{run_id}",
-            created_at=1.0,
-            config=RunConfig(model=model, learners=learners),
-            fingerprint="f" * 64,
-            num_classes=10,
-            state=state,
-            inputs=IMAGE,
-            initial_weights=BlobName.of(b"theta*"),
-            learners=tuple(
-                LearnerRecord(index=index, density=0.9, shard=BlobName.of(b"%d" % index))
-                for index in range(num_learners)
-            ),
-        )
-
-    return make
+    return made_up_run

@@ -8,21 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import InvalidRequestError
 from lipt.coordinator.runs.listing import page_of
 from lipt.coordinator.state.records import RunRecord
+from tests.coordinator.made_up_runs import made_up_run
 
 MakeRun = Callable[..., RunRecord]
-RUN = RunRecord(
-    run_id="r",
-    name="r",
-    request_id="r",
-    created_at=1.0,
-    config=RunConfig(model="resnet8"),
-    fingerprint="f",
-    num_classes=10,
-)
+RUN = made_up_run()
 
 
 def runs_at(times: list[float]) -> list[RunRecord]:

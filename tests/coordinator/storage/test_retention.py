@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import RunNotReadyError, StateError, UnknownRunError
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.states import RunState
@@ -25,20 +24,12 @@ from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.storage.retention import Retention, overdue
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
 
 MakeRun = Callable[..., RunRecord]
 DAY = 86_400.0
 NOW = 1000 * DAY
-RUN = RunRecord(
-    run_id="r",
-    name="r",
-    request_id="r",
-    created_at=1.0,
-    config=RunConfig(model="resnet8"),
-    fingerprint="f",
-    state=RunState.READY,
-    num_classes=10,
-)
+RUN = made_up_run(state=RunState.READY)
 
 
 def ended(make_run: MakeRun, run_id: str, days_ago: float, state: RunState = RunState.READY) -> Any:

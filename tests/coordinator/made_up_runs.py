@@ -1,0 +1,46 @@
+"""Records of runs, with only what matters in a test to be said."""
+
+from __future__ import annotations
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import LearnersConfig, RunConfig
+from lipt.common.images.formats import ImageFormat
+from lipt.common.states import RunState
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
+
+IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+
+
+def made_up_run(
+    run_id: str = "r",
+    *,
+    num_learners: int = 3,
+    model: str = "resnet8",
+    state: RunState = RunState.TRAINING,
+    min_learners: int = 1,
+    deadline_seconds: float = 0.0,
+    max_attempts: int = 3,
+) -> RunRecord:
+    """A run in TRAINING with `num_learners` queued learners."""
+    learners = LearnersConfig(
+        num_learners=num_learners,
+        min_learners=min_learners,
+        deadline_seconds=deadline_seconds,
+        max_attempts=max_attempts,
+    )
+    return RunRecord(
+        run_id=run_id,
+        name=f"name-{run_id}",
+        request_id=f"request-{run_id}",
+        created_at=1.0,
+        config=RunConfig(model=model, learners=learners),
+        fingerprint="f" * 64,
+        num_classes=10,
+        state=state,
+        inputs=IMAGE,
+        initial_weights=BlobName.of(b"theta*"),
+        learners=tuple(
+            LearnerRecord(index=index, density=0.9, shard=BlobName.of(b"%d" % index))
+            for index in range(num_learners)
+        ),
+    )
