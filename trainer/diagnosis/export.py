@@ -31,11 +31,12 @@ from typing import Any
 import numpy as np
 
 from lipt.common.errors import ConfigError
-from lipt.common.imports.extras import import_extra
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
+from lipt.trainer.writing.parquet import import_pyarrow
 
 Table = dict[str, list[Any]]
 
+_NEEDED_FOR = "Issues as .parquet"
 _SETS = "near_duplicate_sets"
 _MOST_OTHERS = 10
 
@@ -98,7 +99,7 @@ def writer_of(path: Path) -> Callable[[Table], bytes]:
             f"{', '.join(_WRITERS)}. Choose one of these suffixes."
         )
     if writer is _to_parquet:
-        _pyarrow()
+        import_pyarrow(_NEEDED_FOR)
     return writer
 
 
@@ -123,16 +124,8 @@ def _to_json(table: Table) -> bytes:
     return f"{json.dumps(_rows(table), ensure_ascii=False)}\n".encode()
 
 
-def _pyarrow() -> tuple[Any, Any]:
-    modules = [
-        import_extra(module, package="pyarrow", extra="parquet", needed_for="Issues as .parquet")
-        for module in ("pyarrow", "pyarrow.parquet")
-    ]
-    return modules[0], modules[1]
-
-
 def _to_parquet(table: Table) -> bytes:
-    arrow, parquet = _pyarrow()
+    arrow, parquet = import_pyarrow(_NEEDED_FOR)
     sets = arrow.array(table[_SETS], arrow.list_(arrow.int64()))
     sink = io.BytesIO()
     parquet.write_table(arrow.table({**table, _SETS: sets}), sink)

@@ -28,7 +28,6 @@ from lipt.trainer.subsets.row_numbers import RowNumbers
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
 
-
 _SUFFIXES = {
     "JPEG": "jpg",
     "MPO": "jpg",

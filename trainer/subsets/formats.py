@@ -34,11 +34,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.errors import MissingExtraError, SubsetError
-from lipt.common.imports.extras import import_extra
+from lipt.trainer.writing.parquet import import_pyarrow
 
 _FORMAT = "lipt-subset"
 _VERSION = 1
 _CSV_HEADER = ("index", "weight")
+_NEEDED_FOR = "A subset as .parquet"
 # So many rows are Python's numbers at a time.
 _ROWS = 16_384
 
@@ -200,16 +201,8 @@ def _decode_json(file: BinaryIO) -> Content:
     )
 
 
-def _pyarrow() -> tuple[Any, Any]:
-    modules = [
-        import_extra(module, package="pyarrow", extra="parquet", needed_for="A subset as .parquet")
-        for module in ("pyarrow", "pyarrow.parquet")
-    ]
-    return modules[0], modules[1]
-
-
 def _encode_parquet(content: Content, file: BinaryIO) -> None:
-    arrow, parquet = _pyarrow()
+    arrow, parquet = import_pyarrow(_NEEDED_FOR)
     schema = arrow.schema(
         [
             arrow.field("index", arrow.int64(), nullable=False),
@@ -222,7 +215,7 @@ def _encode_parquet(content: Content, file: BinaryIO) -> None:
 
 
 def _decode_parquet(file: BinaryIO) -> Content:
-    _, parquet = _pyarrow()
+    _, parquet = import_pyarrow(_NEEDED_FOR)
     table = parquet.read_table(file)
     return Content(
         np.asarray(table.column("index").to_numpy(), dtype=np.int64),

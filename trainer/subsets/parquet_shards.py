@@ -14,10 +14,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from lipt.common.imports.extras import import_extra
 from lipt.trainer.subsets.chosen_images import ChosenImage
+from lipt.trainer.writing.parquet import import_pyarrow
 
 NAME = "train-{number:05d}-of-{count:05d}.parquet"
+_NEEDED_FOR = "writing Parquet files"
 # What lies in memory at a time, and what a reader reads at a time.
 _ROWS_PER_GROUP = 256
 _BYTES_PER_GROUP = 32 * 2**20
@@ -40,11 +41,11 @@ class ParquetShards:
 
     def __post_init__(self) -> None:
         """Ask for pyarrow before anything is written."""
-        _arrow()
+        import_pyarrow(_NEEDED_FOR)
 
     def __call__(self, path: Path, images: Iterator[ChosenImage]) -> None:
         """Write images to a Parquet file."""
-        arrow, parquet = _arrow()
+        arrow, parquet = import_pyarrow(_NEEDED_FOR)
         schema = self._schema(arrow)
         with parquet.ParquetWriter(path, schema) as writer:
             for group in _groups(images):
@@ -87,11 +88,3 @@ def _groups(images: Iterator[ChosenImage]) -> Iterator[list[ChosenImage]]:
             if len(group) == _ROWS_PER_GROUP or size_bytes >= _BYTES_PER_GROUP:
                 break
         yield group
-
-
-def _arrow() -> tuple[Any, Any]:
-    needed_for = "writing Parquet files"
-    return (
-        import_extra("pyarrow", package="pyarrow", extra="parquet", needed_for=needed_for),
-        import_extra("pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=needed_for),
-    )

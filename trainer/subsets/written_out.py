@@ -7,11 +7,7 @@ as the subset.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +16,7 @@ from lipt.common.data.parallel import Progress
 from lipt.common.errors import SubsetError
 from lipt.trainer.subsets.chosen_images import Chosen, ChosenImage, chosen_images
 from lipt.trainer.subsets.same_data import require_same_data
+from lipt.trainer.writing.files import making
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -80,7 +77,7 @@ def write_out(
     )
     count = -(-len(subset.indices) // examples_per_shard)
     names = [name.format(number=number, count=count) for number in range(count)]
-    with _made_whole(folder) as unfinished:
+    with making(folder) as unfinished:
         images = chosen_images(subset, dataset, on_progress)
         for shard in names:
             # The first is asked for here, so that none begins that has nothing in it.
@@ -88,25 +85,3 @@ def write_out(
             write(unfinished / shard, chain([next(own)], own))
         subset.save(unfinished / _SUBSET)
     return [folder / shard for shard in names]
-
-
-@contextmanager
-def _made_whole(folder: Path) -> Iterator[Path]:
-    """A folder beside it that takes its place when the block succeeds, and else is removed."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is there already. Name a folder that is not, or empty it.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(
-        tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part")
-    )
-    try:
-        yield unfinished
-        for file in unfinished.iterdir():
-            with file.open("rb+") as written:
-                os.fsync(written.fileno())
-        umask = os.umask(0o077)  # reading it is setting it
-        os.umask(umask)
-        unfinished.chmod(0o777 & ~umask)
-        unfinished.replace(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)

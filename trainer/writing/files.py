@@ -1,8 +1,9 @@
-"""Atomic files: a file is either the old one or the new one, never half of it."""
+"""Atomic files: a file is either the old one or the new one, never half; and folders likewise."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,31 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+
+
+@contextmanager
+def making(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside `folder` that takes its place when the block succeeds.
+
+    The files in it are on the disk before the rename; a block that raises leaves nothing behind.
+
+    Raises:
+        FileExistsError: there is something in `folder`, or it is a file.
+        OSError: it cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} is there already. Name a folder that is not, or empty it.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            with file.open("rb+") as written:
+                os.fsync(written.fileno())
+        temporary.chmod(0o777 & ~_umask())
+        temporary.replace(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _umask() -> int:

@@ -137,7 +137,7 @@ def train(
             "--log": log,
         }
     )
-    chosen = None if subset is None else Subset.load(subset)
+    chosen, copied = (None if file is None else Subset.load(file) for file in (subset, coreset))
     modules = modules_of(allow_module, data, test, model)
     with _pausing(), ExitStack() as stack:
         progress = TrainingProgress()
@@ -160,7 +160,7 @@ def train(
             model,
             train_data,
             subset=chosen,
-            coreset=None if coreset is None else Subset.load(coreset),
+            coreset=copied,
             test=test_data,
             recipe=recipe,
             schedule=Schedule(checkpoint_seconds=checkpoint_seconds),
