@@ -25,10 +25,10 @@ from rich.table import Table
 from torch import Tensor
 
 from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.pairs import Proximity, proximity
 from lipt.coordinator.selection.gradients.vectors import gradients_of
 from lipt.coordinator.selection.solvers.representatives import choose_representatives
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.signals import Signals
 

@@ -28,9 +28,9 @@ from torch import nn
 from lipt.common.data.dataset import in_memory
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.images.formats import ImageFormat
+from lipt.common.signals.batches import Batches
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
-from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.compute import compute_signals
 from lipt.coordinator.signals.signals import Signals
 

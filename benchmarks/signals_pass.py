@@ -40,8 +40,8 @@ from lipt.common.inputs.specs import ImageSpec, Inputs
 from lipt.common.models import build_model, forward_with_features, lay_out
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.threads import wait_passively
+from lipt.common.signals.batches import Batches, Read
 from lipt.coordinator.pretraining.evaluation import batch_size_for
-from lipt.coordinator.signals.batches import Batches, Read
 from lipt.coordinator.signals.compute import compute_signals
 
 MODEL = "resnet8"

@@ -23,6 +23,7 @@ from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.freezing import frozen_names
 from lipt.common.process.devices import resolve_device
+from lipt.common.signals.batches import Batches
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
@@ -33,7 +34,6 @@ from lipt.coordinator.pretraining.frozen_part import LearnerReader
 from lipt.coordinator.pretraining.sharding import Split, split_validation
 from lipt.coordinator.proxies.backbone import Backbone, load_backbone
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.signals.batches import Batches
 
 logger = logging.getLogger(__name__)
 

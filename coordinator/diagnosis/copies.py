@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.diagnosis.pictures import Pictures, aligned_correlation
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.stored import load_tensors, save_tensors
 
 PICTURES_ALIKE = 0.96

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
+from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.diagnosis.noise_rates import NoiseRates, noise_rates
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals, probabilities_of
 
 # Below any chance that decides something; keeps quality defined where float32 underflows.

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.proxies.gram_sums import scaling_of
-from lipt.coordinator.signals.blocks import row_blocks
 
 _NEIGHBOURS = 10
 _NUM_DIRECTIONS = 128

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.inputs.specs import ImageSpec, InputSpec
-from lipt.coordinator.signals.blocks import row_blocks
+from lipt.common.signals.blocks import row_blocks
 
 _CELLS = 8
 # Rows of fewer pixels are numbers of another kind.

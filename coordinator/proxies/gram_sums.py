@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.coordinator.signals.blocks import row_blocks
+from lipt.common.signals.blocks import row_blocks
 
 # Columns of a product that are made at once: the upper triangle costs 5/8 of the whole then.
 _PANEL = 256

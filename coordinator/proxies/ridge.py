@@ -32,9 +32,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.proxies.gram_sums import GramSums, WeightedRows, class_weights, scaling_of
 from lipt.coordinator.proxies.head_targets import HeadTargets
-from lipt.coordinator.signals.blocks import row_blocks
 
 # Of the mean example: from hardly any penalty to one that leaves little.
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-8, 5))

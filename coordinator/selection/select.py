@@ -13,13 +13,13 @@ from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
+from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals.finite import require_finite_rows
 from lipt.common.subsets.budget import require_budget
 from lipt.common.targets.kinds import kinds_in_words
 from lipt.coordinator.selection.quotas import class_quotas
 from lipt.coordinator.selection.selection import Selection
 from lipt.coordinator.selection.strategy import Need, Strategy
-from lipt.coordinator.signals.blocks import row_blocks
-from lipt.coordinator.signals.finite import require_finite_rows
 from lipt.coordinator.signals.signals import Signals
 
 

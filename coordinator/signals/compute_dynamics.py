@@ -23,6 +23,10 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.inputs.stored import Stored, num_stored
 from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.signals.arriving import arriving
+from lipt.common.signals.batches import Batches, Read
+from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals.finite import require_finite_rows
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.pretraining.batch_norm import (
     batch_norm_statistics,
@@ -30,11 +34,7 @@ from lipt.coordinator.pretraining.batch_norm import (
     reestimate_batch_norm,
 )
 from lipt.coordinator.pretraining.evaluation import batch_norm_inputs
-from lipt.coordinator.signals.arriving import arriving
-from lipt.coordinator.signals.batches import Batches, Read
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.dynamics import Dynamics, counted_learners
-from lipt.coordinator.signals.finite import require_finite_rows
 
 _BLOCK_BYTES = 512 * 1024**2
 # Whose outputs a variance is of.

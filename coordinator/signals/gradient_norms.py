@@ -19,9 +19,9 @@ from torch.utils._pytree import tree_map
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.inputs.specs import Inputs
 from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.signals.batches import Batches
+from lipt.common.signals.finite import require_finite_rows
 from lipt.common.targets.target import Target
-from lipt.coordinator.signals.batches import Batches
-from lipt.coordinator.signals.finite import require_finite_rows
 from lipt.coordinator.signals.losses import loss_sum, trainable
 
 # B copies of all gradients are in memory at once.

@@ -18,10 +18,10 @@ from torch import Tensor
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.feature_file import FeatureRows
 from lipt.common.errors import BlobTooLargeError, FeaturesError, WeightsError
+from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals.finite import named
 from lipt.common.weights.container import Container, read_container
 from lipt.common.weights.specs import TensorSpec, quoted
-from lipt.coordinator.signals.blocks import row_blocks
-from lipt.coordinator.signals.finite import named
 from lipt.coordinator.signals.stored import STORAGE_LIMITS, StorageLimits
 
 FEATURES = "features"

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from lipt.common.inputs.stored import images_in
+from lipt.common.signals.batches import Batches
 from lipt.coordinator.proxies.patches import draw_filters, patch_features
 from lipt.coordinator.proxies.ridge import LeaveOneOut, leave_one_out
-from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.compute import compute_signals
 from lipt.coordinator.signals.compute_dynamics import States, compute_dynamics
 from lipt.coordinator.signals.device import moved

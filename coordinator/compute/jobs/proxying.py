@@ -22,6 +22,7 @@ from torch import Tensor
 
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator
+from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.proxy_features import FeatureMaker, ProxyQuestion
@@ -34,7 +35,6 @@ from lipt.coordinator.proxies.head_targets import HeadTargets
 from lipt.coordinator.proxies.proxy import Kind
 from lipt.coordinator.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.coordinator.proxies.side_by_side import side_by_side
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.signals import Signals, unlabelled
 from lipt.coordinator.signals.stored import STORAGE_LIMITS, load_tensors, save_tensors

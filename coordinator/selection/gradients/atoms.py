@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.vectors import (
     LayerGradient,
     Vectors,
@@ -26,7 +27,6 @@ from lipt.coordinator.selection.gradients.vectors import (
     products,
     weighted_sum,
 )
-from lipt.coordinator.signals.blocks import row_blocks
 
 # Above what float32 products of some thousand terms are off, relative to the norms.
 _ROUNDING = 2e-6

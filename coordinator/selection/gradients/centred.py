@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.vectors import CACHED_BYTES
-from lipt.coordinator.signals.blocks import row_blocks
 
 # Evenly spaced rows, of which the one in the middle is near enough to most of all.
 _NUM_SAMPLED = 16

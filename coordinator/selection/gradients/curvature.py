@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.selection.gradients.vectors import CACHED_BYTES, with_bias
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.compiling import can_compile
 from lipt.coordinator.selection.gradients.vectors import (
     CACHED_BYTES,
@@ -29,7 +30,6 @@ from lipt.coordinator.selection.gradients.vectors import (
     with_bias,
 )
 from lipt.coordinator.selection.gradients.vectors import alignments as plain_alignments
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals, probabilities_of
 
 # Up to this many columns a compiled loop is faster than a matrix product.

@@ -25,9 +25,9 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.centred import Centred, centred
 from lipt.coordinator.selection.gradients.vectors import Vectors, products, squared_norms
-from lipt.coordinator.signals.blocks import row_blocks
 
 # What a float32 product of some thousand terms resolves, relative to the squared norms.
 RESOLUTION = 2.0**-20

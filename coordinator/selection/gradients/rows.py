@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.vectors import (
     Vectors,
     alignments,
@@ -19,7 +20,6 @@ from lipt.coordinator.selection.gradients.vectors import (
     squared_norms,
     weighted_sum,
 )
-from lipt.coordinator.signals.blocks import row_blocks
 
 # Relative to a squared norm: more than the rounding of a squared distance, and less than
 # float32 features that differ can make of it.

@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lipt.coordinator.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.common.signals.blocks import BLOCK_BYTES, row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 SpaceName = Literal["features", "gradients"]

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.imports.extras import require_extra
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.solvers.smallest import nearest
-from lipt.coordinator.signals.blocks import row_blocks
 
 if TYPE_CHECKING:
     import faiss

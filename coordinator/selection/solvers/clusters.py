@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.solvers.levels import LevelRows
-from lipt.coordinator.signals.blocks import row_blocks
 
 
 def cluster_sizes(levels: LevelRows, chosen_K: Tensor) -> Tensor:

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.pairs import (
     PairwiseSimilarity,
     represented,
     weighted,
 )
-from lipt.coordinator.signals.blocks import row_blocks
 
 Precision = Literal["24-bit", "16-bit", "8-bit"]
 

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.coordinator.signals.blocks import row_blocks
+from lipt.common.signals.blocks import row_blocks
 
 POOL_SIZE = 256
 # Above what rounding can hide: in a gain relative to its size, and in a squared length

@@ -15,11 +15,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.rows import Rows
 from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.solvers.approximate_neighbours import approximate_neighbours
 from lipt.coordinator.selection.solvers.smallest import nearest
-from lipt.coordinator.signals.blocks import row_blocks
 
 # auto: exact where that ends.
 SearchName = Literal["auto", "exact", "approximate"]

@@ -15,8 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import BLOCK_BYTES
 from lipt.coordinator.selection.selection import Selection, unweighted
-from lipt.coordinator.signals.blocks import BLOCK_BYTES
 
 ROWS_AHEAD = 64
 

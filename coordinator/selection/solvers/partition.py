@@ -34,6 +34,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.pairs import PairwiseSimilarity
 from lipt.coordinator.selection.solvers.lazy import lazy_greedy
 from lipt.coordinator.selection.solvers.levels import (
@@ -46,7 +47,6 @@ from lipt.coordinator.selection.solvers.levels import (
     store_levels,
     store_levels_between,
 )
-from lipt.coordinator.signals.blocks import row_blocks
 
 
 def partition_greedy(

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.compiling import can_compile
-from lipt.coordinator.signals.blocks import row_blocks
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.solvers.nnls import NonNegativeFit
-from lipt.coordinator.signals.blocks import row_blocks
 
 # A residual below this share of the target cannot be seen in weights of single precision.
 _REPRODUCED = 1e-7

@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
-from lipt.coordinator.signals.blocks import row_blocks
 
 _MOST_ROUNDS = 50
 

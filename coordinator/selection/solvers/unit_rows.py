@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipt.coordinator.signals.blocks import row_blocks
+from lipt.common.signals.blocks import row_blocks
 
 # A coordinate and its sign have to fit into float32.
 _MOST_BITS = 22

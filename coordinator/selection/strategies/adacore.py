@@ -23,6 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.curvature import mean_curvatures
 from lipt.coordinator.selection.gradients.vectors import with_bias
 from lipt.coordinator.selection.selection import Selection
@@ -35,7 +36,6 @@ from lipt.coordinator.selection.strategies.common_options import (
 )
 from lipt.coordinator.selection.strategies.craig import craig
 from lipt.coordinator.selection.strategy import Strategy
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 

@@ -22,11 +22,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.selection import Selection, keep_largest
 from lipt.coordinator.selection.solvers.neighbours import SearchName, nearest_neighbours
 from lipt.coordinator.selection.strategies.common_options import Search
 from lipt.coordinator.selection.strategy import CLASSES, Strategy
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals, probabilities_of
 
 # Probabilities are read off float32 errors, which resolve the label's to about 1e-7.

@@ -37,11 +37,11 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.linear_cut import cut_picks
 from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
 from lipt.coordinator.selection.strategy import Need, Strategy
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals, given
 
 EASINESS_WEIGHT = 2.0

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.determinism.seeding import derive_generator
-from lipt.coordinator.signals.blocks import row_blocks
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 RegularizerName = Literal["none", "facility_location", "random"]

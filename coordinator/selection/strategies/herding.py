@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, Strategy
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 # Of the squared norms. Added to what is compared, it makes the grid of float32 coarser

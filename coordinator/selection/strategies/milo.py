@@ -32,6 +32,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.rows import Rows
 from lipt.coordinator.selection.gradients.vectors import Vectors
 from lipt.coordinator.selection.selection import Selection, unweighted
@@ -40,7 +41,6 @@ from lipt.coordinator.selection.solvers.stochastic import DEFAULT_EPSILON, stoch
 from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
 from lipt.coordinator.selection.solvers.weighted_draw import draw_by_weight
 from lipt.coordinator.selection.strategy import FEATURES, Strategy
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 REPULSION = 0.4

@@ -19,9 +19,9 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.strategy import FEATURES, Balance, Strategy
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 Center = Literal["median", "mean"]

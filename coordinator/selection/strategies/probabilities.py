@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lipt.coordinator.signals.blocks import row_blocks
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals, probabilities_of
 
 # Whose scores of uncertainty these are: entropy, margin and least confidence.

@@ -33,6 +33,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients.pairs import scaled_cosine, weighing
 from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
 from lipt.coordinator.selection.gradients.vectors import Vectors
@@ -49,7 +50,6 @@ from lipt.coordinator.selection.strategies.common_options import (
     Solver,
 )
 from lipt.coordinator.selection.strategy import FEATURES, Strategy
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 # Of radii: below what float32 features can say of them.

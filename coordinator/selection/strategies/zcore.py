@@ -30,10 +30,10 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.selection import Selection, keep_largest
 from lipt.coordinator.selection.solvers.plane_scores import PlaneDraws, plane_scores
 from lipt.coordinator.selection.strategy import FEATURES, Strategy
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.signals import Signals
 
 _DRAWS_PER_EXAMPLE = 20

@@ -11,9 +11,9 @@ from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import ConfigError, SignalsError
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.signals.batches import Batches
 from lipt.coordinator.selection.strategies.el2n import el2n
 from lipt.coordinator.selection.strategies.grand import grand, last_layer_norms
-from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.compute import compute_signals, errors_of
 from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.signals.stored import STORAGE_LIMITS, StorageLimits

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from lipt.common.data.dataset import Dataset
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.model_input import to_model_input
+from lipt.common.signals.batches import Batches
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.signals import compute_dynamics as module
-from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.compute_dynamics import States, compute_dynamics, margins_of
 from lipt.coordinator.signals.dynamics import Dynamics
 from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients import curvature
 from lipt.coordinator.selection.gradients.curvature import mean_curvatures
-from lipt.coordinator.signals.blocks import row_blocks
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.signals import Signals
 from tests.coordinator.selection.builders import half, random_predictions, signals_of

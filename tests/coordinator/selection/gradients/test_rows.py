@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 import torch
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.gradients import rows as rows_module
 from lipt.coordinator.selection.gradients.rows import Rows, ScaledCosine
 from lipt.coordinator.selection.gradients.vectors import SpaceName, in_space
-from lipt.coordinator.signals.blocks import row_blocks
 from tests.coordinator.selection.builders import random_signals, written_out
 
 SPACES: list[SpaceName] = ["features", "gradients"]

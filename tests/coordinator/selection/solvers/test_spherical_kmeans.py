@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.solvers import spherical_kmeans as kmeans
 from lipt.coordinator.selection.solvers.spherical_kmeans import spherical_kmeans
-from lipt.coordinator.signals.blocks import row_blocks
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.strategies import probabilities
 from lipt.coordinator.selection.strategies.probabilities import score_probabilities
-from lipt.coordinator.signals.blocks import row_blocks
 from tests.coordinator.selection.builders import random_predictions, signals_of
 
 

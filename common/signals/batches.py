@@ -20,7 +20,7 @@ from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import Inputs
 from lipt.common.inputs.stored import Stored, pinned, stored_on
-from lipt.coordinator.signals.blocks import row_blocks
+from lipt.common.signals.blocks import row_blocks
 
 OnProgress = Callable[[int, int], None]
 
