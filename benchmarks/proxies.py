@@ -129,12 +129,12 @@ def train(
     committed = []
     for index, ids in enumerate(shards):
         task = LearnerTask(
-            config.model,
-            len(dataset.class_names),
+            model=config.model,
+            num_classes=len(dataset.class_names),
             # The default is ResNet-18's.
-            LearnersConfig(learning_rate=0.2),
-            config.augmentation,
-            PruningMethod.NONE,
+            learners=LearnersConfig(learning_rate=0.2),
+            augmentation=config.augmentation,
+            pruning_method=PruningMethod.NONE,
             density=1.0,
             seed=index,
             image=image,

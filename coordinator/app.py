@@ -20,9 +20,11 @@ from lipt.coordinator.access.own_token import keep_own_token
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.compute.range_folder import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.dispatch.leases import steady_clock
+from lipt.coordinator.dispatch.range_intake import RangeIntake
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.pretraining.evaluation import batch_size_for
@@ -60,6 +62,7 @@ class App:
     compute: ComputeQueue
     dispatcher: Dispatcher
     intake: LearnerIntake
+    ranges: RangeIntake
     requests: RunRequests
     subsets: Subsets
     diagnoses: Diagnoses
@@ -116,7 +119,9 @@ async def open_app(
             clock=monotonic,
             wall_clock=deadline_clock,
             events=events,
+            meters=meters,
         )
+        compute.share_scans(dispatcher.scans.note)
         driver = RunDriver(
             store,
             compute,
@@ -187,6 +192,9 @@ async def open_app(
         stack.push_async_callback(weights.stop)
         intake = LearnerIntake(dispatcher, blobs, meters)
         stack.callback(intake.stop)
+        ranges = stack.enter_context(
+            RangeIntake(dispatcher.scans, blobs, scans_dir(settings.state_dir))
+        )
         yield App(
             settings=settings,
             events=events,
@@ -198,6 +206,7 @@ async def open_app(
             compute=compute,
             dispatcher=dispatcher,
             intake=intake,
+            ranges=ranges,
             requests=requests,
             subsets=subsets,
             diagnoses=diagnoses,

@@ -67,6 +67,12 @@ SELECTION = Histogram(
     ("strategy",),
     buckets=_WORK,
 )
+SCORED_EXAMPLES = Counter(
+    "lipt_scored_examples_total",
+    "Examples of shared passes over the data, by who has passed them through a model.",
+    ("by",),
+    at_zero=(("coordinator",), ("workers",)),
+)
 QUEUE = Gauge("lipt_queue", "Jobs that wait to be computed, without the one that is.", ("lane",))
 QUEUE_OLDEST = Gauge(
     "lipt_queue_oldest_seconds", "How long the oldest of these jobs has waited.", ("lane",)
@@ -128,7 +134,7 @@ UNFINISHED_UPLOADS = Gauge("lipt_unfinished_uploads", "Uploads that have begun a
 
 COORDINATOR: tuple[Instrument, ...] = (
     *(RUNS, LEARNERS, WORKERS, WORKERS_WAITING, LEASES, LEARNER_TRAIN, LEARNER_BYTES, BLOB_BYTES),
-    *(STAGES, SOUP_ACCURACY, SOUP_KEPT, SELECTION),
+    *(STAGES, SOUP_ACCURACY, SOUP_KEPT, SELECTION, SCORED_EXAMPLES),
     *(QUEUE, QUEUE_OLDEST, QUEUE_WAIT, JOB, COMPUTE_RESIDENT, COMPUTE_PEAK, COMPUTE_LIMIT),
     *(RPC, RPC_LONG, RPC_IN_FLIGHT, PEER_REFUSALS),
     *(STORAGE, STORAGE_FREE, UNFINISHED_UPLOADS),

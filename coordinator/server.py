@@ -286,7 +286,9 @@ def _build(
     )
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    workers = WorkerService(app.dispatcher, app.intake, stopping, app.storage.allowances)
+    workers = WorkerService(
+        app.dispatcher, app.intake, app.ranges, stopping, app.storage.allowances
+    )
     runs = RunService(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )

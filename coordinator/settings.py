@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
@@ -139,6 +140,16 @@ def compute_threads(limits: LimitSettings, machine: Machine) -> int:
     return machine.max_threads if limits.compute_threads is None else limits.compute_threads
 
 
+class ScoringWorkers(StrEnum):
+    """Which workers that have the data share passes over it."""
+
+    # Of the same device, processor and versions: the same bits as without them.
+    SAME = "same"
+    # The last digits may differ from one time to another.
+    ANY = "any"
+    NONE = "none"
+
+
 class ComputeSettings(Section):
     """What is computed for trainers: cheap requests have one queue, dear ones another."""
 
@@ -149,6 +160,12 @@ class ComputeSettings(Section):
     linger_seconds: float = Field(default=10.0, ge=0.0, le=3600.0)
     """What nobody waits for any more is computed for so long in case somebody comes back for it,
     after a cut, say; then it is dropped. What has not begun is dropped at once."""
+    scoring_workers: ScoringWorkers = ScoringWorkers.SAME
+    """Which workers with the data before them (`--worker-data`) share passes over it: those of the
+    `same` device, processor and versions, with the same bits; `any`; or `none`."""
+    scoring_range: int = Field(default=4096, ge=1)
+    """Examples that such a worker is given at a time, up to whole batches; a pass that was cut goes
+    on with the ranges that are missing."""
 
 
 class CoordinatorSettings(LayeredSettings):

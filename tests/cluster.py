@@ -216,10 +216,10 @@ class Cluster:
         own += ["--cache-dir", str(self.directory / f"cache-{name}")]
         return self.start(name, [*program, *own, *flags], environment)
 
-    def play_worker(self, name: str) -> PlayedWorker:
+    def play_worker(self, name: str, *, has_data: bool = False) -> PlayedWorker:
         """A worker that the test plays, on a connection of its own."""
         channel = self._channels.enter_context(open_channel(self.address))
-        return PlayedWorker(self.directory, channel, name)
+        return PlayedWorker(self.directory, channel, name, has_data=has_data)
 
     def client(self) -> Client:
         """A trainer's client."""

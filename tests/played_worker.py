@@ -6,14 +6,23 @@ import hashlib
 from pathlib import Path
 
 import grpc
+import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
+from lipt.common.process.devices import versions_on
+from lipt.common.signals.ranges import encode_range
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
-from lipt.worker.client import Assignment, CoordinatorClient, Report
+from lipt.worker.client import (
+    Assignment,
+    CoordinatorClient,
+    Leased,
+    Report,
+    ScoringAssignment,
+)
 from lipt.worker.pruning.masks import masks_of_largest
 
 REPORT = Report(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0)
@@ -22,12 +31,19 @@ REPORT = Report(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0
 class PlayedWorker:
     """Takes learners and hands them in when the test says so; sends no heartbeat unasked."""
 
-    def __init__(self, directory: Path, channel: grpc.Channel, name: str) -> None:
+    def __init__(
+        self, directory: Path, channel: grpc.Channel, name: str, *, has_data: bool = False
+    ) -> None:
         self.client = CoordinatorClient(channel)
         # Drawn by its name, so that the same one after a restart is the same worker.
         self.secret = hashlib.sha256(name.encode()).hexdigest()
         self.worker_id = self.client.register(
-            self.secret, name=name, device="cpu", versions={}, allowed_modules=()
+            self.secret,
+            name=name,
+            device="cpu",
+            versions=versions_on(torch.device("cpu")) if has_data else {},
+            allowed_modules=(),
+            has_data=has_data,
         )
         self._store = BlobStore(directory / f"cache-{name}", max_blob_bytes=2**30)
 
@@ -35,13 +51,29 @@ class PlayedWorker:
         """The next learner, however long that takes."""
         while (assignment := self.client.acquire(self.worker_id)) is None:
             pass
+        assert isinstance(assignment, Assignment)
         return assignment
+
+    def take_range(self) -> ScoringAssignment:
+        """The next range of examples, however long that takes."""
+        while (assignment := self.client.acquire(self.worker_id)) is None:
+            pass
+        assert isinstance(assignment, ScoringAssignment)
+        return assignment
+
+    def weights(self, assignment: Leased) -> Weights:
+        """What the assignment begins with."""
+        path = Transfers(self.client.blobs).download(assignment.initial_weights, self._store)
+        return read_weights(path, like=read_specs(path), max_bytes=2**30)
+
+    def submit_range(self, assignment: ScoringAssignment, scored: Weights) -> None:
+        """Upload and hand in these values of a range's examples."""
+        name = Transfers(self.client.blobs).upload(encode_range(scored))
+        self.client.commit(self.worker_id, assignment, name, REPORT)
 
     def learner(self, assignment: Assignment, factor: float = 1.0) -> Weights:
         """A learner that is as good as any: theta*, pruned as its task says and scaled."""
-        path = Transfers(self.client.blobs).download(assignment.initial_weights, self._store)
-        weights = read_weights(path, like=read_specs(path), max_bytes=2**30)
-        return pruned(weights, assignment.task.density, factor)
+        return pruned(self.weights(assignment), assignment.task.density, factor)
 
     def upload(self, weights: Weights) -> BlobName:
         """Send a result, without handing it in."""

@@ -1,4 +1,4 @@
-"""Agent: a worker's life, which is to join, take a learner, have it trained, and take the next.
+"""Agent: a worker's life, which is to join, take a learner or a range, and take the next.
 
 It outlives its coordinator: whatever that is doing, a worker that was started
 once joins within seconds of its coming up.
@@ -14,11 +14,12 @@ import uuid
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from lipt.common.backoff import RetryPolicy, retry
+from lipt.common.config.scoring_task import ScoringTask
 from lipt.common.errors import (
     IncompatibleProtocolError,
     LearnerRejectedError,
@@ -35,10 +36,16 @@ from lipt.common.errors import (
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.observability.tracing import attached
-from lipt.common.process.devices import device_name, processor_name, versions
+from lipt.common.process.devices import device_name, versions_on
 from lipt.common.process.log_context import logging_about
-from lipt.worker.client import POLL_SECONDS, Assignment, CoordinatorClient
-from lipt.worker.instruments import LEARNERS, Outcome, Phase
+from lipt.worker.client import (
+    POLL_SECONDS,
+    Assignment,
+    CoordinatorClient,
+    Leased,
+    ScoringAssignment,
+)
+from lipt.worker.instruments import LEARNERS, RANGES, Outcome, Phase
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.metering import Metering
 from lipt.worker.settings import WorkerSettings
@@ -53,13 +60,14 @@ _LEAVE_SECONDS = 2.0
 class Runner(Protocol):
     """What carries one assignment out."""
 
-    def run(self, worker_id: str, assignment: Assignment) -> None:
-        """Return when the learner is in; raise why it is not."""
+    def run(self, worker_id: str, assignment: Any) -> None:
+        """Return when its result is in; raise why it is not."""
         ...
 
 
-# Of the lease that it reports to, and of what says that the learner is worth nothing any more.
-MakeRunner = Callable[[LeaseKeeper, Callable[[], bool]], Runner]
+# Of what is to be done, the lease that is reported to, and what says that it is worth nothing any
+# more.
+MakeRunner = Callable[[Leased, LeaseKeeper, Callable[[], bool]], Runner]
 
 
 class Agent:
@@ -177,8 +185,9 @@ class Agent:
             self._instance_id,
             name=self._settings.name,
             device=device_name(self._device),
-            versions=self._versions(),
+            versions=versions_on(self._device),
             allowed_modules=self._settings.allow_modules,
+            has_data=self._settings.worker_data is not None,
         )
         logger.info(
             "joined %s as %s (%s) on %s",
@@ -189,11 +198,6 @@ class Agent:
         )
         return worker_id
 
-    def _versions(self) -> dict[str, str]:
-        # The processor is part of what a learner's bits depend on where it computes them.
-        processor = {"cpu": processor_name()} if self._device.type == "cpu" else {}
-        return versions() | processor
-
     def _work(self, worker_id: str) -> None:
         while not self._finished():
             self._metering.phases.enter(Phase.WAITING)
@@ -201,12 +205,8 @@ class Agent:
             assignment = self._client.acquire(worker_id, wait_seconds=wait_seconds)
             self._say_why_idle(self._client.idle_reason)
             if assignment is not None:
-                key, run = assignment.assignment_id, assignment.run_id
-                with (
-                    logging_about(run=run, assignment=key, learner=assignment.learner_index),
-                    attached(assignment.traceparent),
-                ):
-                    self._train(worker_id, assignment)
+                with logging_about(**assignment.about), attached(assignment.traceparent):
+                    self._carry_out(worker_id, assignment)
                 self._idle_since = self._clock()
 
     def _say_why_idle(self, reason: str) -> None:
@@ -215,19 +215,20 @@ class Agent:
             logger.warning("no learner for this worker: it %s.", reason)
         self._idle_reason = reason
 
-    def _train(self, worker_id: str, assignment: Assignment) -> None:
-        """Train one learner on a thread of its own, so that a signal is answered at once."""
-        logger.info(
-            "learner %s: %s, density %.3f",
-            assignment.assignment_id,
-            assignment.task.model,
-            assignment.task.density,
+    def _carry_out(self, worker_id: str, assignment: Assignment | ScoringAssignment) -> None:
+        """Train or score on a thread of its own, so that a signal is answered at once."""
+        task = assignment.task
+        what = (
+            f"examples {task.start} to {task.stop - 1}"
+            if isinstance(task, ScoringTask)
+            else f"density {task.density:.3f}"
         )
+        logger.info("%s: %s, %s", assignment, task.model, what)
         ended = threading.Event()
         failure: list[Exception] = []
         with LeaseKeeper(self._client, worker_id, assignment, self._events) as lease:
             runner = self._make_runner(
-                lease, lambda: self._stopping.is_set() or lease.lost.is_set()
+                assignment, lease, lambda: self._stopping.is_set() or lease.lost.is_set()
             )
 
             def work() -> None:
@@ -243,19 +244,20 @@ class Agent:
             thread.start()
             self._wait(ended)
             if not ended.is_set():
-                self._count(Outcome.STOPPED)
+                self._count(assignment, Outcome.STOPPED)
                 self._give_back(worker_id, assignment)
                 thread.join(_LEAVE_SECONDS)
                 return
         if failure:
             self._explain(worker_id, assignment, failure[0])
             return
-        self._count(Outcome.IN)
-        if self._learners_left is not None:
+        self._count(assignment, Outcome.IN)
+        if self._learners_left is not None and isinstance(assignment, Assignment):
             self._learners_left -= 1
 
-    def _count(self, outcome: Outcome) -> None:
-        self._metering.meters.add(LEARNERS, outcome.value)
+    def _count(self, assignment: Leased, outcome: Outcome) -> None:
+        counter = LEARNERS if isinstance(assignment, Assignment) else RANGES
+        self._metering.meters.add(counter, outcome.value)
 
     def _wait(self, ended: threading.Event) -> None:
         # In slices: a signal handler runs between them.
@@ -265,41 +267,40 @@ class Agent:
     def _give_back(
         self,
         worker_id: str,
-        assignment: Assignment,
+        assignment: Leased,
         error: str = "",
         *,
         over_limits: bool = False,
     ) -> None:
         try:
             self._client.release(worker_id, assignment, error, over_limits=over_limits)
-            logger.info("gave %s back", assignment.assignment_id)
+            logger.info("gave %s back", assignment)
         except LiptError as refusal:
-            logger.warning("giving %s back: %s", assignment.assignment_id, refusal)
+            logger.warning("giving %s back: %s", assignment, refusal)
 
-    def _explain(self, worker_id: str, assignment: Assignment, error: Exception) -> None:
-        name = assignment.assignment_id
+    def _explain(self, worker_id: str, assignment: Leased, error: Exception) -> None:
         match error:
             case LearnerStoppedError():
-                self._count(Outcome.STOPPED)
+                self._count(assignment, Outcome.STOPPED)
                 if self._stopping.is_set():
                     self._give_back(worker_id, assignment)
             case StaleLeaseError() | UnknownRunError() | UnknownWorkerError():
-                self._count(Outcome.STOPPED)
+                self._count(assignment, Outcome.STOPPED)
                 logger.warning("%s", error)
             case OverLimitError():
-                self._count(Outcome.DECLINED)
-                logger.warning("learner %s is too much for this worker: %s", name, error)
+                self._count(assignment, Outcome.DECLINED)
+                logger.warning("%s is not for this worker: %s", assignment, error)
                 self._give_back(worker_id, assignment, str(error), over_limits=True)
                 self._pause(_RETRY_SECONDS)
             case LearnerRejectedError():
-                self._count(Outcome.REFUSED)
+                self._count(assignment, Outcome.REFUSED)
                 # The coordinator counted the attempt when it refused the result.
-                logger.error("learner %s was refused: %s", name, error)
+                logger.error("%s was refused: %s", assignment, error)
             case _:
-                self._count(Outcome.FAILED)
+                self._count(assignment, Outcome.FAILED)
                 if isinstance(error, LiptError):
-                    logger.error("learner %s failed: %s", name, error)
+                    logger.error("%s failed: %s", assignment, error)
                 else:
-                    logger.error("learner %s failed", name, exc_info=error)
+                    logger.error("%s failed", assignment, exc_info=error)
                 self._give_back(worker_id, assignment, f"{type(error).__name__}: {error}")
                 self._pause(_RETRY_SECONDS)

@@ -11,10 +11,12 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.observability.events import Events
 from lipt.worker.agent import Agent, Runner
 from lipt.worker.assignment import AssignmentRunner
-from lipt.worker.client import CoordinatorClient
+from lipt.worker.client import CoordinatorClient, Leased, ScoringAssignment
+from lipt.worker.exchange import Exchange
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.limits import WorkerLimits
 from lipt.worker.metering import Metering
+from lipt.worker.scoring import Scorer, ScoringRunner
 from lipt.worker.settings import WorkerSettings
 
 
@@ -43,7 +45,25 @@ def assemble(
     client = CoordinatorClient(channel)
     cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
 
-    def make_runner(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> Runner:
+    scorer = Scorer(settings, device)
+
+    def make_runner(
+        assignment: Leased, lease: LeaseKeeper, should_stop: Callable[[], bool]
+    ) -> Runner:
+        if isinstance(assignment, ScoringAssignment):
+            exchange = Exchange(
+                client,
+                cache,
+                should_stop,
+                cache_bytes=settings.cache_bytes,
+                events=events,
+                metering=metering,
+            )
+            return around(
+                ScoringRunner(
+                    client, exchange, scorer, should_stop, metering, limits.require_threads
+                )
+            )
         runner = AssignmentRunner(
             client,
             cache,

@@ -1,53 +1,34 @@
-"""Assignment runner: one learner, from the fetch of theta* to the commit of its result.
-
-A learner that is trained is worth waiting for: while the coordinator is away, handing
-it in is tried again for as long as the lease may hold.
-"""
+"""Assignment runner: one learner, from the fetch of theta* to the commit of its result."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from pathlib import Path
 from time import perf_counter, sleep
-from typing import TypeVar
 
 import torch
 
-from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data.shard import Shard, unpack_shard
-from lipt.common.errors import (
-    LearnerStoppedError,
-    StateError,
-    TooManyCallsError,
-    UnavailableError,
-    UnknownBlobError,
-    UnreachableError,
-)
 from lipt.common.inputs.formats import spec_of
 from lipt.common.models import build_model
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.events import Events
 from lipt.common.observability.tracing import span
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, Report
-from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, LEARNER, RESULT_BYTES, STEPS, Phase
+from lipt.worker.exchange import Exchange
+from lipt.worker.instruments import EXAMPLES, LEARNER, RESULT_BYTES, STEPS, Phase
 from lipt.worker.learner import LearnerResult, train_learner
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.metering import Metering
 
 logger = logging.getLogger(__name__)
-
-ResultT = TypeVar("ResultT")
-
-_RETRY_SECONDS = 1.0
 
 
 class AssignmentRunner:
@@ -87,33 +68,25 @@ class AssignmentRunner:
             clock: seconds, for how long everything took.
             pause: waits so many seconds before something is tried again.
         """
+        metering = metering or Metering()
         self._client = client
-        self._cache = cache
-        self._cache_bytes = cache_bytes
+        self._exchange = Exchange(
+            client,
+            cache,
+            should_stop,
+            cache_bytes=cache_bytes,
+            events=events,
+            metering=metering,
+            pause=pause,
+        )
         self._lease = lease
         self._device = device
-        self._events = events
-        metering = metering or Metering()
         self._meters, self._phases = metering.meters, metering.phases
         self._allowed_modules = allowed_modules
         self._require_fitting = require_fitting
         self._should_stop = should_stop
         self._train = train
         self._clock = clock
-        policy = RetryPolicy(
-            sleep=pause,
-            on_retry=lambda error: self._retried("transfer", f"{error} Going on where it was."),
-        )
-        self._downloads, self._uploads = (
-            Transfers(client.blobs, policy=policy, on_bytes=self._counting(direction))
-            for direction in ("received", "sent")
-        )
-        self._waits = RetryPolicy.every(
-            _RETRY_SECONDS,
-            sleep=pause,
-            on_retry=lambda error: self._retried("handing over", f"{error} Trying again."),
-        )
-        self._bytes_received = 0
 
     def run(self, worker_id: str, assignment: Assignment) -> None:
         """Carry the assignment out.
@@ -139,7 +112,7 @@ class AssignmentRunner:
         self._require_fitting(task)
         with span("fetch weights") as fetching:
             initial = self._initial_weights(assignment)
-            fetching.note(bytes=self._bytes_received)
+            fetching.note(bytes=self._exchange.bytes_received)
         with span("fetch shard", bytes=assignment.shard.size_bytes):
             shard = self._shard(assignment)
         self._lease.report(worker_pb2.LEARNER_PHASE_TRAINING)
@@ -157,12 +130,13 @@ class AssignmentRunner:
         self._lease.report(
             worker_pb2.LEARNER_PHASE_SUBMITTING, task.learners.num_steps, learner.loss
         )
-        try:
-            self._hand_in(worker_id, assignment, learner, started)
-        except UnknownBlobError as error:
-            # It was there already, or so it seemed: the disk had changed it.
-            self._retried("handing over", f"{error} Sending it again.")
-            self._hand_in(worker_id, assignment, learner, started)
+        self._exchange.hand_in(lambda: self._sent(worker_id, assignment, learner, started))
+        logger.info(
+            "learner %s is in: loss %.3f, %.1f s",
+            assignment.assignment_id,
+            learner.loss,
+            self._clock() - started,
+        )
         self._meters.observe(LEARNER, self._clock() - started)
 
     def _after_step(self, task: LearnerTask, step: int, loss: float) -> None:
@@ -171,49 +145,27 @@ class AssignmentRunner:
         self._meters.add(EXAMPLES, by=learners.num_minibatches * learners.batch_size)
         self._lease.report(worker_pb2.LEARNER_PHASE_TRAINING, step, loss)
 
-    def _counting(self, direction: str) -> Callable[[int], None]:
-        return lambda num_bytes: self._meters.add(BLOB_BYTES, direction, by=num_bytes)
-
-    def _hand_in(
+    def _sent(
         self, worker_id: str, assignment: Assignment, learner: LearnerResult, started: float
-    ) -> None:
+    ) -> Callable[[], None]:
         # The snapshots before the result, so that a learner that is in has all of them.
         *snapshots, result = [
             self._upload(weights, assignment.task.learners.encoding)
             for weights in (*learner.snapshots, learner.weights)
         ]
-        seconds = self._clock() - started
-        report = Report(learner.loss, learner.train_seconds, seconds, self._bytes_received)
-        with span("commit"):
-            self._insist(
-                lambda: self._client.commit(worker_id, assignment, result, report, snapshots),
-                waits_for=(UnavailableError,),
-            )
-        logger.info(
-            "learner %s is in: loss %.3f, %.1f s, %.2f MB sent",
-            assignment.assignment_id,
-            learner.loss,
-            seconds,
-            sum(blob.size_bytes for blob in (*snapshots, result)) / 1e6,
-        )
+        seconds, received = self._clock() - started, self._exchange.bytes_received
+        report = Report(learner.loss, learner.train_seconds, seconds, received)
+        return lambda: self._client.commit(worker_id, assignment, result, report, snapshots)
 
     def _upload(self, weights: Weights, encoding: WeightEncoding) -> BlobName:
         with span("encode", encoding=encoding.value):
             content = encode_weights(weights, encoding)
         self._meters.add(RESULT_BYTES, encoding.value, by=len(content))
-        with span("upload", bytes=len(content)):
-            return self._insist(
-                lambda: self._uploads.upload(content), waits_for=(UnavailableError,)
-            )
+        return self._exchange.upload(content)
 
     def _initial_weights(self, assignment: Assignment) -> Weights:
         task = assignment.task
-        try:
-            source: Path | bytes = self._cached(assignment.initial_weights)
-        except StateError as error:
-            # A full disk here is no reason to refuse work that has room in memory.
-            self._retried("caching", f"{error} Doing without.")
-            source = self._downloaded(assignment.initial_weights)
+        source = self._exchange.weights(assignment.initial_weights)
         model = build_model(
             task.model,
             num_classes=task.num_classes,
@@ -224,47 +176,11 @@ class AssignmentRunner:
         return read_weights(
             source,
             like=specs_of(model.state_dict()),
-            max_bytes=self._cache.max_blob_bytes,
+            max_bytes=self._exchange.max_blob_bytes,
         )
-
-    def _cached(self, name: BlobName) -> Path:
-        # It may lie here since long ago.
-        if not self._cache.keep_if_whole(name):
-            self._insist(lambda: self._downloads.download(name, self._cache))
-            self._bytes_received += name.size_bytes
-        self._cache.trim(self._cache_bytes, keep=name)
-        return self._cache.path(name)
-
-    def _downloaded(self, name: BlobName) -> bytes:
-        content: bytes = self._insist(
-            lambda: self._downloads.download_bytes(name, max_bytes=self._cache.max_blob_bytes)
-        )
-        self._bytes_received += len(content)
-        return content
 
     def _shard(self, assignment: Assignment) -> Shard:
         task = assignment.task
-        content = self._downloaded(assignment.shard)
+        content = self._exchange.downloaded(assignment.shard)
         num_examples = task.learners.num_minibatches * task.learners.batch_size
         return unpack_shard(content, task.inputs, num_examples=num_examples, target=task.target)
-
-    def _insist(
-        self,
-        action: Callable[[], ResultT],
-        waits_for: tuple[type[UnavailableError], ...] = (UnreachableError, TooManyCallsError),
-    ) -> ResultT:
-        """Repeat an action while the coordinator is away and the lease may still hold.
-
-        A trained learner is worth waiting for a coordinator in any trouble. What is fetched
-        can meet a full disk, too, but that is this worker's own.
-        """
-
-        def attempt() -> ResultT:
-            if self._should_stop():
-                raise LearnerStoppedError("stopped before the learner was handed in.")
-            return action()
-
-        return retry(attempt, on=waits_for, policy=self._waits)
-
-    def _retried(self, what: str, reason: str) -> None:
-        self._events.record(EventKind.RETRIED, detail=what, level=logging.WARNING, reason=reason)

@@ -16,7 +16,8 @@ import grpc
 from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.learner_task import LearnerTask
-from lipt.common.config.messages import task_from_proto
+from lipt.common.config.messages import scoring_from_proto, task_from_proto
+from lipt.common.config.scoring_task import ScoringTask
 from lipt.common.errors import LiptError
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.rpc.status import from_rpc_error
@@ -37,20 +38,59 @@ _RELEASE_SECONDS = 5.0
 _MAX_ERROR_CHARACTERS = 1000
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """A learner that this worker has the lease of."""
+@dataclass(frozen=True, kw_only=True)
+class Leased:
+    """What this worker has the lease of."""
 
     assignment_id: str
-    run_id: str
-    learner_index: int
     epoch: int
     heartbeat_seconds: float
     initial_weights: BlobName
+    # The run's, which this is a part of; empty where there is none.
+    traceparent: str = ""
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps its progress counts; 0 for what has none."""
+        return 0
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What lines of the log are about while it is carried out."""
+        return {"assignment": self.assignment_id}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment(Leased):
+    """A learner."""
+
+    run_id: str
+    learner_index: int
     shard: BlobName
     task: LearnerTask
-    # The run's, which this learner is a part of; empty where there is none.
-    traceparent: str = ""
+
+    @property
+    def num_steps(self) -> int:
+        """The task's."""
+        return self.task.learners.num_steps
+
+    @property
+    def about(self) -> dict[str, object]:
+        """With its run and its place in it."""
+        return {**super().about, "run": self.run_id, "learner": self.learner_index}
+
+    def __str__(self) -> str:
+        return f"learner {self.assignment_id}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringAssignment(Leased):
+    """Examples of the data that this worker has before it, and what they are passed through."""
+
+    task: ScoringTask
+
+    def __str__(self) -> str:
+        return f"range {self.assignment_id}"
 
 
 @dataclass(frozen=True)
@@ -85,6 +125,7 @@ class CoordinatorClient:
         device: str,
         versions: dict[str, str],
         allowed_modules: tuple[str, ...],
+        has_data: bool = False,
     ) -> str:
         """This worker's id; the same instance has the same one.
 
@@ -99,14 +140,17 @@ class CoordinatorClient:
             device=device,
             versions=versions,
             allowed_modules=allowed_modules,
+            has_data=has_data,
         )
         return str(_call(self._stub.Register, request, _CALL_SECONDS).worker_id)
 
-    def acquire(self, worker_id: str, *, wait_seconds: float = POLL_SECONDS) -> Assignment | None:
-        """The next learner, or None when there was none so long or `interrupt` was called.
+    def acquire(
+        self, worker_id: str, *, wait_seconds: float = POLL_SECONDS
+    ) -> Assignment | ScoringAssignment | None:
+        """What to do next, or None when there was nothing so long or `interrupt` was called.
 
         Raises:
-            ConfigError: this version cannot train it; it was given back with that reason.
+            ConfigError: this version cannot do it; it was given back with that reason.
         """
         request = worker_pb2.AcquireAssignmentRequest(
             worker_id=worker_id, wait_seconds=wait_seconds
@@ -148,15 +192,15 @@ class CoordinatorClient:
             polling.cancel()
 
     def heartbeat(
-        self, worker_id: str, assignment: Assignment, progress: worker_pb2.LearnerProgress
+        self, worker_id: str, assignment: Leased, progress: worker_pb2.LearnerProgress
     ) -> bool:
         """Keep the lease.
 
         Returns:
-            Whether the coordinator no longer needs the learner.
+            Whether the coordinator no longer needs it.
 
         Raises:
-            StaleLeaseError: the learner is somebody else's.
+            StaleLeaseError: it is somebody else's.
         """
         request = worker_pb2.HeartbeatRequest(
             worker_id=worker_id,
@@ -170,12 +214,12 @@ class CoordinatorClient:
     def commit(
         self,
         worker_id: str,
-        assignment: Assignment,
+        assignment: Leased,
         result: BlobName,
         report: Report,
         snapshots: Sequence[BlobName] = (),
     ) -> None:
-        """Hand in a learner that is uploaded, and its snapshots in the order of training.
+        """Hand in what is uploaded, of a learner with its snapshots in the order of training.
 
         Raises:
             StaleLeaseError: too late.
@@ -199,18 +243,18 @@ class CoordinatorClient:
     def release(
         self,
         worker_id: str,
-        assignment: Assignment,
+        assignment: Leased,
         error: str = "",
         *,
         over_limits: bool = False,
     ) -> None:
-        """Give a learner back: undone without an error, failed with one.
+        """Give an assignment back: undone without an error, failed with one.
 
         Args:
             worker_id: this worker's.
-            assignment: the learner.
+            assignment: what this worker has the lease of.
             error: what went wrong.
-            over_limits: it is not the learner that failed, but too much for this worker.
+            over_limits: it did not fail, but is not for this worker.
         """
         self._release(
             worker_id, assignment.assignment_id, assignment.epoch, error, over_limits=over_limits
@@ -242,7 +286,16 @@ def _call(method: Callable[..., Any], request: Any, timeout_seconds: float) -> A
         raise from_rpc_error(error) from None
 
 
-def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment:
+def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment | ScoringAssignment:
+    if message.HasField("scoring"):
+        return ScoringAssignment(
+            assignment_id=message.assignment_id,
+            epoch=message.lease.epoch,
+            heartbeat_seconds=max(0.05, message.lease.heartbeat_seconds),
+            initial_weights=blob_from_proto(message.initial_weights),
+            task=scoring_from_proto(message.scoring),
+            traceparent=traceparent,
+        )
     return Assignment(
         assignment_id=message.assignment_id,
         run_id=message.run_id,

@@ -14,11 +14,12 @@ class Phase(StrEnum):
     WAITING = "waiting"
     FETCHING = "fetching"
     TRAINING = "training"
+    SCORING = "scoring"
     SUBMITTING = "submitting"
 
 
 class Outcome(StrEnum):
-    """How a learner ended here."""
+    """How a learner, or a range, ended here."""
 
     # Its result was taken.
     IN = "in"
@@ -39,6 +40,13 @@ LEARNERS = Counter(
     ("outcome",),
     at_zero=tuple((outcome.value,) for outcome in Outcome),
 )
+RANGES = Counter(
+    "lipt_worker_ranges_total",
+    "Ranges of examples that this worker was given to score, by how they ended here, likewise.",
+    ("outcome",),
+    at_zero=tuple((outcome.value,) for outcome in Outcome),
+)
+SCORED = Counter("lipt_worker_scored_examples_total", "Examples that were scored.")
 SECONDS = Counter(
     "lipt_worker_phase_seconds_total",
     "What this worker has spent its time with; what is under way counts already.",
@@ -71,5 +79,6 @@ DEVICE_MEMORY = Gauge(
 )
 
 WORKER: tuple[Instrument, ...] = (
-    *(LEARNERS, SECONDS, STEPS, EXAMPLES, LEARNER, BLOB_BYTES, RESULT_BYTES, DEVICE_MEMORY),
+    *(LEARNERS, RANGES, SCORED, SECONDS, STEPS, EXAMPLES, LEARNER),
+    *(BLOB_BYTES, RESULT_BYTES, DEVICE_MEMORY),
 )

@@ -15,7 +15,7 @@ from typing import Self
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError
 from lipt.common.observability.events import EventKind, Events
 from lipt.v1 import worker_pb2
-from lipt.worker.client import Assignment, CoordinatorClient
+from lipt.worker.client import CoordinatorClient, Leased
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class LeaseKeeper:
     """Sends heartbeats until it is left; `lost` says that the learner is worth nothing now."""
 
     def __init__(
-        self, client: CoordinatorClient, worker_id: str, assignment: Assignment, events: Events
+        self, client: CoordinatorClient, worker_id: str, assignment: Leased, events: Events
     ) -> None:
         self.lost = threading.Event()
         self._client = client
@@ -32,7 +32,7 @@ class LeaseKeeper:
         self._assignment = assignment
         self._events = events
         self._progress = worker_pb2.LearnerProgress(
-            phase=worker_pb2.LEARNER_PHASE_FETCHING, num_steps=assignment.task.learners.num_steps
+            phase=worker_pb2.LEARNER_PHASE_FETCHING, num_steps=assignment.num_steps
         )
         self._left = threading.Event()
         self._news = threading.Event()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.scoring_task import ScoringTask
 from lipt.common.errors import OverLimitError
 from lipt.common.inputs.formats import spec_of
 from lipt.common.models.footprint import ModelFigures, measure_model
@@ -68,6 +69,18 @@ class WorkerLimits:
                 example_bytes=spec_of(task.inputs).num_bytes,
             )
             _require(memory, self.memory)
+
+    def require_threads(self, task: ScoringTask) -> None:
+        """Refuse a range that asks for too many threads.
+
+        Raises:
+            OverLimitError: with the figures.
+        """
+        if task.threads > self.threads.at_most:
+            raise OverLimitError(
+                f"the range asks for {task.threads} threads, and {self.threads.name} allows "
+                f"{self.threads.at_most}."
+            )
 
     def _figures_of(self, task: LearnerTask) -> ModelFigures:
         inputs, number = spec_of(task.inputs), task.num_classes

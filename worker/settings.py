@@ -54,6 +54,9 @@ class WorkerSettings(LayeredSettings):
     """Bytes that the cache may hold; the weights in use always stay."""
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
     """Largest file that is accepted: initial weights, or a shard."""
+    worker_data: str | None = Field(default=None, examples=["imagefolder:/mnt/train"])
+    """The coordinator's data as this worker sees it, on shared storage, say: it is compared with
+    the coordinator's, and passes over it are shared with this worker. Default: it only trains."""
     allow_modules: tuple[str, ...] = ()
     """Modules from which this worker imports a model factory when a run names one."""
     max_threads: int | None = Field(default=None, ge=1, examples=[16])

@@ -17,6 +17,7 @@ from lipt.v1 import config_pb2, worker_pb2
 
 if TYPE_CHECKING:
     from lipt.common.config.learner_task import LearnerTask
+    from lipt.common.config.scoring_task import ScoringTask
 
 
 def run_config_to_proto(config: RunConfig) -> config_pb2.RunConfig:
@@ -69,6 +70,27 @@ def task_from_proto(message: worker_pb2.LearnerTask) -> LearnerTask:
     if "columns" in values:
         values["columns"] = _columns_with_zeros(values["columns"])
     return validate(LearnerTask, values)
+
+
+def scoring_to_proto(task: ScoringTask) -> worker_pb2.ScoringTask:
+    """A scoring task as a message."""
+    return fill_message(worker_pb2.ScoringTask(), dump(task))
+
+
+def scoring_from_proto(message: worker_pb2.ScoringTask) -> ScoringTask:
+    """A scoring task, checked.
+
+    Raises:
+        ConfigError: a value that no example can be scored with; the sentence names field and
+            value.
+    """
+    from lipt.common.config.scoring_task import ScoringTask  # noqa: PLC0415 - imports torch
+
+    zeros = dict.fromkeys(("num_classes", "start", "stop", "batch_size", "threads"), 0)
+    values: dict[str, Any] = {"model": "", "fingerprint": ""} | zeros | message_to_dict(message)
+    if "columns" in values:
+        values["columns"] = _columns_with_zeros(values["columns"])
+    return validate(ScoringTask, values)
 
 
 def _columns_with_zeros(values: Mapping[str, Any]) -> dict[str, Any]:

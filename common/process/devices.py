@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -69,6 +70,23 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()[:_MAX_NAME_CHARACTERS]
     return (platform.processor() or platform.machine())[:_MAX_NAME_CHARACTERS]
+
+
+def versions_on(device: torch.device) -> dict[str, str]:
+    """All that a result depends on besides its device's name: versions, and a CPU's processor."""
+    processor = {"cpu": processor_name()} if device.type == "cpu" else {}
+    return versions() | processor
+
+
+def kind_of(device: str, versions: Mapping[str, str]) -> str:
+    """What computes the same bits: a device's name, the processor, and PyTorch's version.
+
+    Args:
+        device: as `device_name` has it.
+        versions: as `versions_on` has them.
+    """
+    processor, torch = versions.get("cpu", ""), versions.get("torch", "")
+    return f"{device}{f' ({processor})' if processor else ''}{f', torch {torch}' if torch else ''}"
 
 
 def versions() -> dict[str, str]:

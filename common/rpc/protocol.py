@@ -12,8 +12,9 @@ from __future__ import annotations
 # 5: the service as a whole as a stream, with when learners went out and came in, and the soup as
 #    it grows; how many learners there are for workers, in GetDemand.
 # 6: subsets as packed examples, and gone on with where a stream broke.
+# 7: examples that workers with the data pass through a model for the coordinator.
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 6
+PROTOCOL_MINOR = 7
 
 # Measured on loopback: 4 MiB messages are slower, 64 KiB ones cost more calls.
 CHUNK_BYTES = 256 * 1024

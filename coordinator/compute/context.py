@@ -138,6 +138,12 @@ class Context:
         return self.settings.state_dir / "signals"
 
     @property
+    def own_fingerprint(self) -> str:
+        """The data's, of the kind that the settings want."""
+        full = self.settings.dataset.fingerprint is FingerprintKind.FULL
+        return self.dataset.full_fingerprint if full else self.dataset.fingerprint
+
+    @property
     def warm_ups_dir(self) -> Path:
         """Ordinary warm-ups and their signals, a cache."""
         return self.signals_dir / "warm-ups"

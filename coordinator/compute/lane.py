@@ -16,7 +16,7 @@ from lipt.common.observability.events import EventKind, Events
 from lipt.common.observability.meters import Meters
 from lipt.coordinator.compute.messages import Asked, DroppedError, Job, name_of
 from lipt.coordinator.compute.order import PIPELINE, Shares, Waiting, in_order
-from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
+from lipt.coordinator.compute.progress import Aside, OnProgress, Progressed
 from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from lipt.coordinator.settings import ComputeSettings
 
@@ -69,7 +69,7 @@ class _Entry:
 
     def tell(self, progressed: Progressed) -> None:
         """Say how far it is, where that is still of interest."""
-        if not isinstance(progressed, Made):
+        if not isinstance(progressed, Aside):
             self.latest = progressed
         if not self.outcome.done():
             self.on_progress(progressed)

@@ -20,8 +20,13 @@ class Progressed:
 
 
 @dataclass(frozen=True)
-class Made(Progressed):
-    """A part of a job's result, ahead of the whole; of its progress it says nothing.
+class Aside(Progressed):
+    """What a job says that is not of its progress."""
+
+
+@dataclass(frozen=True)
+class Made(Aside):
+    """A part of a job's result, ahead of the whole.
 
     part: of a kind that whoever asked for the job knows.
     """

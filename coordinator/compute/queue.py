@@ -23,7 +23,8 @@ from lipt.coordinator.compute.memory import Resident, resident
 from lipt.coordinator.compute.messages import Asked, Cost, Job, TooDearError
 from lipt.coordinator.compute.origin import with_origin
 from lipt.coordinator.compute.process import ComputeProcess
-from lipt.coordinator.compute.progress import OnProgress
+from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.scan import ScanClosed, ScanNews
 from lipt.coordinator.compute.thread import ComputeThread
 from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
@@ -59,9 +60,14 @@ class ComputeQueue:
         self._meters = meters or Meters()
         self._clock = clock
         self._in_this_process = in_this_process
+        self._tell_board: Callable[[ScanNews], None] = lambda _: None
         self.memory_limit_bytes = compute_memory_bytes(settings.limits, this_machine())
         self._dear = self._lane("dear", "lipt-compute", partial(Context, settings))
         self._cheap: Lane | None = None
+
+    def share_scans(self, tell_board: Callable[[ScanNews], None]) -> None:
+        """Have whoever gives ranges to workers told of them from here on, in the event loop."""
+        self._tell_board = tell_board
 
     def open_cheap_lane(self, known: KnownData) -> None:
         """Compute cheap jobs beside dear ones from here on, in a process of their own."""
@@ -100,7 +106,11 @@ class ComputeQueue:
                 return await self._cheap.run(job, on_progress, asked)
             except TooDearError:
                 asked = Asked(asked.run, asked.callers)
-        return await self._dear.run(job, on_progress, asked)
+        hearing = _Hearing(self._tell_board, on_progress)
+        try:
+            return await self._dear.run(job, hearing, asked)
+        finally:
+            hearing.end()
 
     def waiting(self) -> Mapping[str, int]:
         """How many jobs wait, by lane."""
@@ -145,3 +155,24 @@ class ComputeQueue:
             name=lane,
             meters=self._meters,
         )
+
+
+class _Hearing:
+    """Hears what a job says: of its scan for the board, all else for whoever waits for it."""
+
+    def __init__(self, tell_board: Callable[[ScanNews], None], on_progress: OnProgress) -> None:
+        self._tell_board = tell_board
+        self._on_progress = on_progress
+        self._open = ""
+
+    def __call__(self, progressed: Progressed) -> None:
+        if not isinstance(progressed, ScanNews):
+            self._on_progress(progressed)
+            return
+        self._open = "" if isinstance(progressed, ScanClosed) else progressed.scan_id
+        self._tell_board(progressed)
+
+    def end(self) -> None:
+        """The job has ended, however that was: nobody needs its ranges."""
+        if self._open:
+            self(ScanClosed("", 0, 0, scan_id=self._open))

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
 from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.meters import Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import waits, why_idle, why_waiting
@@ -30,6 +31,7 @@ from lipt.coordinator.dispatch.quarantine import (
     quarantined,
 )
 from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, handed_in
+from lipt.coordinator.dispatch.scans import Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import (
@@ -58,6 +60,7 @@ class Dispatcher:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         events: Events | None = None,
+        meters: Meters | None = None,
     ) -> None:
         """Dispatch the learners of `store`.
 
@@ -68,11 +71,13 @@ class Dispatcher:
             wall_clock: seconds since 1970, for when training began; deadlines are
                 counted on the same clock.
             events: where expiries and reassignments are counted.
+            meters: where examples that workers score are counted.
         """
         self._store = store
         self._wall_clock = wall_clock
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
+        self.scans = Scans(lease_seconds, clock, meters)
         self.demand = DemandWatch(store)
         self._journal = Journal(events or Events(), store, self.workers)
         # Workers that fell silent; one that is heard again was not ended by its learner.
@@ -109,7 +114,8 @@ class Dispatcher:
 
     def why_idle(self, worker: WorkerRecord) -> str:
         """What keeps a worker from learners that wait; empty where it has one."""
-        held = self.leases.held_by(worker.worker_id)
+        worker_id = worker.worker_id
+        held = self.leases.held_by(worker_id) or self.scans.held_by(worker_id)
         return "" if held else why_idle(worker, self._store.runs())
 
     def why_waiting(self, run: RunRecord) -> str:

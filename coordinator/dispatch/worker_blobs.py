@@ -1,7 +1,7 @@
 """Worker blobs: which blobs a worker may read and send, which follows from the lease it has.
 
-It reads what its assignment names, and sends as many files as that learner can have. All else
-in the store, other learners' shards and results, soups, subsets, is no worker's.
+It reads what its assignment names, and sends as many files as that learner, or range, can have. All
+else in the store, other learners' shards and results, soups, subsets, is no worker's.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class WorkerBlobs:
             ForeignBlobError: it is another's, or nobody's.
             ForeignWorkerError: the call is not of the worker whose secret it shows.
         """
-        held = self._held(shown)
-        if held is not None and (reason := why_not_read(name, held)):
+        workers = self._dispatcher.workers.behind(shown)
+        if workers is None or self._dispatcher.scans.may_read(name, workers):
+            return
+        if reason := why_not_read(name, self._held(workers)):
             raise ForeignBlobError(reason)
 
     def require_sendable(self, name: BlobName, shown: Evidence) -> None:
@@ -45,9 +47,10 @@ class WorkerBlobs:
             ForeignBlobError: it has no lease, or sends more than a learner has.
             ForeignWorkerError: the call is not of the worker whose secret it shows.
         """
-        held = self._held(shown)
-        if held is None:
+        workers = self._dispatcher.workers.behind(shown)
+        if workers is None or self._dispatcher.scans.may_send(name, workers):
             return
+        held = self._held(workers)
         reason = why_not_send(name, held, [self._names(run, learner) for run, learner in held])
         if reason:
             raise ForeignBlobError(reason)
@@ -55,10 +58,7 @@ class WorkerBlobs:
         for run, learner in held:
             self._names(run, learner).add(name)
 
-    def _held(self, shown: Evidence) -> list[Held] | None:
-        workers = self._dispatcher.workers.behind(shown)
-        if workers is None:
-            return None
+    def _held(self, workers: Collection[str]) -> list[Held]:
         return [held for worker in workers if (held := self._dispatcher.held_by(worker))]
 
     def _names(self, run: RunRecord, learner: LearnerRecord) -> set[BlobName]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
 from lipt.common.inputs.formats import ColumnsFormat
 from lipt.common.models.registry import is_users_own
+from lipt.common.process.devices import kind_of
 from lipt.common.rpc.protocol import PROTOCOL_MINOR
 from lipt.coordinator.access.worker_identity import (
     NO_EVIDENCE,
@@ -56,6 +57,8 @@ class WorkerRecord:
     minor: int = PROTOCOL_MINOR
     # When it joined, on the clock of `heard_at`.
     joined_at: float = 0.0
+    # Whether it has the data before it.
+    has_data: bool = False
 
     @property
     def party(self) -> str:
@@ -65,11 +68,7 @@ class WorkerRecord:
     @property
     def kind(self) -> str:
         """What its learners depend on besides their tasks: device, processor, PyTorch."""
-        parts = (self.device, self.versions.get("cpu", ""), self.versions.get("torch", ""))
-        device, processor, torch = parts
-        return (
-            f"{device}{f' ({processor})' if processor else ''}{f', torch {torch}' if torch else ''}"
-        )
+        return kind_of(self.device, self.versions)
 
     def can_run(self, run: RunRecord) -> bool:
         """Whether it may build the run's model, and has not found its learners too much."""
@@ -85,7 +84,10 @@ class WorkerRecord:
             return f"know {run.other_target.kind.words} (update lipt there)"
         if run.config.learners.frozen and self.minor < _MINOR_OF_FROZEN_LAYERS:
             return "know of learners.frozen (update lipt there)"
-        model = run.config.model
+        return self.refusal_of_model(run.config.model)
+
+    def refusal_of_model(self, model: str) -> str:
+        """Why it builds no such model, likewise."""
         if not is_users_own(model):
             return ""
         module = model.partition(":")[0]
@@ -114,6 +116,7 @@ class WorkerRegistry:
         allowed_modules: tuple[str, ...],
         shown: Evidence = NO_EVIDENCE,
         minor: int = PROTOCOL_MINOR,
+        has_data: bool = False,
     ) -> WorkerRecord:
         """Make a worker known; the same instance is the same worker, also after a restart.
 
@@ -125,6 +128,7 @@ class WorkerRegistry:
             allowed_modules: from which it imports model factories.
             shown: what its calls are bound to from now on.
             minor: of the protocol that it speaks.
+            has_data: whether it has the data before it.
 
         Raises:
             InvalidRequestError: the instance has no id.
@@ -150,6 +154,7 @@ class WorkerRegistry:
             binding=Binding.of(shown),
             minor=minor,
             joined_at=joined_at,
+            has_data=has_data,
         )
         self._forget()
         self._workers[worker_id] = worker

@@ -120,13 +120,15 @@ class Watching:
 
     def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
         held = self._dispatcher.leases.held_by(worker.worker_id)
+        scored = self._dispatcher.scans.held_by(worker.worker_id)
+        learner = f"{self._store.find(held.run_id).name}/{held.learner}" if held else ""
         joined_at = self._wall_clock() - self._dispatcher.workers.seconds_since_joined(worker)
         return pb.WorkerInfo(
             worker_id=worker.worker_id,
             name=worker.name,
             device=worker.device,
             versions=worker.versions,
-            assignment=f"{self._store.find(held.run_id).name}/{held.learner}" if held else "",
+            assignment=str(scored) if scored else learner,
             seconds_since_heard=self._dispatcher.seconds_since_heard(worker),
             idle_reason=self._dispatcher.why_idle(worker),
             joined_at=timestamp(joined_at),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 import grpc.aio
 
 from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
-from lipt.common.config.messages import task_to_proto
+from lipt.common.config.messages import scoring_to_proto, task_to_proto
 from lipt.common.errors import (
     IncompatibleProtocolError,
     InvalidRequestError,
+    StaleLeaseError,
 )
 from lipt.common.observability.tracing import TRACEPARENT
 from lipt.common.process.log_context import log_about
@@ -25,6 +28,9 @@ from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.demand import Demand
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
+from lipt.coordinator.dispatch.next_work import next_work
+from lipt.coordinator.dispatch.range_intake import RangeIntake
+from lipt.coordinator.dispatch.scans import RangeGrant, is_range
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.rpc.proving import shown_by
@@ -35,6 +41,8 @@ from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.coordinator.storage.allowances import Allowances
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
+
+logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -51,6 +59,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self,
         dispatcher: Dispatcher,
         intake: LearnerIntake,
+        ranges: RangeIntake,
         stopping: asyncio.Event,
         allowances: Allowances | None = None,
     ) -> None:
@@ -58,6 +67,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._allowances = allowances
         self._dispatcher = dispatcher
         self._intake = intake
+        self._ranges = ranges
         self._stopping = stopping
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
@@ -80,22 +90,27 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             allowed_modules=tuple(request.allowed_modules),
             shown=shown,
             minor=request.protocol.minor,
+            has_data=request.has_data,
         )
         return pb.RegisterResponse(worker_id=worker.worker_id, protocol=protocol_version())
 
     async def AcquireAssignment(
         self, request: pb.AcquireAssignmentRequest, context: Context
     ) -> pb.AcquireAssignmentResponse:
-        """Wait for a learner to train."""
+        """Wait for a learner to train, or a range to score."""
         self._require_worker(request.worker_id, context)
         wait_seconds = _wait_seconds(request.wait_seconds)
         granted = await unless(
-            self._stopping, self._dispatcher.acquire(request.worker_id, wait_seconds=wait_seconds)
+            self._stopping,
+            next_work(self._dispatcher, request.worker_id, wait_seconds=wait_seconds),
         )
         if granted is None:
             worker = self._dispatcher.workers.heard(request.worker_id)
             return pb.AcquireAssignmentResponse(idle_reason=self._dispatcher.why_idle(worker))
         self._note(request.worker_id, context)
+        if isinstance(granted, RangeGrant):
+            self._log_about(request.worker_id, granted.key)
+            return pb.AcquireAssignmentResponse(assignment=self._range(granted))
         run, learner = granted
         self._log_about(request.worker_id, AssignmentKey(run.run_id, learner.index))
         if run.traceparent:
@@ -109,6 +124,10 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._require_worker(request.worker_id, context)
         key, progress = AssignmentKey.parse(request.assignment_id), request.progress
         self._log_about(request.worker_id, key)
+        if is_range(key):
+            self._dispatcher.workers.heard(request.worker_id)
+            stop = self._dispatcher.scans.heartbeat(request.worker_id, key, request.epoch)
+            return pb.HeartbeatResponse(stop=stop)
         stop = self._dispatcher.heartbeat(
             request.worker_id,
             key,
@@ -129,6 +148,10 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
         self._log_about(request.worker_id, key)
+        if is_range(key):
+            result_blob = blob_from_proto(request.result)
+            await self._ranges.take(request.worker_id, key, request.epoch, result_blob)
+            return pb.CommitResultResponse()
         report = request.report
         result = LearnerResult(
             blob_from_proto(request.result),
@@ -148,7 +171,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         key = AssignmentKey.parse(request.assignment_id)
         self._log_about(request.worker_id, key)
         held = (request.worker_id, key, request.epoch)
-        if request.over_limits:
+        if is_range(key):
+            self._take_back(*held, request)
+        elif request.over_limits:
             await self._dispatcher.decline(*held, request.error[:1000])
         elif request.error:
             await self._dispatcher.fail(*held, request.error[:1000])
@@ -168,6 +193,18 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         found = await unless(self._stopping, demand.wait(known, wait_seconds=wait_seconds))
         return pb.GetDemandResponse(**asdict(found or demand.current()))
 
+    def _take_back(
+        self, worker_id: str, key: AssignmentKey, epoch: int, request: pb.ReleaseAssignmentRequest
+    ) -> None:
+        scans = self._dispatcher.scans
+        with suppress(StaleLeaseError):
+            grant = scans.require(worker_id, key, epoch)
+            if request.error:
+                name = self._dispatcher.workers.name(worker_id)
+                logger.warning("worker %s gave %s back: %s", name, grant, request.error[:1000])
+            failed = bool(request.error) and not request.over_limits
+            scans.give_back(grant, failed=failed, declined=request.over_limits)
+
     def _require_worker(self, worker_id: str, context: Context) -> None:
         self._dispatcher.workers.require(worker_id, shown_by(context))
 
@@ -179,19 +216,30 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         if self._allowances is not None:
             self._allowances.note(worker_id, peer_of(context))
 
+    def _range(self, grant: RangeGrant) -> pb.Assignment:
+        return pb.Assignment(
+            assignment_id=str(grant.key),
+            lease=self._lease(grant.lease.epoch),
+            initial_weights=blob_to_proto(grant.scan.weights),
+            scoring=scoring_to_proto(grant.task),
+        )
+
+    def _lease(self, epoch: int) -> pb.Lease:
+        seconds = self._dispatcher.leases.duration_seconds
+        return pb.Lease(
+            epoch=epoch,
+            duration_seconds=seconds,
+            heartbeat_seconds=seconds / _HEARTBEATS_PER_LEASE,
+        )
+
     def _assignment(self, run: RunRecord, learner: LearnerRecord) -> pb.Assignment:
-        lease_seconds = self._dispatcher.leases.duration_seconds
         if run.initial_weights is None:
             raise ValueError(f"run {run.run_id} hands out learners before its weights exist")
         return pb.Assignment(
             assignment_id=str(AssignmentKey(run.run_id, learner.index)),
             run_id=run.run_id,
             learner_index=learner.index,
-            lease=pb.Lease(
-                epoch=learner.epoch,
-                duration_seconds=lease_seconds,
-                heartbeat_seconds=lease_seconds / _HEARTBEATS_PER_LEASE,
-            ),
+            lease=self._lease(learner.epoch),
             initial_weights=blob_to_proto(run.initial_weights),
             shard=blob_to_proto(learner.shard),
             task=task_to_proto(run.task(learner)),

@@ -1,4 +1,4 @@
-"""Allowances: which learners' files a peer may send, by the leases of the workers behind it."""
+"""Allowances: which learners' and ranges' files a peer may send, by its workers' leases."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import OrderedDict
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.learner_files import LearnerFiles
+from lipt.coordinator.dispatch.scans import MAX_RANGE_FILES, is_range
 from lipt.coordinator.storage.accounts import Allowance
 
 # As many as the registry remembers.
@@ -36,10 +37,19 @@ class Allowances:
 
     def is_live(self, lease: str) -> bool:
         """Whether a lease still holds."""
-        key, _, epoch = lease.rpartition(" ")
-        return self._dispatcher.leases.has(AssignmentKey.parse(key), int(epoch))
+        text, _, epoch = lease.rpartition(" ")
+        key = AssignmentKey.parse(text)
+        held = self._dispatcher.scans if is_range(key) else self._dispatcher.leases
+        return held.has(key, int(epoch))
 
     def _of_worker(self, worker_id: str) -> Allowance | None:
+        grant = self._dispatcher.scans.held_by(worker_id)
+        if grant is not None:
+            return Allowance(
+                f"{grant.key} {grant.lease.epoch}",
+                max_files=MAX_RANGE_FILES,
+                max_file_bytes=grant.scan.max_file_bytes,
+            )
         held = self._dispatcher.held_by(worker_id)
         if held is None or held[0].initial_weights is None:
             return None

@@ -133,6 +133,12 @@ ROWS: tuple[Row, ...] = (
                 mean("lipt_selection_seconds", "strategy"),
             ),
             Panel(
+                "Examples passed through a model",
+                "Of passes over the data that workers may share, by who has done them.",
+                "ops",
+                {"{{by}}": "sum by (by) (rate(lipt_scored_examples_total{@C}[@R]))"},
+            ),
+            Panel(
                 "Jobs that wait",
                 "Without the one that is computed.",
                 "none",

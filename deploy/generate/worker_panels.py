@@ -31,6 +31,18 @@ WORKERS_ROW: Row = (
             {"{{instance}}": "rate(lipt_worker_examples_total{@W}[@R])"},
         ),
         Panel(
+            "Examples scored",
+            "For passes over the data that workers with the data share.",
+            "ops",
+            {"{{instance}}": "rate(lipt_worker_scored_examples_total{@W}[@R])"},
+        ),
+        Panel(
+            "Ranges by outcome",
+            "How ranges of examples ended on their workers.",
+            "none",
+            {"{{outcome}}": "sum by (outcome) (increase(lipt_worker_ranges_total{@W}[@R]))"},
+        ),
+        Panel(
             "Learners by outcome",
             "How they ended on their workers.",
             "none",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -35,6 +35,7 @@ from lipt.coordinator.compute.memory import Resident
 from lipt.coordinator.compute.messages import Asked, OnData, Timed, Took
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.compute.scan import ScanNews
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
@@ -107,6 +108,9 @@ class FakeCompute:
 
     def open_cheap_lane(self, known: object) -> None:
         self.known = known
+
+    def share_scans(self, tell_board: Callable[[ScanNews], None]) -> None:
+        self.tell_board = tell_board
 
     def warm(self) -> None:
         self.warmed = True

@@ -91,7 +91,7 @@ class World:
         agent = Agent(
             settings,
             self.fake.client,
-            lambda lease, should_stop: _Runner(self, lease, should_stop),
+            lambda _, lease, should_stop: _Runner(self, lease, should_stop),
             torch.device("cpu"),
             self.events,
             metering=self.metering,
@@ -379,4 +379,4 @@ def test_worker_that_stops_ends_though_nobody_takes_its_learner_back(
     world.fake.assignments = [make_assignment(0)]
     world.fake.refusals["release"] = [UnreachableError("nobody answers.")]
     agent.run()
-    assert "giving r/0 back: nobody answers." in caplog.text
+    assert "giving learner r/0 back: nobody answers." in caplog.text

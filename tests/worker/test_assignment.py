@@ -321,7 +321,7 @@ def test_worker_that_stops_waits_no_longer_for_a_coordinator_that_is_away(world:
     world.fake.refusals["commit"] = [AWAY] * 100
 
     world.stops_while_it_waits = True
-    with pytest.raises(LearnerStoppedError, match="before the learner was handed in"):
+    with pytest.raises(LearnerStoppedError, match="before the assignment was handed in"):
         world.run()
     assert len(world.fake.refusals["commit"]) == 99
     assert world.fake.committed == []

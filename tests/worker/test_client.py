@@ -10,14 +10,15 @@ import pytest
 from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.learner_task import LearnerTask
-from lipt.common.config.messages import task_to_proto
+from lipt.common.config.messages import scoring_to_proto, task_to_proto
 from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
+from lipt.common.config.scoring_task import ScoringTask
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.client import CoordinatorClient, Report
+from lipt.worker.client import CoordinatorClient, Report, ScoringAssignment
 
 TASK = LearnerTask(
     model="resnet8",
@@ -187,3 +188,34 @@ def test_result_goes_out_with_its_snapshots_in_order(
     (committed,) = fake.committed
     assert blob_from_proto(committed.result) == result
     assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
+
+
+def test_a_range_arrives_as_it_was_given(served: tuple[Fake, CoordinatorClient]) -> None:
+    fake, client = served
+    scoring = ScoringTask(
+        model="resnet8",
+        num_classes=10,
+        image=TASK.image,
+        fingerprint="f" * 64,
+        start=0,
+        stop=64,
+        batch_size=32,
+        threads=1,
+        half_features=True,
+    )
+    fake.assignment.ClearField("task")
+    fake.assignment.assignment_id = "scan-1/0"
+    fake.assignment.scoring.CopyFrom(scoring_to_proto(scoring))
+    assignment = client.acquire("w")
+    assert isinstance(assignment, ScoringAssignment)
+    assert (assignment.task, str(assignment)) == (scoring, "range scan-1/0")
+    assert assignment.num_steps == 0
+
+
+def test_a_range_of_no_examples_is_given_back(served: tuple[Fake, CoordinatorClient]) -> None:
+    fake, client = served
+    fake.assignment.ClearField("task")
+    fake.assignment.scoring.fingerprint = "f"
+    with pytest.raises(ConfigError):
+        client.acquire("w")
+    assert len(fake.released) == 1

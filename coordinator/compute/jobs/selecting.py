@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -21,9 +22,10 @@ from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.copies import copies_of
-from lipt.coordinator.compute.jobs.model_signals import model_norms, model_signals
+from lipt.coordinator.compute.jobs.model_signals import model_norms
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import Facts, proxied_features, proxied_signals
+from lipt.coordinator.compute.jobs.scanning import scanned_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
 from lipt.coordinator.compute.jobs.warming_up import WarmedUp, WarmUpQuestion, warmed_up
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
@@ -196,7 +198,8 @@ class SelectSubset:
         if self.proxy is not None and looks:
             signals, facts = proxied_signals(context, self._question(Proxy.parse(self.proxy)))
         elif errors or (Need.FEATURES in needs and not own_features):
-            signals = self._cached(context, "signals", model_signals)
+            passed = partial(scanned_signals, weights=self.weights)
+            signals = self._cached(context, "signals", passed)
         if Need.GRADIENT_NORMS in needs:
             norms = self._cached(context, "gradients", model_norms)
             signals = replace(signals, gradient_norms_N=norms.gradient_norms_N)

@@ -66,7 +66,7 @@ class ProtocolVersion(_message.Message):
     def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("instance_id", "name", "protocol", "device", "versions", "allowed_modules")
+    __slots__ = ("instance_id", "name", "protocol", "device", "versions", "allowed_modules", "has_data")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -80,13 +80,15 @@ class RegisterRequest(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_MODULES_FIELD_NUMBER: _ClassVar[int]
+    HAS_DATA_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     name: str
     protocol: ProtocolVersion
     device: str
     versions: _containers.ScalarMap[str, str]
     allowed_modules: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, instance_id: _Optional[str] = ..., name: _Optional[str] = ..., protocol: _Optional[_Union[ProtocolVersion, _Mapping]] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., allowed_modules: _Optional[_Iterable[str]] = ...) -> None: ...
+    has_data: bool
+    def __init__(self, instance_id: _Optional[str] = ..., name: _Optional[str] = ..., protocol: _Optional[_Union[ProtocolVersion, _Mapping]] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., allowed_modules: _Optional[_Iterable[str]] = ..., has_data: bool = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("worker_id", "protocol")
@@ -113,7 +115,7 @@ class AcquireAssignmentResponse(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., idle_reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("assignment_id", "run_id", "learner_index", "lease", "initial_weights", "shard", "task")
+    __slots__ = ("assignment_id", "run_id", "learner_index", "lease", "initial_weights", "shard", "task", "scoring")
     ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LEARNER_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +123,7 @@ class Assignment(_message.Message):
     INITIAL_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    SCORING_FIELD_NUMBER: _ClassVar[int]
     assignment_id: str
     run_id: str
     learner_index: int
@@ -128,7 +131,8 @@ class Assignment(_message.Message):
     initial_weights: _blob_pb2.BlobRef
     shard: _blob_pb2.BlobRef
     task: LearnerTask
-    def __init__(self, assignment_id: _Optional[str] = ..., run_id: _Optional[str] = ..., learner_index: _Optional[int] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., initial_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., shard: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., task: _Optional[_Union[LearnerTask, _Mapping]] = ...) -> None: ...
+    scoring: ScoringTask
+    def __init__(self, assignment_id: _Optional[str] = ..., run_id: _Optional[str] = ..., learner_index: _Optional[int] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., initial_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., shard: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., task: _Optional[_Union[LearnerTask, _Mapping]] = ..., scoring: _Optional[_Union[ScoringTask, _Mapping]] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("epoch", "duration_seconds", "heartbeat_seconds")
@@ -163,6 +167,34 @@ class LearnerTask(_message.Message):
     columns: ColumnsFormat
     other_target: Target
     def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., learners: _Optional[_Union[_config_pb2.LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[_config_pb2.AugmentationConfig, _Mapping]] = ..., pruning_method: _Optional[_Union[_config_pb2.PruningMethod, str]] = ..., density: _Optional[float] = ..., seed: _Optional[int] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ...) -> None: ...
+
+class ScoringTask(_message.Message):
+    __slots__ = ("model", "num_classes", "image", "columns", "other_target", "fingerprint", "start", "stop", "batch_size", "threads", "half_errors", "half_features")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    NUM_CLASSES_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_TARGET_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    HALF_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    HALF_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    num_classes: int
+    image: ImageFormat
+    columns: ColumnsFormat
+    other_target: Target
+    fingerprint: str
+    start: int
+    stop: int
+    batch_size: int
+    threads: int
+    half_errors: bool
+    half_features: bool
+    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ..., fingerprint: _Optional[str] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., batch_size: _Optional[int] = ..., threads: _Optional[int] = ..., half_errors: bool = ..., half_features: bool = ...) -> None: ...
 
 class Target(_message.Message):
     __slots__ = ("kind", "num_labels", "mean", "std")

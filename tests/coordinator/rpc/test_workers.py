@@ -29,6 +29,7 @@ from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.access.worker_identity import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
+from lipt.coordinator.dispatch.range_intake import RangeIntake
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
@@ -66,8 +67,12 @@ class Bench:
         self.dispatcher = Dispatcher(
             self.store, lease_seconds=30.0, clock=lambda: 0.0, wall_clock=lambda: 0.0
         )
+        self.ranges = RangeIntake(self.dispatcher.scans, self.blobs, directory / "scans")
         self.service = WorkerService(
-            self.dispatcher, LearnerIntake(self.dispatcher, self.blobs), asyncio.Event()
+            self.dispatcher,
+            LearnerIntake(self.dispatcher, self.blobs),
+            self.ranges,
+            asyncio.Event(),
         )
         self.worker_id = ""
 

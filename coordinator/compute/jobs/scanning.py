@@ -1,0 +1,301 @@
+"""Shared pass: a model's errors and features of all examples, computed here and by workers.
+
+Every range has the bits of one pass over all, whoever has computed it: batches, threads and kernels
+are the same, and where `compute.scoring_workers` is not `any`, so is the kind of the machine. A
+worker's values are believed only after a batch of them, drawn by nothing that it could know, was
+computed here as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.errors import LiptError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.formats import ColumnsFormat, InputFormat
+from lipt.common.models import find_head
+from lipt.common.process.devices import device_name, kind_of, versions_on
+from lipt.common.signals.ranges import encode_range, read_range, score_range
+from lipt.common.targets.multi_label import MultiLabel
+from lipt.common.targets.regression import Regression
+from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.model_signals import model_signals
+from lipt.coordinator.compute.range_folder import HERE, RangeFile, RangeFolder, scans_dir
+from lipt.coordinator.compute.scan import (
+    RangeDone,
+    Scan,
+    ScanClosed,
+    ScanOpened,
+    WorkerDistrusted,
+    range_size,
+)
+from lipt.coordinator.settings import ScoringWorkers
+from lipt.coordinator.signals.room import make_room
+from lipt.coordinator.signals.signals import Signals
+from lipt.coordinator.signals.stored import STORAGE_LIMITS
+
+logger = logging.getLogger(__name__)
+
+# How often it is looked whether a worker was quicker.
+_LOOK_SECONDS = 1.0
+# Of a thousand workers not each can be tried.
+_MOST_TRIED = 8
+# What another kind of machine may differ by.
+_TOLERANCE = 1e-2
+
+
+class _OvertakenError(Exception):
+    """A worker has handed in the range that was being computed."""
+
+
+def scanned_signals(
+    context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module, *, weights: BlobName
+) -> Signals:
+    """Errors and features, as `model_signals` gives them.
+
+    Args:
+        context: whose data is looked at.
+        config: of the run.
+        inputs: what the model is given.
+        model: on the context's device.
+        weights: what it has, as workers can fetch it.
+
+    Raises:
+        SignalsError, ConfigError: as `compute_signals`.
+        StateError: the state directory cannot be written.
+    """
+    scan = scan_of(context, config, inputs, model, weights)
+    shared = context.settings.compute.scoring_workers is not ScoringWorkers.NONE
+    if scan.num_ranges < 2 or not shared:
+        return model_signals(context, config, inputs, model)
+    return _SharedPass(context, scan, model).run()
+
+
+def scan_of(
+    context: Context,
+    config: RunConfig,
+    inputs: InputFormat,
+    model: nn.Module,
+    weights: BlobName,
+) -> Scan:
+    """How a model's pass over the data is parted."""
+    _, head = find_head(model)
+    dataset, compute = context.dataset, context.settings.compute
+    target, num_examples = dataset.target, len(dataset)
+    halves = [
+        dtype == torch.float16
+        for dtype in (
+            STORAGE_LIMITS.error_dtype(num_examples * head.out_features),
+            STORAGE_LIMITS.feature_dtype(num_examples * head.in_features),
+        )
+    ]
+    whole = ScoringTask(
+        model=config.model,
+        num_classes=target.num_outputs,
+        image=inputs if isinstance(inputs, ImageFormat) else None,
+        columns=inputs if isinstance(inputs, ColumnsFormat) else None,
+        other_target=target if isinstance(target, MultiLabel | Regression) else None,
+        fingerprint=context.own_fingerprint,
+        start=0,
+        stop=num_examples,
+        batch_size=context.batch_size,
+        threads=config.evaluation_threads,
+        half_errors=halves[0],
+        half_features=halves[1],
+    )
+    same = compute.scoring_workers is ScoringWorkers.SAME
+    versions = versions_on(context.device)
+    return Scan(
+        whole,
+        weights,
+        num_features=head.in_features,
+        range_examples=range_size(compute.scoring_range, context.batch_size),
+        kind=kind_of(device_name(context.device), versions) if same else "",
+        lipt=versions["lipt"],
+    )
+
+
+class _SharedPass:
+    """One scan, in the process that needs it."""
+
+    def __init__(self, context: Context, scan: Scan, model: nn.Module) -> None:
+        self._context = context
+        self._scan = scan
+        self._model = model
+        self._folder = RangeFolder(scans_dir(context.settings.state_dir), scan.scan_id)
+        self._score = partial(score_range, model, context.dataset, device=context.device)
+        self._believed: set[str] = set()
+        self._began = monotonic()
+
+    def run(self) -> Signals:
+        """All ranges, whoever computes them."""
+        self._folder.open()
+        present = frozenset(self._folder.files())
+        self._context.send(
+            ScanOpened("", 0, 0, scan_id=self._scan.scan_id, scan=self._scan, present=present)
+        )
+        while True:
+            self._fill()
+            if self._holds() and (signals := self._gathered()) is not None:
+                break
+        self._context.send(ScanClosed("", 0, 0, scan_id=self._scan.scan_id))
+        self._say_who()
+        self._folder.discard()
+        return signals
+
+    def _missing(self) -> list[int]:
+        present = self._folder.files().keys()
+        return [index for index in range(self._scan.num_ranges) if index not in present]
+
+    def _fill(self) -> None:
+        """Go through what is missing from the end on, until nothing is."""
+        while missing := self._missing():
+            index, before = missing[-1], len(missing)
+            num_done = len(self._scan.whole) - sum(len(self._scan.task(one)) for one in missing)
+            try:
+                scored = self._score(
+                    self._scan.task(index), on_done=self._watching(index, num_done)
+                )
+            except _OvertakenError:
+                continue
+            self._folder.keep(index, HERE, encode_range(scored))
+            self._context.send(RangeDone("", 0, 0, scan_id=self._scan.scan_id, index=index))
+            if before == self._scan.num_ranges:
+                self._say_how_long()
+
+    def _watching(self, index: int, num_done: int) -> _Watching:
+        return _Watching(self._context, self._folder, index, num_done, len(self._scan.whole))
+
+    def _holds(self) -> bool:
+        """Whether what workers have sent is what it should be; what is not, is removed."""
+        sent = self._folder.by_worker()
+        strangers = [who for who in sent if who not in self._believed]
+        tried = secrets.SystemRandom().sample(strangers, min(_MOST_TRIED, len(strangers)))
+        liars = [who for who in tried if not self._is_right(secrets.choice(sent[who]))]
+        self._believed.update(set(sent) - set(liars))
+        for who in liars:
+            logger.warning(
+                "worker %s has sent signals that its examples do not have: all of its %d ranges "
+                "are scored again, and it gets no more",
+                who,
+                len(sent[who]),
+            )
+            for file in sent[who]:
+                file.path.unlink(missing_ok=True)
+            ranges = frozenset(file.index for file in sent[who])
+            news = WorkerDistrusted(
+                "", 0, 0, scan_id=self._scan.scan_id, worker_id=who, ranges=ranges
+            )
+            self._context.send(news)
+        return not liars
+
+    def _is_right(self, file: RangeFile) -> bool:
+        """Whether a batch of a range comes out the same here."""
+        found = self._read(file)
+        if found is None:
+            return True  # the disk's fault, and missing from here on
+        batch = self._scan.batch(file.index, secrets.randbelow(self._scan.num_batches))
+        here = self._score(batch).values()
+        start = self._scan.task(file.index).start
+        rows = slice(batch.start - start, batch.stop - start)
+        same = torch.equal if self._scan.kind else _close
+        return all(same(mine, theirs[rows]) for mine, theirs in zip(here, found, strict=True))
+
+    def _gathered(self) -> Signals | None:
+        """All ranges as one; None where one turns out to be missing."""
+        whole, memory_bytes = self._scan.whole, STORAGE_LIMITS.memory_bytes
+        widths = (whole.num_classes, self._scan.num_features)
+        halves = (whole.half_errors, whole.half_features)
+        errors_NC, features_ND = (
+            make_room(
+                (len(whole), width),
+                torch.float16 if half else torch.float32,
+                self._context.signals_dir,
+                memory_bytes=memory_bytes,
+            )
+            for width, half in zip(widths, halves, strict=True)
+        )
+        files = self._folder.files()
+        for index in range(self._scan.num_ranges):
+            found = self._read(files[index]) if index in files else None
+            if found is None:
+                return None
+            task = self._scan.task(index)
+            errors_NC[task.start : task.stop], features_ND[task.start : task.stop] = found
+        _, head = find_head(self._model)
+        dataset = self._context.dataset
+        return Signals(
+            errors_NC,
+            features_ND,
+            dataset.labels_N,
+            has_bias=head.bias is not None,
+            kind=dataset.target.kind,
+        )
+
+    def _read(self, file: RangeFile) -> Sequence[Tensor] | None:
+        """What a file holds; None where that is nothing, and then it is gone."""
+        try:
+            if file.is_whole():
+                task = self._scan.task(file.index)
+                return read_range(file.path, task, self._scan.num_features)
+        except (LiptError, OSError) as error:
+            logger.warning("%s cannot be used, its examples are scored again: %s", file.path, error)
+            file.path.unlink(missing_ok=True)
+        return None
+
+    def _say_how_long(self) -> None:
+        seconds = (monotonic() - self._began) * self._scan.num_ranges
+        logger.info(
+            "signals of %d examples take about %.0f s here alone; workers of the same kind that "
+            "have the data (--worker-data) share them",
+            len(self._scan.whole),
+            seconds,
+        )
+
+    def _say_who(self) -> None:
+        sent = self._folder.by_worker()
+        logger.info(
+            "signals of %d examples in %.1f s: of %d ranges, %d by %d workers",
+            len(self._scan.whole),
+            monotonic() - self._began,
+            self._scan.num_ranges,
+            sum(map(len, sent.values())),
+            len(sent),
+        )
+
+
+class _Watching:
+    """Tells how far a scan is while a range of it is computed, and ends that where it is done."""
+
+    def __init__(
+        self, context: Context, folder: RangeFolder, index: int, num_done: int, num_examples: int
+    ) -> None:
+        self._context = context
+        self._folder = folder
+        self._index = index
+        self._num_done = num_done
+        self._num_examples = num_examples
+        self._looked_at = monotonic()
+
+    def __call__(self, num_done: int) -> None:
+        """So many examples of the range are done."""
+        self._context.report("computing signals", self._num_done + num_done, self._num_examples)
+        now = monotonic()
+        if now - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = now
+            if self._folder.has(self._index):
+                raise _OvertakenError
+
+
+def _close(mine: Tensor, theirs: Tensor) -> bool:
+    return torch.allclose(mine.float(), theirs.float(), rtol=_TOLERANCE, atol=_TOLERANCE)

@@ -1,0 +1,99 @@
+"""Ranges of a small network's pass over made-up images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.errors import SignalsError, WeightsError
+from lipt.common.signals.batches import Batches
+from lipt.common.signals.passing import pass_over
+from lipt.common.signals.ranges import encode_range, range_specs, read_range, score_range
+from lipt.common.weights.specs import TensorSpec, Weights
+from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
+
+DATASET, MODEL = made_up_dataset(), made_up_network()
+TASK = ScoringTask(
+    model="tests",
+    num_classes=3,
+    image=IMAGE,
+    fingerprint=DATASET.fingerprint,
+    start=0,
+    stop=len(DATASET),
+    batch_size=4,
+    threads=1,
+)
+
+
+def score(task: ScoringTask) -> Weights:
+    return score_range(MODEL, DATASET, task, device=CPU)
+
+
+@given(st.integers(1, 5))
+def test_ranges_of_whole_batches_have_the_bits_of_one_pass(num_batches: int) -> None:
+    whole: list[tuple[torch.Tensor, torch.Tensor]] = []
+    batches = Batches(DATASET, IMAGE, CPU, TASK.batch_size, lambda *_: None)
+    pass_over(MODEL, batches, lambda _, errors, features: whole.append((errors, features)))
+    size = num_batches * TASK.batch_size
+    parts = [
+        score(replace(TASK, start=start, stop=min(start + size, TASK.stop)))
+        for start in range(0, TASK.stop, size)
+    ]
+    for name, column in (("errors", 0), ("features", 1)):
+        together = torch.cat([part[name] for part in parts])
+        assert torch.equal(together, torch.cat([batch[column] for batch in whole]))
+
+
+def test_halves_are_the_nearest_to_the_floats() -> None:
+    floats = score(TASK)
+    halves = score(replace(TASK, half_errors=True, half_features=True))
+    for name, values in floats.items():
+        assert torch.equal(halves[name], values.half())
+
+
+def test_features_that_no_half_holds_are_refused_by_id() -> None:
+    large = made_up_network()
+    with torch.no_grad():
+        for parameter in list(large.parameters())[:-2]:
+            parameter.mul_(1e4)
+    task = replace(TASK, start=4, half_features=True)
+    with pytest.raises(SignalsError, match=r"features, kept in float16, are not finite .* ids 4"):
+        score_range(large, DATASET, task, device=CPU)
+
+
+def test_progress_counts_the_range_s_examples() -> None:
+    told: list[int] = []
+    score_range(MODEL, DATASET, replace(TASK, start=4, stop=14), device=CPU, on_done=told.append)
+    assert told == [4, 8, 10]
+
+
+def test_file_gives_the_same_bits_and_is_smaller_than_the_values() -> None:
+    scored = score(TASK)
+    num_features = scored["features"].shape[1]
+    content = encode_range(scored)
+    errors, features = read_range(content, TASK, num_features)
+    assert torch.equal(errors, scored["errors"])
+    assert torch.equal(features, scored["features"])
+
+
+def test_file_of_another_range_or_of_what_is_not_finite_is_refused() -> None:
+    scored = score(replace(TASK, stop=8))
+    num_features = scored["features"].shape[1]
+    with pytest.raises(WeightsError, match="the model has"):
+        read_range(encode_range(scored), TASK, num_features)
+    scored["errors"][0, 0] = float("nan")
+    with pytest.raises(SignalsError, match="examples 0 to 7"):
+        read_range(encode_range(scored), replace(TASK, stop=8), num_features)
+
+
+def test_specs_follow_the_task() -> None:
+    task = replace(TASK, start=2, stop=7, half_errors=True)
+    assert range_specs(task, 5) == {
+        "errors": TensorSpec((5, 3), torch.float16),
+        "features": TensorSpec((5, 5), torch.float32),
+    }
