@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-_TOKENS = re.compile(r"[A-Za-z]+|[0-9]+|[()^+]")
+_TOKENS = re.compile(r"[A-Za-z]+|[0-9]+|[()^+/]")
 
 
 def cost_in_numbers(cost: str, letters: Mapping[str, float], values: Mapping[str, object]) -> float:
@@ -47,9 +47,13 @@ class _Reader:
         return total
 
     def _product(self) -> float:
-        product = 1.0
+        product = self._power()
         while self._next not in {"", "+", ")"}:
-            product *= self._power()
+            if self._next == "/":
+                self._take()
+                product /= self._power()
+            else:
+                product *= self._power()
         return product
 
     def _power(self) -> float:

@@ -13,6 +13,8 @@ _HEADER = ("stage", "process", "seconds", "moved", "on disk", "memory", "work")
 _NOTHING = "-"
 # Two ends that are as close are one number.
 _SAME = 1.05
+# What a stage takes besides its work is as much.
+_LEAST = 0.1
 
 
 def print_estimate(estimate: Estimate, console: Screen | None = None) -> None:
@@ -48,8 +50,8 @@ def format_seconds(low: float | None, high: float | None) -> str:
 
 
 def _two_digits(seconds: float) -> str:
-    if seconds < 0.01:
-        return "<0.01"
+    if seconds < _LEAST:
+        return f"<{_LEAST}"
     rounded = float(f"{seconds:.2g}")
     return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:g}"
 

@@ -74,7 +74,8 @@ def try_strategy(choice: Choice, subject: Subject, *, num_validation: int, threa
         trials.append(_tried(choice, subject, size, largest, num_validation, threads))
         if trials[-1].seconds.high > _MOST_SECONDS:
             break
-    total = Range(max(0.0, first.low - again.low), max(0.0, first.high - again.high))
+    loading = max(0.0, first.low - again.low)
+    total = Range(loading, max(loading, first.high - again.high))
     for size, quota in parts:
         total += extrapolated(trials, selection_cost(choice, subject, size, quota))
     return total
