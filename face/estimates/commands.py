@@ -15,6 +15,7 @@ import typer
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.trainer.cli.arguments.options import AllowModule, Budget, ImageSize, Json, Options, Proxy
+from lipt.trainer.views import DEFAULT_STRATEGY
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -26,7 +27,9 @@ def plan(
         str | None,
         typer.Option(help="The model, as lipt-coordinator --model takes it; else one that suits."),
     ] = None,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="What is to choose.")] = "auto",
+    strategy: Annotated[
+        str, typer.Option("--strategy", "-s", help="What is to choose.")
+    ] = DEFAULT_STRATEGY,
     fraction: Annotated[
         float, typer.Option("--fraction", "-f", help="Share of the data set to keep, in (0, 1].")
     ] = 0.1,

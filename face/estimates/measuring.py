@@ -210,9 +210,12 @@ class Measurer:
 
     def _patching(self) -> Range:
         images_NCHW = self._context.dataset.images(self._some)
-        filters = draw_filters(images_NCHW, generator=derive_generator(0, "estimates"))
+        device = self._context.device
+        filters = draw_filters(images_NCHW, generator=derive_generator(0, "estimates")).to(device)
         with pinned_kernels(self._threads):
-            return self._per_example(lambda ids: patch_features(images_NCHW[: len(ids)], filters))
+            return self._per_example(
+                lambda ids: patch_features(images_NCHW[: len(ids)].to(device), filters).cpu()
+            )
 
     def _looking(self) -> Range:
         dataset = self._context.dataset
@@ -227,16 +230,19 @@ class Measurer:
         return taken.over(left.numel() * len(right) / _BILLION)
 
     def _summing(self) -> Range:
-        values = torch.randn(_WIDTH, _WIDTH, dtype=torch.float64)
+        values = torch.randn(_WIDTH, _WIDTH, dtype=torch.float64, device=self._context.device)
         with pinned_kernels(self._threads):
-            taken = usual_seconds(lambda: values.T @ values, self._threads)
+            taken = usual_seconds(lambda: (values.T @ values).sum().item(), self._threads)
         return taken.over(_WIDTH**3 / _BILLION)
 
     def _decomposing(self) -> Range:
-        values = torch.randn(_WIDTH // 2, _WIDTH, dtype=torch.float64)
+        shape, device = (_WIDTH // 2, _WIDTH), self._context.device
+        values = torch.randn(shape, dtype=torch.float64, device=device)
         square = values @ values.T
         with pinned_kernels(self._threads):
-            taken = usual_seconds(lambda: torch.linalg.eigh(square), self._threads)
+            taken = usual_seconds(
+                lambda: torch.linalg.eigh(square).eigenvalues.sum().item(), self._threads
+            )
         return taken.over(len(square) ** 3 / _BILLION)
 
     @property

@@ -31,7 +31,7 @@ from lipt.estimates.measuring import Measurer
 from lipt.estimates.resident import resident_bytes
 from lipt.estimates.subject import data_figures, subject_of
 from lipt.estimates.trials import can_be_tried, try_strategy
-from lipt.estimates.work import Range, Stage, Task
+from lipt.estimates.work import Range, Stage, Task, exactly
 
 # Told what is being done.
 Tell = Callable[[str], None]
@@ -107,7 +107,18 @@ def plan(question: Question, *, measure: bool = True, tell: Tell = lambda _: Non
         if measure:
             rates = _rates(stages, Measurer(context, config, model), tell)
             rates[Task.OPENING] = opening
-            _add_selection(rates, choice, config, subject, tell)
+            if can_be_tried(choice):
+                tell(f"trying {choice.strategy.name} on made-up signals")
+                rates[Task.SELECTING] = try_strategy(
+                    choice,
+                    subject,
+                    num_validation=len(context.split(config).validation_ids),
+                    threads=config.evaluation_threads,
+                    device=context.device,
+                )
+            if context.device.type != "cpu":
+                # What a CPU computed meanwhile says nothing of it.
+                rates = {task: exactly(seconds.high) for task, seconds in rates.items()}
     return estimate(
         stages,
         rates,
@@ -186,15 +197,3 @@ def _rates(stages: tuple[Stage, ...], measurer: Measurer, tell: Tell) -> dict[Ta
         else:
             rates[task] = measurer.seconds(task)
     return rates
-
-
-def _add_selection(
-    rates: dict[Task, Range], choice: Choice, config: RunConfig, subject: Subject, tell: Tell
-) -> None:
-    if not can_be_tried(choice):
-        return
-    tell(f"trying {choice.strategy.name} on made-up signals")
-    held_out = num_validation_examples(subject.data.class_counts, config.validation)
-    rates[Task.SELECTING] = try_strategy(
-        choice, subject, num_validation=held_out, threads=config.evaluation_threads
-    )

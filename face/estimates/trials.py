@@ -15,6 +15,7 @@ import torch
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategy import Need
+from lipt.coordinator.signals.device import place
 from lipt.coordinator.signals.signals import Signals
 from lipt.estimates.choosing import Choice, num_features, parts_of, selection_cost
 from lipt.estimates.clock import Stopwatch
@@ -50,7 +51,14 @@ def can_be_tried(choice: Choice) -> bool:
     return not choice.needs & _UNTRIED
 
 
-def try_strategy(choice: Choice, subject: Subject, *, num_validation: int, threads: int) -> Range:
+def try_strategy(
+    choice: Choice,
+    subject: Subject,
+    *,
+    num_validation: int,
+    threads: int,
+    device: torch.device,
+) -> Range:
     """Seconds of the whole selection.
 
     Args:
@@ -58,21 +66,19 @@ def try_strategy(choice: Choice, subject: Subject, *, num_validation: int, threa
         subject: the data and the model.
         num_validation: examples of the validation split.
         threads: that the run's selection has.
+        device: where it computes.
     """
     parts = parts_of(choice, subject.data.class_counts)
-    # Those of its own class, where it sees one.
-    num_validation //= len(parts)
     largest = max(parts)
-    trials: list[Trial] = []
+    # Of the validation split those of its own class, where it sees one.
+    bench = _Bench(choice, subject, largest, num_validation // len(parts), threads, device)
     # The first time loads what is compiled, as it will in the run.
-    first, again = (
-        _tried(choice, subject, _FEWEST, largest, num_validation, threads).seconds for _ in range(2)
-    )
+    first, again = (bench.trial(_FEWEST).seconds for _ in range(2))
+    trials: list[Trial] = []
     for size in _sizes(largest[0]):
-        if size * num_features(choice, subject, num_learners=1) > _MOST_VALUES:
-            break
-        trials.append(_tried(choice, subject, size, largest, num_validation, threads))
-        if trials[-1].seconds.high > _MOST_SECONDS:
+        trials.append(bench.trial(size))
+        values = size * num_features(choice, subject, num_learners=1)
+        if trials[-1].seconds.high > _MOST_SECONDS or values > _MOST_VALUES:
             break
     loading = max(0.0, first.low - again.low)
     total = Range(loading, max(loading, first.high - again.high))
@@ -111,56 +117,66 @@ def _sizes(largest: int) -> list[int]:
     return [*sizes, largest]
 
 
-def _tried(
-    choice: Choice,
-    subject: Subject,
-    size: int,
-    largest: tuple[int, int],
-    num_validation: int,
-    threads: int,
-) -> Trial:
-    size = min(size, largest[0])
-    budget = min(size, max(1, round(largest[1] * size / largest[0])))
-    signals = _made_up(choice, subject, size, max(1, num_validation * size // largest[0]))
-    with pinned_kernels(threads):
-        watch = Stopwatch()
-        select(
-            choice.strategy,
-            signals,
-            budget,
-            balanced=choice.balanced,
-            seed=_SEED,
-            options=choice.options,
-        )
-        seconds = watch.seconds(threads)
-    return Trial(selection_cost(choice, subject, size, budget), seconds)
+@dataclass(frozen=True)
+class _Bench:
+    """Where a strategy is tried: on some examples of the largest part that it will see.
 
+    Attributes:
+        choice: what is asked for.
+        subject: the data and the model.
+        largest: examples of that part, and how many of them are chosen.
+        num_validation: examples of the validation split beside it.
+        threads: that the selection has.
+        device: where it computes.
+    """
 
-def _made_up(choice: Choice, subject: Subject, size: int, num_validation: int) -> Signals:
-    """Signals as those of a model that has learned a little; of one class where it sees one."""
-    generator = torch.Generator().manual_seed(_SEED)
-    target = subject.data.target
-    width = num_features(choice, subject, num_learners=1)
+    choice: Choice
+    subject: Subject
+    largest: tuple[int, int]
+    num_validation: int
+    threads: int
+    device: torch.device
 
-    def signals(number: int) -> Signals:
-        labels_N = torch.randint(
-            1 if choice.by_class else len(subject.data.class_counts), (number,), generator=generator
-        )
-        logits_NC = torch.randn(number, target.num_outputs, generator=generator)
-        errors_NC = logits_NC.softmax(dim=-1)
-        rows = torch.arange(number)
-        own_N = labels_N % target.num_outputs
-        errors_NC[rows, own_N] -= 1
+    def trial(self, size: int) -> Trial:
+        """What so many examples take, of which as large a share is chosen."""
+        choice, (most, quota) = self.choice, self.largest
+        size = min(size, most)
+        budget = min(size, max(1, round(quota * size / most)))
+        signals = self._signals(size, max(1, self.num_validation * size // most))
+        with pinned_kernels(self.threads):
+            watch = Stopwatch()
+            select(
+                choice.strategy,
+                place(signals, self.device),
+                budget,
+                balanced=choice.balanced,
+                seed=_SEED,
+                options=choice.options,
+            )
+            seconds = watch.seconds(self.threads)
+        return Trial(selection_cost(choice, self.subject, size, budget), seconds)
+
+    def _signals(self, size: int, num_validation: int) -> Signals:
+        """As those of a model that knows nothing; of one class where the strategy sees one."""
+        generator = torch.Generator().manual_seed(_SEED)
+        made = self._made_up(size, generator)
+        if Need.VALIDATION not in self.choice.needs:
+            return made
+        return replace(made, validation=self._made_up(num_validation, generator))
+
+    def _made_up(self, number: int, generator: torch.Generator) -> Signals:
+        choice, data = self.choice, self.subject.data
+        num_labels = 1 if choice.by_class else len(data.class_counts)
+        labels_N = torch.randint(num_labels, (number,), generator=generator)
+        rows, num_outputs = torch.arange(number), data.target.num_outputs
+        errors_NC = torch.randn(number, num_outputs, generator=generator).softmax(dim=-1)
+        errors_NC[rows, labels_N % num_outputs] -= 1
+        width = num_features(choice, self.subject, num_learners=1)
         return Signals(
             errors_NC,
             torch.randn(number, width, generator=generator).relu_(),
             labels_N,
             gradient_norms_N=torch.rand(number, generator=generator),
             pictures_N=rows,
-            kind=target.kind,
+            kind=data.target.kind,
         )
-
-    made = signals(size)
-    if Need.VALIDATION not in choice.needs:
-        return made
-    return replace(made, validation=signals(num_validation))

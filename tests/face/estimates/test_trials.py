@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from lipt.coordinator.selection.registry import STRATEGIES
 from lipt.coordinator.selection.strategy import Need
@@ -38,5 +39,11 @@ def test_every_strategy_that_looks_at_one_model_can_be_tried(name: str) -> None:
     if not can_be_tried(asked):
         assert asked.needs & {Need.DYNAMICS, Need.PAIRED_FEATURES}
         return
-    found = try_strategy(asked, subject(600, features=8), num_validation=40, threads=1)
+    found = try_strategy(
+        asked,
+        subject(600, features=8),
+        num_validation=40,
+        threads=1,
+        device=torch.device("cpu"),
+    )
     assert 0 < found.low <= found.high

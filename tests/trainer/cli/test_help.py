@@ -32,6 +32,7 @@ COMMANDS = [
     ["certs", "trainer"],
     ["certs", "admin"],
     ["train"],
+    ["plan"],
     ["up"],
     ["compare"],
     ["report"],

@@ -1,0 +1,129 @@
+"""`lipt plan` against what then happens, at three sizes: bytes and memory, counted beforehand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipt.common.subsets.difference import Examples
+from lipt.common.subsets.packing import packed_bytes
+from tests.cluster import Cluster
+
+MODULE = """
+import torch
+
+class Made:
+    classes = tuple("abcde")
+    def __init__(self, number, side):
+        generator = torch.Generator().manual_seed(number)
+        self.labels = torch.arange(number) % 5
+        shape = (number, 3, side, side)
+        self.images = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+    def __len__(self):
+        return len(self.labels)
+    def __getitem__(self, row):
+        return self.images[row], int(self.labels[row])
+
+def small(): return Made(400, 8)
+def medium(): return Made(3_000, 16)
+def large(): return Made(12_000, 32)
+"""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A data set, a run on it, and what chooses."""
+
+    data: str
+    learners: dict[str, Any]
+    strategy: str
+    fraction: float
+
+
+SIZES = [
+    Size("small", {"num_learners": 2, "num_steps": 1, "batch_size": 16}, "grand", 0.1),
+    Size("medium", {"num_learners": 4, "num_steps": 2, "batch_size": 128}, "gradmatch", 0.05),
+    Size(
+        "large",
+        {"num_learners": 3, "num_steps": 1, "num_minibatches": 2, "batch_size": 512},
+        "craig",
+        0.1,
+    ),
+]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: size.data)
+def test_bytes_and_memory_are_within_a_factor_of_two_of_the_plan(
+    cluster: Cluster, size: Size
+) -> None:
+    (cluster.directory / "sized.py").write_text(MODULE)
+    environment = {"PYTHONPATH": str(cluster.directory)}
+    source = f"sized:{size.data}"
+    planned = plan(size, source, environment)
+    rows = {row["stage"]: row for row in planned["rows"]}
+    coordinator = cluster.start_coordinator(
+        *("--data", source, "--device", "cpu", "--allow-module", "sized"), environment=environment
+    )
+    worker = cluster.start_worker("w", environment=environment)
+    with cluster.client() as client:
+        settings = {"model": "resnet8", "learners": size.learners, "soup": {"num_alphas": 2}}
+        run = client.wait(client.start_run(settings).run_id)
+        costs = run.costs
+        assert costs is not None
+        stored = disk_bytes(cluster.state / "blobs")
+        subset = client.subset(run.run_id, size.strategy, fraction=size.fraction)
+        computing = max(most_bytes(child) for child in coordinator.children())
+        training = most_bytes(worker.process.pid)
+
+    moved = costs.bytes_to_workers + costs.bytes_from_workers
+    assert rows["learners"]["moved_bytes"] == pytest.approx(moved, rel=0.1)
+    in_run = sum(rows[stage]["disk_bytes"] for stage in ("theta*", "shards", "learners"))
+    # theta_p is as large as theta*.
+    assert in_run + rows["theta*"]["disk_bytes"] == pytest.approx(stored, rel=0.1)
+    [kept] = (cluster.state / "signals").glob("signals-*")
+    assert rows["signals"]["disk_bytes"] == pytest.approx(kept.stat().st_size, rel=0.1)
+    sent = packed_bytes(Examples(subset.indices, subset.weights))
+    assert within_a_factor_of_two(rows["subset"]["moved_bytes"], sent)
+    assert within_a_factor_of_two(planned["memory_bytes"]["compute"], computing)
+    assert within_a_factor_of_two(planned["memory_bytes"]["worker"], training)
+
+
+def plan(size: Size, source: str, environment: dict[str, str]) -> Any:
+    """What `lipt plan --no-measure` says."""
+    words = ["plan", "--data", source, "--model", "resnet8", "--device", "cpu", "--no-measure"]
+    words += ["--strategy", size.strategy, "--fraction", str(size.fraction), "--json"]
+    for name, value in size.learners.items():
+        words += ["--set", f"learners.{name}={value}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "lipt.trainer.cli", *words, "--set", "soup.num_alphas=2"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    return json.loads(done.stdout)
+
+
+def within_a_factor_of_two(told: int, happened: int) -> bool:
+    return happened / 2 <= told <= happened * 2
+
+
+def most_bytes(pid: int) -> int:
+    """The most that a process has ever held."""
+    [line] = (
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM:")
+    )
+    return int(line.split()[1]) * 1024
+
+
+def disk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
