@@ -49,6 +49,7 @@ class Choice:
         budget: how many are chosen.
         balanced: whether it sees one class at a time, or shares the budget among them.
         proxy: what judges the examples.
+        num_learners: of the run, whose features a proxy may take.
     """
 
     strategy: Strategy
@@ -56,6 +57,7 @@ class Choice:
     budget: int
     balanced: bool
     proxy: Proxy
+    num_learners: int
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -100,18 +102,18 @@ def selection_cost(choice: Choice, subject: Subject, num_examples: int, budget: 
     letters = {
         "N": num_examples,
         "C": data.target.num_outputs,
-        "d": num_features(choice, subject, num_learners=1),
+        "d": num_features(choice, subject),
         "k": budget,
         "r": float(choice.options.get("rounds", 1)),
     }
     return cost_in_numbers(choice.strategy.cost, letters, choice.options)
 
 
-def num_features(choice: Choice, subject: Subject, *, num_learners: int) -> int:
+def num_features(choice: Choice, subject: Subject) -> int:
     """The width of what a strategy looks at; the widest, where it is a choice among proxies."""
     if choice.proxy.is_own_head:
         return subject.num_features
-    return max(_width(kinds, subject, num_learners) for kinds in _proxies(choice, subject))
+    return max(_width(kinds, subject, choice.num_learners) for kinds in _proxies(choice, subject))
 
 
 def _signals(choice: Choice, config: RunConfig, subject: Subject, machine: Machine) -> Stage:
@@ -131,11 +133,10 @@ def _signals(choice: Choice, config: RunConfig, subject: Subject, machine: Machi
         kept, mapped = _kept_bytes(number, outputs, subject.num_features)
         disk, memory = kept + mapped + 8 * number, kept
     elif looks:
-        learners = config.learners.num_learners
-        tried, one_of = _proxied(choice, subject, learners)
+        tried, one_of = _proxied(choice, subject)
         _add(work, tried)
         said.append("proxies tried, one of them taken" if tried else f"{choice.proxy}")
-        width = num_features(choice, subject, num_learners=learners)
+        width = num_features(choice, subject)
         values = _FLOAT_BYTES * number * (outputs + width)
         disk = values + 8 * number
         # Features, the sums of a head and what its equation is solved in, in float64.
@@ -210,10 +211,11 @@ def _width(kinds: Sequence[Kind], subject: Subject, num_learners: int) -> int:
 
 
 def _proxied(
-    choice: Choice, subject: Subject, num_learners: int
+    choice: Choice, subject: Subject
 ) -> tuple[dict[Task, float], tuple[Mapping[Task, Range], ...]]:
     """What trying all proxies takes, and what each would take, should it be the one."""
     number, possible = subject.data.num_examples, _proxies(choice, subject)
+    num_learners = choice.num_learners
     sample, tried = min(number, MAX_SAMPLE), dict[Task, float]()
 
     def head(size: int, kinds: tuple[Kind, ...]) -> dict[Task, float]:
@@ -268,7 +270,7 @@ def _head(number: int, width: int) -> dict[Task, float]:
 def _selection(choice: Choice, subject: Subject, machine: Machine) -> Stage:
     data = subject.data
     parts = parts_of(choice, data.class_counts)
-    width = num_features(choice, subject, num_learners=1) + data.target.num_outputs
+    width = num_features(choice, subject) + data.target.num_outputs
     needs = choice.needs & _LOOKED_AT
     held = max(
         _held_bytes(choice, size, quota, data.target.num_outputs)

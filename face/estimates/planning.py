@@ -96,7 +96,7 @@ def plan(question: Question, *, measure: bool = True, tell: Tell = lambda _: Non
         subject = subject_of(
             dataset, context.new_model(config).cpu(), config, batch_size=context.batch_size
         )
-        choice = _choice(question, subject)
+        choice = _choice(question, subject, config.learners.num_learners)
         cores = this_machine().num_cores
         machine = Machine(question.num_workers, cores, process_bytes)
         stages = (
@@ -159,7 +159,7 @@ def _config(question: Question, context: Context) -> tuple[RunConfig, str]:
     return config.model_copy(update={"learners": found.learners}), found.said
 
 
-def _choice(question: Question, subject: Subject) -> Choice:
+def _choice(question: Question, subject: Subject, num_learners: int) -> Choice:
     strategy = find_strategy(question.strategy)
     options = strategy.parse_options(dict(question.options or {}))
     kind, kinds = subject.data.target.kind, strategy.kinds_for(options)
@@ -180,6 +180,7 @@ def _choice(question: Question, subject: Subject) -> Choice:
         ),
         strategy.resolve_balance(question.balanced),
         proxy if looked_at else SOUP,
+        num_learners,
     )
 
 

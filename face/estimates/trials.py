@@ -25,7 +25,7 @@ from lipt.estimates.work import Range, exactly
 # For what is made up per learner, or per pair, there is nothing to go by.
 _UNTRIED = frozenset({Need.DYNAMICS, Need.PAIRED_FEATURES})
 _FEWEST, _FIRST_SIZE = 64, 256
-# The next size is four times the work of this one, or more.
+# After a trial that takes so long, or so many values, there is no larger one.
 _MOST_SECONDS = 1.5
 _MOST_VALUES = 2**26
 _SEED = 0
@@ -77,7 +77,7 @@ def try_strategy(
     trials: list[Trial] = []
     for size in _sizes(largest[0]):
         trials.append(bench.trial(size))
-        values = size * num_features(choice, subject, num_learners=1)
+        values = size * num_features(choice, subject)
         if trials[-1].seconds.high > _MOST_SECONDS or values > _MOST_VALUES:
             break
     loading = max(0.0, first.low - again.low)
@@ -171,7 +171,7 @@ class _Bench:
         rows, num_outputs = torch.arange(number), data.target.num_outputs
         errors_NC = torch.randn(number, num_outputs, generator=generator).softmax(dim=-1)
         errors_NC[rows, labels_N % num_outputs] -= 1
-        width = num_features(choice, self.subject, num_learners=1)
+        width = num_features(choice, self.subject)
         return Signals(
             errors_NC,
             torch.randn(number, width, generator=generator).relu_(),

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lipt.common.config.run_config import RunConfig
@@ -45,6 +46,7 @@ def choice(name: str, budget: int = 100, **options: str) -> Choice:
         budget,
         strategy.resolve_balance(None),
         Proxy.parse(strategy.proxy),
+        num_learners=10,
     )
 
 
@@ -120,10 +122,7 @@ def test_of_a_small_set_nothing_is_tried_twice_but_a_head() -> None:
 
 
 def test_a_proxy_that_is_named_is_not_tried() -> None:
-    asked: Any = choice("auto")
-    asked = Choice(
-        asked.strategy, asked.options, 100, balanced=True, proxy=Proxy.parse("ridge:patches")
-    )
+    asked = replace(choice("auto"), proxy=Proxy.parse("ridge:patches"))
     stage = counted(asked, subject(20_000))["signals"]
     assert stage.work.keys() == {Task.LOOKING, Task.COMPARING}
     [alone] = stage.one_of
@@ -134,8 +133,6 @@ def test_a_proxy_that_is_named_is_not_tried() -> None:
 
 @pytest.mark.parametrize("budget", [10_000, 1_000, 100])
 def test_a_random_subset_travels_in_as_many_bytes(budget: int) -> None:
-    import numpy as np
-
     generator = np.random.default_rng(0)
     indices = np.sort(generator.choice(100_000, budget, replace=False)).astype(np.int64)
     sent = packed_bytes(Examples(indices, np.ones(budget, np.float32)))
