@@ -18,7 +18,7 @@ from lipt.common.config.settings import (
     MetricsAddress,
     TlsKey,
 )
-from lipt.common.imports.factory import is_factory_spec
+from lipt.common.imports.factory import modules_of
 from lipt.common.process.machine import Machine
 
 # What looks like `module:factory` and is not.
@@ -242,9 +242,6 @@ class CoordinatorSettings(LayeredSettings):
 def with_own_modules(settings: CoordinatorSettings) -> CoordinatorSettings:
     """The settings with the modules allowed that this process's own flags name factories in."""
     own = (settings.dataset.source, settings.run.model)
-    modules = tuple(
-        spec.partition(":")[0]
-        for spec in own
-        if is_factory_spec(spec) and spec.partition(":")[0] not in _SCHEMES
-    )
+    named = (module for spec in own for module in modules_of(spec))
+    modules = tuple(module for module in named if module not in _SCHEMES)
     return settings.model_copy(update={"allow_modules": (*settings.allow_modules, *modules)})

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lipt.calls import compare, diagnose, select
     from lipt.comparing import Comparison
-    from lipt.opening import open_dataset
+    from lipt.opening import open_dataset, open_pairs
     from lipt.session import Session
     from lipt.trainer.client.client import Client
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
@@ -60,6 +60,7 @@ __all__ = [
     "fit",
     "normalized_weights",
     "open_dataset",
+    "open_pairs",
     "select",
     "weighted_cross_entropy",
     "with_ids",
@@ -68,7 +69,7 @@ __all__ = [
 _MODULES = {
     "lipt.calls": ("compare", "diagnose", "select"),
     "lipt.comparing": ("Comparison",),
-    "lipt.opening": ("open_dataset",),
+    "lipt.opening": ("open_dataset", "open_pairs"),
     "lipt.session": ("Session",),
     "lipt.trainer.client.client": ("Client",),
     "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lipt.common.data import Dataset, dataset_of
+from lipt.common.data import Dataset, dataset_of, open_pairs
 from lipt.common.data import open_dataset as open_by_name
-from lipt.common.imports.factory import module_of
+from lipt.common.imports.factory import modules_of
 from lipt.trainer.subsets.map_style import map_style
+
+__all__ = ["open_dataset", "open_pairs"]
 
 
 def open_dataset(
@@ -31,7 +33,6 @@ def open_dataset(
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str):
-        named = module_of(data)
-        allowed = (*allow_modules, *([named] if named else ()))
+        allowed = (*allow_modules, *modules_of(data))
         return open_by_name(data, image_size=image_size, allowed_modules=allowed)
     return dataset_of(map_style(data), image_size=image_size)

@@ -10,6 +10,7 @@ from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.input_format import input_format
 from lipt.common.data.registry import dataset_of, known_sources, open_dataset
 from lipt.common.data.shard import Shard, pack_shard, unpack_shard
+from lipt.common.data.sources.pairs.rows import open_pairs
 from lipt.common.images.decode import decode_image
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "known_sources",
     "normalization",
     "open_dataset",
+    "open_pairs",
     "pack_shard",
     "unpack_shard",
 ]

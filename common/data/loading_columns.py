@@ -1,6 +1,6 @@
 """Loading of columns: examples that are no images made into a data set, every value looked at.
 
-Shapes: N examples.
+Shapes: N examples, B of a block, V values of one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from lipt.common.data.sources.rows import ColumnRows, require_labels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.inputs.columns import Column
 from lipt.common.inputs.specs import ColumnsSpec
+
+# Of values that are looked at together: what comes of them takes memory as well.
+_BLOCK_VALUES = 2**24
 
 
 def load_columns(
@@ -56,11 +59,11 @@ def _require_values(values_N: Tensor, column: Column, num_rows: int, source: str
         )
     flat_NV = values_N.reshape(num_rows, -1)
     if values_N.is_floating_point():
-        bad_N = ~flat_NV.isfinite().all(dim=1)
+        bad_N = _each(flat_NV, lambda block_BV: ~block_BV.isfinite())
         what = "a value that is not finite"
         remedy = "Fill in or remove what is missing."
     elif column.num_values:
-        bad_N = ((flat_NV < 0) | (flat_NV >= column.num_values)).any(dim=1)
+        bad_N = _each(flat_NV, lambda block_BV: (block_BV < 0) | (block_BV >= column.num_values))
         what = f"a value outside 0..{column.num_values - 1}"
         remedy = "Number the values from 0, and say how many there are."
     else:
@@ -69,3 +72,10 @@ def _require_values(values_N: Tensor, column: Column, num_rows: int, source: str
         row = int(bad_N.to(torch.uint8).argmax())
         named = f"column {column.name!r}" if column.name else "its tensor"
         raise DataError(f"{source}: row {row} has {what} in {named}. {remedy}")
+
+
+def _each(flat_NV: Tensor, is_bad: Callable[[Tensor], Tensor]) -> Tensor:
+    """Whether a row has a bad value; N, looked at in blocks."""
+    size = max(1, _BLOCK_VALUES // max(1, flat_NV.shape[1]))
+    starts = range(0, len(flat_NV), size)
+    return torch.cat([is_bad(flat_NV[start : start + size]).any(dim=1) for start in starts])

@@ -19,6 +19,7 @@ from lipt.common.data.sources.digits import digits_rows
 from lipt.common.data.sources.factory import data_of_factory, rows_of_data
 from lipt.common.data.sources.feature_file import features_rows
 from lipt.common.data.sources.imagefolder import imagefolder_rows
+from lipt.common.data.sources.pairs.rows import pairs_rows
 from lipt.common.data.sources.parquet import parquet_rows
 from lipt.common.data.sources.pydocs import PYDOCS, pydocs_rows
 from lipt.common.data.sources.remote import is_url
@@ -60,11 +61,15 @@ _WITH_URL: Mapping[str, Callable[[str, str, Progress | None], ImageRows | Column
     MappingProxyType({"parquet": _parquet_rows, "webdataset": webdataset_rows})
 )
 
+# Its options name code, which has to be allowed.
+_PAIRS = "pairs"
+
 
 def known_sources() -> tuple[str, ...]:
     """What a data set may be called, for messages and listings."""
     with_path = (f"{name}:PATH" for name in (*_WITH_PATH, *_WITH_URL))
-    return (*_WITHOUT_PATH, *with_path, "package.module:factory")
+    pairs = "pairs:PATH?image_tower=package.module:factory&text_tower=package.module:factory"
+    return (*_WITHOUT_PATH, *with_path, pairs, "package.module:factory")
 
 
 def open_dataset(
@@ -171,12 +176,14 @@ def _open_rows(
         if colon:
             raise ConfigError(f"the data set {name} takes no path, not {path!r}. Write {name}.")
         return _WITHOUT_PATH[name](source)
-    if name in _WITH_PATH or name in _WITH_URL:
+    if name in _WITH_PATH or name in _WITH_URL or name == _PAIRS:
         if not path:
             raise ConfigError(
                 f"{source!r} does not say where the data is. Write {name}:PATH, for example "
                 f"{name}:/data."
             )
+        if name == _PAIRS:
+            return pairs_rows(source, Path(path).expanduser(), allowed_modules, progress)
         if name in _WITH_URL:
             place = path if is_url(path) else str(Path(path).expanduser())
             return _WITH_URL[name](source, place, progress)

@@ -1,4 +1,4 @@
-"""Factory import: a user's own `package.module:factory`, for models and data sets alike.
+"""Factory import: a user's own `package.module:factory`, for models, data sets and towers alike.
 
 The spec may have come over the wire, so nothing is imported unless this
 process's own flags allow the module: importing is running its code.
@@ -20,6 +20,10 @@ from lipt.common.errors import ConfigError, FactoryNotAllowedError
 _SPEC = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*)")
 
 
+# The options of pairs that name code.
+TOWERS = ("image_tower", "text_tower")
+
+
 def is_factory_spec(spec: str) -> bool:
     """Whether `spec` has the form `package.module:factory`."""
     return _SPEC.fullmatch(spec) is not None
@@ -29,6 +33,15 @@ def module_of(spec: str) -> str:
     """The module that `package.module:factory` names; empty where `spec` has another form."""
     match = _SPEC.fullmatch(spec)
     return match["module"] if match is not None else ""
+
+
+def modules_of(name: str) -> tuple[str, ...]:
+    """The modules that the name of a data set or a model says: its own, or its towers'."""
+    path, _, options = name.partition("?")
+    if path.startswith("pairs:"):
+        values = dict(option.partition("=")[::2] for option in options.split("&"))
+        return tuple(filter(None, (module_of(values.get(tower, "")) for tower in TOWERS)))
+    return (module_of(name),) if module_of(name) else ()
 
 
 def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[..., Any]:

@@ -33,6 +33,8 @@ from lipt.common.weights.specs import TensorSpec, quoted
 _METADATA = "__metadata__"
 # An entry takes some 120 bytes; long module paths take more.
 _HEADER_BYTES_PER_TENSOR = 1024
+# A single call writes at most 2 GiB.
+_WRITTEN_BYTES = 2**30
 
 _NAMES = {
     torch.bool: "BOOL",
@@ -60,6 +62,26 @@ def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None
     Raises:
         WeightsError: a tensor's dtype is not one of the format's.
     """
+    return b"".join(_parts(tensors, metadata))
+
+
+def write_packed(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write what `pack` gives into a file, without a copy of it in memory.
+
+    Raises:
+        WeightsError: a tensor's dtype is not one of the format's.
+        OSError: the file cannot be written.
+    """
+    with path.open("wb", buffering=0) as file:
+        for part in _parts(tensors, None):
+            left = memoryview(part)
+            while left:
+                left = left[file.write(left[:_WRITTEN_BYTES]) :]
+
+
+def _parts(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None
+) -> list[bytes | memoryview]:
     header: dict[str, Any] = {}
     if metadata:
         header[_METADATA] = dict(sorted(metadata.items()))
@@ -81,7 +103,7 @@ def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None
         end += len(values)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % LENGTH_BYTES)
-    return b"".join([len(text).to_bytes(LENGTH_BYTES, "little"), text, *parts])
+    return [len(text).to_bytes(LENGTH_BYTES, "little"), text, *parts]
 
 
 def bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:

@@ -13,6 +13,7 @@ from lipt.coordinator.selection.strategies import (
     auto,
     cal,
     ccs,
+    clip_score,
     clipcov,
     craig,
     crest,
@@ -60,7 +61,7 @@ STRATEGIES: dict[str, Strategy] = {
         # what the learners say
         *(forgetting, aum, dual, disagreement),
         # what the user's own features say
-        *(sas, clipcov),
+        *(sas, clipcov, clip_score),
     )
 }
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from lipt.common.data.room import make_room
 from lipt.common.models import find_head
 from lipt.common.signals.batches import Batches
 from lipt.common.signals.finite import require_finite_rows
 from lipt.common.signals.passing import pass_over
 from lipt.common.targets.single_label import SingleLabel
-from lipt.coordinator.signals.room import make_room
 from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.signals.stored import STORAGE_LIMITS, StorageLimits
 

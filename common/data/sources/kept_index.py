@@ -18,13 +18,17 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
+
+from lipt.common.weights.container import write_packed
 
 logger = logging.getLogger(__name__)
 
-# Those that were used last; an index of a million images takes about 60 MB.
+# Those that were used last; an index of a million images takes about 60 MB, and a million pairs
+# of 512 features 4 GB.
 MOST_FILES = 64
+MOST_BYTES = 32 * 2**30
 
 
 def index_folder() -> Path:
@@ -80,7 +84,7 @@ def _write(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f"{name}.") as temporary:
         path = Path(temporary) / "index"
-        save_file(dict(tensors), path)
+        write_packed(path, tensors)
         return path.replace(folder / _file_name(name, path))
 
 
@@ -92,11 +96,16 @@ def _file_name(name: str, path: Path) -> str:
 
 
 def _forget_oldest(folder: Path) -> None:
-    times: list[tuple[float, Path]] = []
+    found: list[tuple[float, Path, int]] = []
     for path in folder.glob("*.safetensors"):
         try:
-            times.append((path.stat().st_mtime, path))
+            stat = path.stat()
+            found.append((stat.st_mtime, path, stat.st_size))
         except OSError:  # another process was faster
             continue
-    for _, path in sorted(times)[:-MOST_FILES]:
-        path.unlink(missing_ok=True)
+    num_bytes = 0
+    for place, (_, path, size) in enumerate(sorted(found, reverse=True)):
+        num_bytes += size
+        # The last one is wanted now, however large it is.
+        if place >= MOST_FILES or (place and num_bytes > MOST_BYTES):
+            path.unlink(missing_ok=True)

@@ -56,7 +56,11 @@ def pydocs_rows(source: str) -> ColumnRows:
     rows = rows_of_part(source, labels_N)
     chunk: list[list[Cell]] = [[texts[row] for row in rows]]
     columns, tensors = text_columns(
-        "", [chunk], hashing_tokenizer(_LENGTH, _VOCABULARY), length=_LENGTH
+        "",
+        [chunk],
+        hashing_tokenizer(_LENGTH, _VOCABULARY),
+        num_texts=len(rows),
+        length=_LENGTH,
     )
     return ColumnRows(
         source, _TOPICS, torch.from_numpy(labels_N[rows]), columns, tensors, stamp=stamp

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.data.room import make_room
 from lipt.common.errors import LiptError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.formats import ColumnsFormat, InputFormat
@@ -40,7 +41,6 @@ from lipt.coordinator.compute.scan import (
     range_size,
 )
 from lipt.coordinator.settings import ScoringWorkers
-from lipt.coordinator.signals.room import make_room
 from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.signals.stored import STORAGE_LIMITS
 

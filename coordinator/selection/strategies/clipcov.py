@@ -36,13 +36,13 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
 from lipt.coordinator.selection.selection import Selection, unweighted
 from lipt.coordinator.selection.solvers.linear_cut import cut_picks
+from lipt.coordinator.selection.solvers.pair_rows import captions_of
 from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
 from lipt.coordinator.selection.strategy import Need, Strategy
-from lipt.coordinator.signals.signals import Signals, given
+from lipt.coordinator.signals.signals import Signals
 
 EASINESS_WEIGHT = 2.0
 LABEL_WEIGHT = 0.5
@@ -90,7 +90,11 @@ def own_terms(signals: Signals) -> Tensor:
     Raises:
         SignalsError: there are no captions, or their width is not that of the images.
     """
-    images_ND, captions_ND, labels_N = signals.features_ND, _captions(signals), signals.labels_N
+    images_ND, captions_ND, labels_N = (
+        signals.features_ND,
+        captions_of(signals, "clipcov"),
+        signals.labels_N,
+    )
     bits = exact_bits(len(signals))
     blocks = list(row_blocks(len(signals), images_ND.shape[1] * 64))
     image_sums_CD = torch.zeros(
@@ -126,7 +130,7 @@ def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
     positions_M = torch.nonzero(pairs.labels_N == label).flatten()
     bits = exact_bits(len(positions_M))
     images_MD = unit_rows(pairs.features_ND[positions_M], bits)
-    captions_MD = unit_rows(_captions(pairs)[positions_M], bits)
+    captions_MD = unit_rows(captions_of(pairs, "clipcov")[positions_M], bits)
     for gain, place in cut_picks(
         torch.cat([images_MD, captions_MD], dim=1),
         pairs.own_N[positions_M],
@@ -139,18 +143,6 @@ def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
 def _swapped(rows_B2D: Tensor) -> Tensor:
     """[v, t] becomes [t, v], so that its product with another pair's [v, t] is a_ij."""
     return rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1)
-
-
-def _captions(signals: Signals) -> Tensor:
-    captions_NP = given(signals.paired_features_NP, "paired features")
-    width = signals.features_ND.shape[1]
-    if captions_NP.shape[1] != width:
-        raise SignalsError(
-            f"clipcov compares images with captions, but features have {width} columns and "
-            f"paired features {captions_NP.shape[1]}. Give the outputs of two encoders that "
-            "project into one space, as CLIP's do."
-        )
-    return captions_NP
 
 
 STRATEGY = Strategy(

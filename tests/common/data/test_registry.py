@@ -46,6 +46,7 @@ def test_lists_the_sources() -> None:
         "features:PATH",
         "parquet:PATH",
         "webdataset:PATH",
+        "pairs:PATH?image_tower=package.module:factory&text_tower=package.module:factory",
         "package.module:factory",
     )
 

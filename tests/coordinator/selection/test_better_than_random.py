@@ -220,6 +220,13 @@ def similar_to_others(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
     return float(((unit @ unit.T) * same)[rest_N][:, chosen_K].sum())
 
 
+def agreement(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
+    """The mean cosine of the chosen images with their own captions."""
+    assert signals.paired_features_NP is not None
+    images, captions = signals.features_ND[chosen_K], signals.paired_features_NP[chosen_K]
+    return float(functional.cosine_similarity(images, captions).mean())
+
+
 def cross_covariance(signals: Signals, chosen_K: Tensor, _: Tensor) -> float:
     """ClipCov's cross term, easiness and label term; of one class there are no other centres."""
     assert signals.paired_features_NP is not None
@@ -335,6 +342,7 @@ VALUES: dict[str, Value] = {
     "milo": typical,
     "sas": similar_to_others,
     "clipcov": cross_covariance,
+    "clip_score": agreement,
 }
 # The labels are its latent classes, which get equal shares in any case.
 EQUAL_SHARES = {"sas"}

@@ -37,6 +37,7 @@ def test_strategies_of_one_look_at_every_example_are_known() -> None:
     assert linear == {
         *("uniform", "uniform_per_class", "el2n", "grand", "entropy", "margin"),
         *("least_confidence", "moderate", "ccs", "forgetting", "aum", "dual", "disagreement"),
+        "clip_score",
     }
 
 

@@ -82,10 +82,10 @@ AllowModule = Annotated[
 
 def modules_of(allowed: Sequence[str] | None, *specs: str | None) -> tuple[str, ...]:
     """The modules that a command may import: what was allowed, and what its own flags name."""
-    from lipt.common.imports.factory import module_of
+    from lipt.common.imports.factory import modules_of as named_by
 
-    named = (module_of(spec) for spec in specs if spec is not None)
-    return (*(allowed or ()), *filter(None, named))
+    named = (module for spec in specs if spec is not None for module in named_by(spec))
+    return (*(allowed or ()), *named)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def _rows(query: Query, opened: Callable[[], Table]) -> ColumnRows:
     else:
         labels_N, names = targets.strata_N, targets.strata_names
     if "text" in query:
-        columns, tensors = _text(query, table)
+        columns, tensors = _text(query, table, len(labels_N))
     else:
         columns, tensors = _features(query, table, told)
     return ColumnRows(query.source, names, labels_N, columns, tensors, stamp=stamp, targets=targets)
@@ -152,7 +152,9 @@ def _features(
     return tuple(columns), tensors
 
 
-def _text(query: Query, table: Table) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
+def _text(
+    query: Query, table: Table, num_texts: int
+) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
     texts = query.names("text")
     require_columns(table, texts, "text")
     length = query.number("max_length", DEFAULT_LENGTH, minimum=1, maximum=2**16)
@@ -164,4 +166,6 @@ def _text(query: Query, table: Table) -> tuple[tuple[Column, ...], dict[str, Ten
         vocabulary = query.number("vocabulary", DEFAULT_VOCABULARY, minimum=2, maximum=2**24)
         tokenizer = hashing_tokenizer(length, vocabulary)
     chunks = table.chunks(texts)
-    return text_columns(table.name, chunks, tokenizer, length=length, huggingface=huggingface)
+    return text_columns(
+        table.name, chunks, tokenizer, num_texts=num_texts, length=length, huggingface=huggingface
+    )

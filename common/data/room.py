@@ -51,7 +51,7 @@ def make_room(
             mapped = mmap.mmap(file.fileno(), num_bytes)
     except OSError as error:
         logger.warning(
-            "%s that signals take are held in memory, as they cannot be mapped in %s: %s",
+            "%s are held in memory, as they cannot be mapped in %s: %s",
             format_bytes(num_bytes),
             folder,
             error,

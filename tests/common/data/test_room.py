@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.coordinator.signals.room import make_room
+from lipt.common.data.room import make_room
 
 
 def mapped_files(folder: Path) -> list[str]:
