@@ -243,6 +243,19 @@ def test_other_data_than_images_is_chosen_from_by_a_coordinator_and_two_workers(
     require_learned(name, said)
 
 
+def test_wrong_captions_are_dropped_by_the_towers_beside_them(run_alone: Run) -> None:
+    assert {"pairs.py", "towers.py"} <= {path.name for path in EXAMPLES.iterdir()}
+    said = run_alone("pairs.py", XDG_CACHE_HOME="cache").stdout.splitlines()
+    assert said == [
+        "36 of 40 pairs are kept; dropped:",
+        # Row 3, white, has the caption of the colour after it, and so on.
+        "pairs/03.png: something red",
+        "pairs/13.png: something blue",
+        "pairs/23.png: something red",
+        "pairs/33.png: something blue",
+    ]
+
+
 def _write_features() -> None:
     """As the example writes them, whose files are the same at every run."""
     digits = open_dataset("digits-train")

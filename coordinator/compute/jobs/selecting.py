@@ -103,6 +103,9 @@ class SelectSubset:
         if large or not strategy.is_linear or WarmUp.among(dict(self.options)) is not None:
             return Cost.DEAR
         needs = strategy.needs_for(strategy.parse_options(dict(self.options)))
+        if Need.PAIRED_FEATURES in needs and self.features is None:
+            # They are the data set's own.
+            return Cost.DEAR
         return Cost.SIGNALS if needs or self.features is not None else Cost.LABELS
 
     def run(self, context: Context) -> Selected:

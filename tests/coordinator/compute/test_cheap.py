@@ -132,4 +132,7 @@ def test_cost_follows_from_the_strategy_and_from_what_is_read(
     assert select("moderate", features=small).cost is Cost.SIGNALS
     assert select("moderate", features=large).cost is Cost.DEAR
     assert select("facility_location").cost is Cost.DEAR
+    # Pairs are the data set's own where nobody has given others.
+    assert select("clip_score").cost is Cost.DEAR
+    assert select("clip_score", features=small).cost is Cost.SIGNALS
     assert select("auto").cost is Cost.DEAR
