@@ -7,7 +7,13 @@ import pytest
 
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtraError
 from lipt.common.imports.extras import import_extra
-from lipt.common.imports.factory import is_factory_spec, load_factory, module_of, require_importable
+from lipt.common.imports.factory import (
+    is_factory_spec,
+    load_factory,
+    module_of,
+    modules_of,
+    require_importable,
+)
 
 Write = Callable[[str, str], None]
 
@@ -124,6 +130,23 @@ def test_modules_that_are_allowed_and_cannot_be_imported_are_named(write_module:
 def test_the_module_of_a_spec_is_what_stands_before_the_colon() -> None:
     assert module_of("package.module:factory") == "package.module"
     assert module_of("digits") == module_of("imagefolder:/data") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        ("package.module:factory", ("package.module",)),
+        ("digits", ()),
+        ("csv:table.csv?label=a:b", ()),
+        ("pairs:/data?image_tower=one:f&size=24&text_tower=two.three:g", ("one", "two.three")),
+        ("pairs:/data?image=one:f", ()),
+        ("imagefolder:/data?image_tower=one:f", ()),
+    ],
+)
+def test_a_name_says_its_own_module_or_those_of_its_towers(
+    name: str, modules: tuple[str, ...]
+) -> None:
+    assert modules_of(name) == modules
 
 
 def test_a_refusal_tells_the_rule() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import safetensors.torch
 import torch
 
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.weights.container import pack, read_container
+from lipt.common.weights import container
+from lipt.common.weights.container import pack, read_container, write_packed
 from lipt.common.weights.specs import specs_of
 
 LIMITS = {"max_bytes": 10_000, "max_tensors": 3}
@@ -127,3 +129,18 @@ def test_an_error_quotes_only_the_beginning_of_a_long_name() -> None:
     with pytest.raises(WeightsError) as caught:
         read_container(file_of({"\ud800" * 300: 1}), **LIMITS)
     assert len(str(caught.value).encode()) < 1000
+
+
+def test_a_file_is_written_as_it_is_packed_however_much_a_call_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {
+        "a": torch.arange(7),
+        "b": torch.randn(3, 5).T,
+        "empty": torch.empty(0),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+    }
+    for written_bytes in (2**30, 5):
+        monkeypatch.setattr(container, "_WRITTEN_BYTES", written_bytes)
+        write_packed(tmp_path / "file", tensors)
+        assert (tmp_path / "file").read_bytes() == pack(tensors)

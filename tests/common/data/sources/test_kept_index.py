@@ -94,3 +94,21 @@ def test_those_used_last_stay(indexes: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(list(indexes.iterdir())) == 2
     # Mapped files may go; what was mapped stays readable.
     assert first["a"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_large_ones_make_older_ones_go_but_the_last_stays(
+    indexes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Made()
+    for number in range(2):
+        kept("rows", (number,), made)
+    (size,) = {path.stat().st_size for path in indexes.iterdir()}
+    monkeypatch.setattr(kept_index, "MOST_BYTES", 2 * size)
+    kept("rows", (2,), made)
+    assert len(list(indexes.iterdir())) == 2
+    monkeypatch.setattr(kept_index, "MOST_BYTES", size - 1)
+    kept("rows", (3,), made)
+    (last,) = indexes.iterdir()
+    kept("rows", (3,), made)
+    assert made.times == 4
+    assert last.exists()
