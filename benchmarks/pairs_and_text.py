@@ -67,8 +67,8 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.pairs_and_text", "--measure", what]
             size = ["--rows", str(arguments.rows), "--folder", str(folder)]
             done = subprocess.run([*command, *size], check=True, stdout=subprocess.PIPE, text=True)
-            for name, (seconds, peak_mb) in json.loads(done.stdout).items():
-                table.add_row(what, name, f"{seconds:.1f}", f"{peak_mb:.0f}")
+            for stage, (seconds, peak_mb) in json.loads(done.stdout).items():
+                table.add_row(what, stage, f"{seconds:.1f}", f"{peak_mb:.0f}")
         Console().print(table)
 
 
