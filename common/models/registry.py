@@ -16,6 +16,7 @@ from lipt.common.determinism.kernels import seeded_generators
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports.factory import is_factory_spec
 from lipt.common.inputs.specs import ImageSpec, InputSpec
+from lipt.common.models.convnet import convnet
 from lipt.common.models.dense import linear, mlp
 from lipt.common.models.factory import build_from_factory
 from lipt.common.models.outputs import require_logits
@@ -27,10 +28,12 @@ from lipt.common.models.wide_resnet import wrn28_10
 _OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {"resnet8": resnet8, "resnet18": resnet18, "wrn28_10": wrn28_10}
 )
+# Of one size, which they have to know.
+_OF_SIZED_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"convnet": convnet})
 _OF_INPUTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {"linear": linear, "mlp": mlp, "text:tiny": text_tiny}
 )
-_BUILT_IN = (*_OF_IMAGES, *_OF_INPUTS)
+_BUILT_IN = (*_OF_IMAGES, *_OF_SIZED_IMAGES, *_OF_INPUTS)
 
 # Values: constructors compute widths and depths with fewer.
 _LARGE = 2**12
@@ -118,6 +121,8 @@ def _construct(
     if spec in _OF_IMAGES:
         in_channels = _image(spec, inputs).channels
         return _OF_IMAGES[spec](num_classes=num_classes, in_channels=in_channels)
+    if spec in _OF_SIZED_IMAGES:
+        return _OF_SIZED_IMAGES[spec](num_classes=num_classes, image=_image(spec, inputs))
     if spec.startswith(PREFIX):
         name, in_channels = spec.removeprefix(PREFIX), _image(spec, inputs).channels
         return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)

@@ -119,6 +119,7 @@ def test_more_than_is_allowed_is_refused() -> None:
     [
         ("resnet8", 8),
         ("wrn28_10", 32),
+        ("convnet", 32),
         ("torchvision:regnet_y_400mf", 32),
         ("torchvision:swin_t", 64),
         ("torchvision:googlenet", 64),

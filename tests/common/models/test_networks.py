@@ -68,7 +68,24 @@ def test_resnet8_has_one_block_per_stage() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["resnet8", "resnet18"])
+def test_convnet_has_three_blocks_and_a_head_on_all_that_is_left() -> None:
+    # Each block has an instance norm's scale and shift per channel, and halves the image.
+    expected = conv(3, 64) + 2 * conv(64, 64) + 3 * 2 * 64 + 4 * 4 * 64 * 10 + 10
+    assert expected == 86_090
+    inputs = ImageSpec(3, 32, 32)
+    assert count(build_model("convnet", num_classes=10, inputs=inputs, seed=0)) == expected
+    # 8 x 8 pixels are halved twice: a third time would leave a single one of each channel.
+    small = build_model("convnet", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=0)
+    assert find_head(small)[1].in_features == 2 * 2 * 64
+
+
+def test_convnet_looks_at_each_image_alone() -> None:
+    model = build_model("convnet", num_classes=3, inputs=ImageSpec(1, 8, 8), seed=0)
+    images_NCHW = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model(images_NCHW)[:1], model(images_NCHW[:1]))
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet18", "convnet"])
 @pytest.mark.parametrize("image_shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28), (3, 33, 47)])
 @pytest.mark.parametrize("num_classes", [2, 7])
 def test_maps_images_to_logits(

@@ -74,6 +74,7 @@ def test_lists_the_models() -> None:
         "resnet8",
         "resnet18",
         "wrn28_10",
+        "convnet",
         "linear",
         "mlp",
         "text:tiny",
@@ -87,7 +88,7 @@ def test_unknown_model_is_answered_with_the_list() -> None:
         build("resnet19")
     assert str(caught.value) == (
         "there is no model 'resnet19'. Did you mean resnet18? There are: resnet8, resnet18, "
-        "wrn28_10, linear, mlp, text:tiny, torchvision:NAME, package.module:factory."
+        "wrn28_10, convnet, linear, mlp, text:tiny, torchvision:NAME, package.module:factory."
     )
 
 
