@@ -16,6 +16,7 @@ from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.bundled_tables import BUNDLED_TABLES, bundled_table_rows
 from lipt.common.data.sources.cifar import cifar_rows
 from lipt.common.data.sources.digits import digits_rows
+from lipt.common.data.sources.distilled import distilled_rows
 from lipt.common.data.sources.factory import data_of_factory, rows_of_data
 from lipt.common.data.sources.feature_file import features_rows
 from lipt.common.data.sources.imagefolder import imagefolder_rows
@@ -53,6 +54,7 @@ _WITH_PATH: Mapping[str, Callable[[str, Path], ImageRows | ColumnRows]] = Mappin
         "csv": csv_rows,
         "jsonl": jsonl_rows,
         "features": features_rows,
+        "distilled": distilled_rows,
     }
 )
 

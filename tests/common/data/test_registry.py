@@ -44,6 +44,7 @@ def test_lists_the_sources() -> None:
         "csv:PATH",
         "jsonl:PATH",
         "features:PATH",
+        "distilled:PATH",
         "parquet:PATH",
         "webdataset:PATH",
         "pairs:PATH?image_tower=package.module:factory&text_tower=package.module:factory",
