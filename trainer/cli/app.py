@@ -21,6 +21,7 @@ from lipt.trainer.cli.commands import (
     dashboard,
     demo,
     diagnose,
+    distill,
     doctor,
     report,
     run,
@@ -103,6 +104,7 @@ main.add_typer(token.app, name="token")
 main.command("dashboard")(dashboard.dashboard)
 main.command("diagnose")(diagnose.diagnose)
 main.command("train")(train.train)
+main.command("distill")(distill.distill)
 main.command("compare")(compare.compare)
 main.command("report")(report.report)
 main.command("strategies")(strategies.list_strategies)

@@ -200,7 +200,7 @@ def _target_names(dataset: Dataset) -> tuple[str, ...]:
 
 def _listed(subset: Subset, dataset: Dataset, *, weighted: bool) -> tuple[Tensor, Tensor]:
     """A subset's examples, int64 N, and their weights, float32 N."""
-    _require_for(subset, dataset)
+    require_for(subset, dataset)
     ids_N = torch.as_tensor(subset.indices.copy())
     weights_N = torch.as_tensor(subset.weights.copy()) if weighted else torch.ones(len(ids_N))
     # Their mean is 1, but where the subset says that they count as they are.
@@ -209,7 +209,12 @@ def _listed(subset: Subset, dataset: Dataset, *, weighted: bool) -> tuple[Tensor
     return ids_N, weights_N
 
 
-def _require_for(subset: Subset, dataset: Dataset) -> None:
+def require_for(subset: Subset, dataset: Dataset) -> None:
+    """Check that a subset can be trained on.
+
+    Raises:
+        SubsetError: it is empty, or another data set's.
+    """
     if not len(subset):
         raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
     own = dataset.fingerprint_like(subset.fingerprint)

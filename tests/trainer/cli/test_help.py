@@ -33,6 +33,7 @@ COMMANDS = [
     ["certs", "admin"],
     ["train"],
     ["plan"],
+    ["distill"],
     ["up"],
     ["compare"],
     ["report"],

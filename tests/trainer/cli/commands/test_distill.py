@@ -1,0 +1,162 @@
+"""`lipt distill`, on digits with a linear model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipt.common.data import Dataset
+from tests.trainer.made_up import made_up_subset, subset_description, subset_examples
+
+QUICK = ("networks=1", "matches=2", "steps_between=1", "steps_before=1", "augmentation=none")
+
+
+@pytest.fixture
+def distill(lipt: Any, tmp_path: Path) -> Any:
+    """Runs `lipt distill` on digits with settings that take a second."""
+
+    def run(*arguments: str) -> Any:
+        quick = (part for setting in QUICK for part in ("--set", setting))
+        fixed = ("--data", "digits-train", "--model", "linear", "--device", "cpu")
+        out = ("--out", str(tmp_path / "out")) if "--out" not in arguments else ()
+        return lipt("distill", *fixed, *out, *quick, *arguments)
+
+    return run
+
+
+def test_images_are_made_and_can_be_trained_on(
+    fake: Any, distill: Any, lipt: Any, tmp_path: Path
+) -> None:
+    result = distill("--per-class", "2", "--stages", "2")
+    assert result.exit_code == 0, result.stderr
+    out = tmp_path / "out"
+    assert result.stdout.splitlines() == [
+        f"20 images of 10 classes in 2 stages: {out}",
+        f"train on them with: lipt train --data distilled:{out}",
+    ]
+    assert {file.name for file in out.iterdir()} == {
+        "synthetic.safetensors",
+        "manifest.json",
+        "sheet.png",
+    }
+    command = ("--data", f"distilled:{out}", "--model", "resnet8", "--steps", "2")
+    trained = lipt("train", *command, "--device", "cpu", "--log", str(tmp_path / "log"))
+    assert trained.exit_code == 0, trained.stderr
+    assert fake.requests == []
+
+
+def test_what_images_are_worth_is_measured_beside_random_ones(distill: Any) -> None:
+    arguments = ("--per-class", "2", "--stages", "2", "--test", "digits-test", "--seeds", "2")
+    result = distill(*arguments, "--train-set", "steps=4", "--json")
+    assert result.exit_code == 0, result.stderr
+    printed = json.loads(result.stdout)
+    assert (printed["images"], len(printed["stages"])) == (20, 2)
+    assert [outcome["name"] for outcome in printed["outcomes"]] == [
+        "distilled, stage by stage",
+        "distilled, all at once",
+        "random",
+    ]
+    assert all(len(outcome["accuracies"]) == 2 for outcome in printed["outcomes"])
+    # Nothing is distilled again; people get a line for each.
+    again = distill(*arguments, "--train-set", "steps=4")
+    assert "random, 20 images: " in again.stdout
+    assert "% +- " in again.stdout
+
+
+def test_the_coordinators_subset_is_of_as_many_images_of_each_class(
+    fake: Any, distill: Any, digits: Dataset
+) -> None:
+    chosen = made_up_subset(range(10), fingerprint=digits.fingerprint)
+    description = subset_description(
+        chosen.digest, strategy="herding", num_examples=10, fingerprint=digits.fingerprint
+    )
+    fake.subset_scripts = [[description, subset_examples(range(10), [1.0] * 10)]]
+    arguments = ("--per-class", "1", "--test", "digits-test", "--seeds", "1")
+    result = distill(*arguments, "--strategies", "herding", "--train-set", "steps=2", "--json")
+    assert result.exit_code == 0, result.stderr
+    outcomes = json.loads(result.stdout)["outcomes"]
+    assert [(one["name"], one["num_images"]) for one in outcomes][-1] == ("herding", 10)
+    (request,) = fake.requests
+    assert (request.strategy, request.budget, request.balanced) == ("herding", 10, True)
+
+
+def test_another_data_sets_subset_is_refused_before_anything_is_made(
+    fake: Any, distill: Any, tmp_path: Path
+) -> None:
+    chosen = made_up_subset(range(10))
+    description = subset_description(chosen.digest, strategy="herding", num_examples=10)
+    fake.subset_scripts = [[description, subset_examples(range(10), [1.0] * 10)]]
+    result = distill("--per-class", "1", "--test", "digits-test", "--strategies", "herding")
+    assert result.exit_code == 1
+    assert "the subset belongs to data with fingerprint ffff" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_subsets_of_files_are_distilled(distill: Any, digits: Dataset, tmp_path: Path) -> None:
+    files = []
+    for name, step in (("easy", 2), ("hard", 4)):
+        subset = made_up_subset(range(0, len(digits), step), fingerprint=digits.fingerprint)
+        files.append(str(subset.save(tmp_path / f"{name}.npy")))
+    flags = ("--subset", files[0], "--later", files[1])
+    result = distill("--per-class", "2", "--stages", "2", *flags, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert [stage["real_images"] for stage in json.loads(result.stdout)["stages"]] == [721, 361]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--per-class", "0"), "per_class = 0: input should be greater than or equal to 1"),
+        (("--per-class", "3", "--stages", "2"), "3 images per class do not go into 2 equal stages"),
+        (("--per-class", "2", "--stages", "0"), "stages = 0"),
+        (("--per-class", "2", "--set", "discard=1"), "discard = 1: input should be less than 1"),
+        (("--per-class", "2", "--set", "epochs=1"), "epochs: there is no such setting"),
+        (("--per-class", "2", "--train-set", "steps=0"), "steps = 0"),
+        (("--per-class", "2", "--strategies", "herding"), "Name the --test data"),
+        (("--per-class", "2", "--later", "s.npy"), "give --stages, too"),
+        (("--per-class", "2", "--out", "/nowhere/x"), "/nowhere is not a directory"),
+        ((), "--per-class"),
+    ],
+)
+def test_mistyped_commands_are_usage_errors(
+    fake: Any, distill: Any, arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = distill(*arguments)
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.stderr.split())
+    assert fake.requests == []
+
+
+def test_a_file_in_the_folders_place_is_refused(distill: Any, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    result = distill("--per-class", "1")
+    assert result.exit_code == 2
+    assert "is a file. Name a folder." in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--per-class", "200"), "images to distil 200 from. Ask for fewer per class"),
+        (("--per-class", "1", "--model", "resnet8"), "resnet8 has batch norm"),
+        (("--per-class", "1", "--data", "wine"), "only images with one class each are distilled"),
+        (("--per-class", "1", "--test", "wine-test"), "wine-test"),
+    ],
+)
+def test_what_cannot_be_distilled_is_a_refusal_before_anything_is_made(
+    distill: Any, tmp_path: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = distill(*arguments)
+    assert result.exit_code == 1
+    assert complaint in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_distillations_folder_is_a_refusal(distill: Any) -> None:
+    assert distill("--per-class", "1").exit_code == 0
+    result = distill("--per-class", "1", "--seed", "1")
+    assert result.exit_code == 1
+    assert "its settings.seed is 0, now it is 1. Name another folder" in result.stderr

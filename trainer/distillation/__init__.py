@@ -1,0 +1,12 @@
+"""Progressive distillation of image sets: few synthetic images that are trained on in stages.
+
+Experimental. Source: Chen et al. 2024, "Data Distillation Can Be Like Vodka: Distilling More Times
+For Better Quality" (ICLR 2024, arXiv:2310.06982), on gradient matching (Zhao et al. 2021).
+"""
+
+from lipt.trainer.distillation.distilling import distill
+from lipt.trainer.distillation.settings import Distillation
+from lipt.trainer.distillation.stages import Stages
+from lipt.trainer.distillation.synthetic import SyntheticSet
+
+__all__ = ["Distillation", "Stages", "SyntheticSet", "distill"]
