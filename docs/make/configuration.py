@@ -1,10 +1,11 @@
-"""Configuration: every setting of coordinator, runs, workers, their pools and main training."""
+"""Configuration: every setting of coordinator, runs, workers, pools, training and distillation."""
 
 from __future__ import annotations
 
 from lipt.common.config.knobs import markdown_tables
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.trainer import Recipe
+from lipt.trainer.distillation import Distillation
 from lipt.worker.pool.settings import PoolSettings
 from lipt.worker.settings import WorkerSettings
 
@@ -13,6 +14,7 @@ _PARTS = (
     ("Workers", WorkerSettings),
     ("Worker pools", PoolSettings),
     ("Main training", Recipe),
+    ("Distillation", Distillation),
 )
 
 

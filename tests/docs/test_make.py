@@ -25,6 +25,7 @@ from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.signals.signals import Signals
 from lipt.trainer import Recipe
+from lipt.trainer.distillation import Distillation
 from lipt.worker.instruments import WORKER
 from lipt.worker.settings import WorkerSettings
 
@@ -56,7 +57,9 @@ def test_a_strategys_options_are_described_by_their_annotations() -> None:
     assert "| `metric` | `near` | near, far | what is close |" in section(made)
 
 
-@pytest.mark.parametrize("model", [CoordinatorSettings, RunConfig, WorkerSettings, Recipe])
+@pytest.mark.parametrize(
+    "model", [CoordinatorSettings, RunConfig, WorkerSettings, Recipe, Distillation]
+)
 def test_every_setting_has_a_row_with_its_description(model: type[BaseModel]) -> None:
     page = configuration()
     for part in sections(model):
