@@ -292,7 +292,8 @@ class Subset:
         """Write the chosen images themselves, as tar shards in WebDataset's convention.
 
         Image files stay byte for byte as they are at the source; pixels become PNG. The folder
-        is there whole or not at all, with the subset in it as `subset.json`.
+        is there whole or not at all, with the subset in it as `subset.json`, and the names of
+        the data's classes as `classes.txt`.
 
         Args:
             dataset: the one that the subset was chosen from, of `lipt.open_dataset`.
@@ -312,8 +313,10 @@ class Subset:
         from lipt.trainer.subsets import tar_shards, written_out  # noqa: PLC0415 - Pillow
 
         form = tar_shards.NAME, tar_shards.write_tar
+        of_classes = dataset.rows.targets is None
+        beside = tar_shards.classes_beside(dataset.class_names) if of_classes else {}
         return written_out.write_out(
-            self, dataset, Path(folder), *form, examples_per_shard, on_progress
+            self, dataset, Path(folder), *form, examples_per_shard, on_progress, beside
         )
 
     def to_parquet(

@@ -7,9 +7,10 @@ as the subset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from lipt.common.data.parallel import Progress
@@ -40,6 +41,7 @@ def write_out(
     write: WriteShard,
     examples_per_shard: int,
     on_progress: Progress | None = None,
+    beside: Mapping[str, bytes] = MappingProxyType({}),
 ) -> list[Path]:
     """Write a subset's images as shards.
 
@@ -52,6 +54,7 @@ def write_out(
         write: what writes a shard.
         examples_per_shard: how many examples go into one, at most.
         on_progress: called with (examples done, examples in all).
+        beside: what else is to lie beside the shards, by its name.
 
     Returns:
         The shards, in order.
@@ -83,5 +86,7 @@ def write_out(
             # The first is asked for here, so that none begins that has nothing in it.
             own = islice(images, examples_per_shard)
             write(unfinished / shard, chain([next(own)], own))
+        for file, content in beside.items():
+            (unfinished / file).write_bytes(content)
         subset.save(unfinished / _SUBSET)
     return [folder / shard for shard in names]

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lipt.common.blobs.durable import sync
+
 
 @contextmanager
 def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
@@ -55,7 +57,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 def making(folder: Path) -> Iterator[Path]:
     """A temporary folder beside `folder` that takes its place when the block succeeds.
 
-    The files in it are on the disk before the rename; a block that raises leaves nothing behind.
+    The files in it are on the disk before the rename, and the rename is when this returns; a
+    block that raises leaves nothing behind.
 
     Raises:
         FileExistsError: there is something in `folder`, or it is a file.
@@ -68,10 +71,11 @@ def making(folder: Path) -> Iterator[Path]:
     try:
         yield temporary
         for file in temporary.iterdir():
-            with file.open("rb+") as written:
-                os.fsync(written.fileno())
+            sync(file)
+        sync(temporary)
         temporary.chmod(0o777 & ~_umask())
         temporary.replace(folder)
+        sync(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from lipt.common.images.decode import decode_file
 from lipt.common.images.formats import Header
 
 OPTIONS = ("image", "label", "classes_file")
+# Beside the shards, it names their classes where no other file is said to.
+CLASSES = "classes.txt"
 
 _MOST_SHARDS = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -58,7 +61,7 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
         path: a .tar, a directory of them, or several as `shards-{000000..000099}.tar`; a path or
             a URL. After a question mark its options: `image`, the extension of image members;
             `label`, the key of the label in .json members; `classes_file`, a text file with the
-            name of a class on each line.
+            name of a class on each line, else `classes.txt` where it lies beside the shards.
         progress: called with (done, total) samples while the index is made.
 
     Raises:
@@ -69,7 +72,10 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
     path, query = read_query(source, path, OPTIONS)
     storage = storage_of(source, path)
     shards = _shards(source, storage, path)
-    named = [query.text("classes_file", "")] if "classes_file" in query else []
+    if "classes_file" in query:
+        named = [query.text("classes_file", "")]
+    else:
+        named = _classes_beside(storage, shards)
     of_shards = Stamp.of(shards)
     stamp = Stamp.of([*shards, *named]) if named else of_shards
     convention = Convention(query.text("image", ""), query.text("label", ""))
@@ -134,6 +140,15 @@ def _shards(source: str, storage: Storage, path: str) -> list[str]:
     if not tars:
         raise DataError(f"{source}: there is no *.tar in {path}. Name where they are.")
     return tars
+
+
+def _classes_beside(storage: Storage, shards: list[str]) -> list[str]:
+    """The file that names the classes, where shards lie in one folder and it is listed there."""
+    folders = {posixpath.dirname(shard) for shard in shards}
+    if len(folders) > 1:
+        return []
+    files = storage.listed(folders.pop(), CLASSES, below=False) or []
+    return [file for file in files if posixpath.basename(file) == CLASSES]
 
 
 def expand_braces(source: str, pattern: str) -> Iterator[str]:

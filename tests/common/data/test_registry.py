@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import hashlib
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from lipt.common.data import known_sources, open_dataset
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
 from lipt.common.inputs.specs import ImageSpec
+from tests.cifar_batches import write_cifar
 
 Encode = Callable[..., bytes]
 
@@ -145,33 +144,6 @@ def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'lipt\[demo\]'"):
         open_dataset("digits")
-
-
-def write_cifar(
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
-    name: str,
-    files: dict[str, list[int]],
-    *,
-    num_classes: int,
-    meta: str,
-) -> None:
-    """Files of labels, the last of them the test's, whose digests torchvision takes for right."""
-    reader = getattr(datasets, name)
-    fine = "fine_" if num_classes == 100 else ""
-    folder.mkdir()
-    written = []
-    for seed, (file, labels) in enumerate(files.items(), start=1):
-        data = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), np.uint8)
-        content = pickle.dumps({"data": data, f"{fine}labels": labels})
-        (folder / file).write_bytes(content)
-        written.append((file, hashlib.md5(content).hexdigest()))
-    classes = [f"class {i}" for i in range(num_classes)]
-    names = pickle.dumps({f"{fine}label_names": classes})
-    (folder / meta).write_bytes(names)
-    monkeypatch.setattr(reader, "train_list", written[:-1])
-    monkeypatch.setattr(reader, "test_list", written[-1:])
-    monkeypatch.setitem(reader.meta, "md5", hashlib.md5(names).hexdigest())
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from lipt.common.errors import DataError, SubsetError
 from lipt.trainer.subsets.chosen_images import ChosenImage
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.written_out import write_out
+from lipt.trainer.writing import files
+from tests.cifar_batches import write_cifar
 from tests.trainer.made_up import made_up_subset
 
 SUFFIXES = {"cat": "JPEG", "dog": "PNG"}
@@ -89,8 +91,8 @@ def test_shards_are_read_back_as_the_data_they_are_of(pets: Path, tmp_path: Path
 
 def test_parquet_is_read_back_as_the_data_it_is_of(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
-    files = all_of(data).to_parquet(data, tmp_path / "out", examples_per_shard=7)
-    assert [file.name for file in files] == [
+    written = all_of(data).to_parquet(data, tmp_path / "out", examples_per_shard=7)
+    assert [file.name for file in written] == [
         "train-00000-of-00002.parquet",
         "train-00001-of-00002.parquet",
     ]
@@ -137,6 +139,64 @@ def test_pixels_are_written_without_loss(form: str, tmp_path: Path) -> None:
     assert torch.equal(again.labels_N, data.labels_N[chosen])
 
 
+def lacking_the_last_class(data: Dataset) -> Subset:
+    """All rows of the other classes."""
+    others = data.labels_N < len(data.class_names) - 1
+    return some_of(data, others.nonzero()[:, 0].tolist())
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_classes_of_which_nothing_is_chosen_stay(form: str, tmp_path: Path) -> None:
+    data = open_dataset("digits-test")
+    subset = lacking_the_last_class(data)
+    getattr(subset, f"to_{form}")(data, tmp_path / "out")
+    again = open_dataset(f"{form}:{tmp_path / 'out'}")
+    assert again.labels_N.max() == 8
+    assert again.class_names == data.class_names
+    assert len(again.class_names) == 10
+
+
+def test_classes_keep_their_names_in_tar_shards(pets: Path, tmp_path: Path) -> None:
+    (pets / "dog").rename(pets / "dog\nor wolf")
+    data = open_dataset(f"imagefolder:{pets}")
+    (shard,) = lacking_the_last_class(data).to_webdataset(data, tmp_path / "out")
+    assert (tmp_path / "out" / "classes.txt").read_text() == "cat\ndog or wolf\n"
+    assert open_dataset(f"webdataset:{shard}").class_names == ("cat", "dog or wolf")
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_what_was_written_out_is_written_out_again_as_it_is(
+    form: str, pets: Path, tmp_path: Path
+) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    getattr(all_of(data), f"to_{form}")(data, tmp_path / "once")
+    once = open_dataset(f"{form}:{tmp_path / 'once'}")
+    assert once.class_names == ("cat", "dog")
+    for other in ("webdataset", "parquet"):
+        getattr(some_of(once, [1, 8]), f"to_{other}")(once, tmp_path / other)
+        again = open_dataset(f"{other}:{tmp_path / other}", memory_budget_bytes=0)
+        assert [again.raw_bytes(row) for row in range(2)] == [
+            (pets / "cat" / "1.jpeg").read_bytes(),
+            (pets / "dog" / "2.png").read_bytes(),
+        ]
+        assert again.class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_cifar_is_written_without_loss_and_with_all_classes(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = {f"data_batch_{i}": [i, 1, 0] for i in range(1, 6)} | {"test_batch": [7]}
+    folder = tmp_path / "cifar-10-batches-py"
+    write_cifar(monkeypatch, folder, "CIFAR10", batches, num_classes=10, meta="batches.meta")
+    data = open_dataset(f"cifar10:{tmp_path}")
+    getattr(some_of(data, [0, 6, 14]), f"to_{form}")(data, tmp_path / "out")
+    again = open_dataset(f"{form}:{tmp_path / 'out'}")
+    assert torch.equal(again.images(torch.arange(3)), data.images(torch.tensor([0, 6, 14])))
+    assert again.labels_N.tolist() == [1, 3, 0]
+    assert again.class_names == tuple(f"class {number}" for number in range(10))
+
+
 def test_equal_subsets_give_equal_bytes(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     for form in ("webdataset", "parquet"):
@@ -157,6 +217,7 @@ def test_several_labels_are_written_as_a_target(tmp_path: Path) -> None:
     (shard,) = some_of(data, [2]).to_webdataset(data, tmp_path / "tar")
     found = members(shard)
     assert sorted(found) == ["000000000002.json", "000000000002.png"]
+    assert not (tmp_path / "tar" / "classes.txt").exists()
     assert json.loads(found["000000000002.json"]) == {"id": 2, "weight": 1.0, "target": [1, 1]}
     (file,) = some_of(data, [2]).to_parquet(data, tmp_path / "parquet")
     assert pq.read_table(file).column("target").to_pylist() == [[1.0, 1.0]]
@@ -166,6 +227,20 @@ def open_pairs(images: Any, labels: Any) -> Dataset:
     from lipt.opening import open_dataset as open_any
 
     return open_any((images, labels))
+
+
+def test_folder_is_durable_with_its_name(
+    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, synced = open_dataset(f"imagefolder:{pets}"), list[tuple[str, bool]]()
+    out = tmp_path / "out"
+    monkeypatch.setattr(files, "sync", lambda path: synced.append((path.name, out.exists())))
+    some_of(data, [1]).to_webdataset(data, out)
+    *before, folder, parent = synced
+    names = ["classes.txt", "shard-000000.tar", "subset.json"]
+    assert sorted(before) == [(name, False) for name in names]
+    assert folder[0].startswith(".out.")
+    assert (folder[1], parent) == (False, (tmp_path.name, True))
 
 
 def test_progress_is_told(pets: Path, tmp_path: Path) -> None:

@@ -173,6 +173,31 @@ def test_a_file_names_the_classes(tmp_path: Path, encode: Encode) -> None:
         open_dataset(source)
 
 
+def test_classes_txt_beside_the_shards_names_the_classes(tmp_path: Path, encode: Encode) -> None:
+    for name in ("a", "b"):
+        write_shard(tmp_path / f"{name}.tar", samples([encode(1)], [1]))
+    (tmp_path / "classes.txt").write_text("ant\nbee\ncow\n")
+    (tmp_path / "my-classes.txt").write_text("dog\n")
+    for path in (tmp_path, tmp_path / "b.tar", tmp_path / "{a,b}.tar"):
+        data = open_dataset(f"webdataset:{path}")
+        assert data.class_names == ("ant", "bee", "cow")
+    (tmp_path / "names").write_text("x\ny\n")
+    rows = webdataset_rows("x", f"{tmp_path}?classes_file={tmp_path}/names")
+    assert rows.class_names == ("x", "y")
+    (tmp_path / "classes.txt").write_text("ant\nbee\n")
+    assert data.has_changed()
+
+
+def test_shards_of_several_folders_have_no_classes_beside_them(
+    tmp_path: Path, encode: Encode
+) -> None:
+    for name in ("a", "b"):
+        write_shard(tmp_path / name / "0.tar", samples([encode(1)], [1]))
+        (tmp_path / name / "classes.txt").write_text("ant\nbee\ncow\n")
+    rows = webdataset_rows("x", str(tmp_path / "{a,b}" / "0.tar"))
+    assert rows.class_names == ("0", "1")
+
+
 def test_a_file_orders_the_classes_that_labels_name(tmp_path: Path, encode: Encode) -> None:
     members = [("0.png", encode(0)), ("0.json", b'{"label": "cat"}')]
     path = write_shard(tmp_path / "a.tar", members)
