@@ -30,8 +30,6 @@ _ENCODED = {
 _SHARD_HEADER_BYTES = 160
 # Of a file of weights, for each tensor: names, types and places.
 _TENSOR_HEADER_BYTES = 130
-# Of the weights that are dropped: those below zero become -0.0, which the codec keeps as a value.
-_NOT_SENT = 0.5
 # The database, whose log is as long as a few transactions.
 _DATABASE_BYTES = 350_000
 _FLOAT_BITS = 32
@@ -141,7 +139,7 @@ def result_bytes(
     total = sum(spec.num_bytes for spec in specs.values())
     pruned = sum(specs[name].num_bytes for name in prunable)
     # A mask pays where it takes less than what was dropped.
-    dropped = max(0.0, (_NOT_SENT * (1 - density) - 1 / _FLOAT_BITS) * pruned)
+    dropped = max(0.0, (1 - density - 1 / _FLOAT_BITS) * pruned)
     return header + round((total - dropped) * _ENCODED[encoding])
 
 

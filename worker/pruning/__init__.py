@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from lipt.common.config.run_config import PruningMethod
@@ -48,4 +49,8 @@ def prune(method: PruningMethod, inputs: PruningInputs, density: float) -> dict[
     if score is None:
         return {name: weight.clone() for name, weight in inputs.weights.items()}
     masks = masks_of_largest(score(inputs), density)
-    return {name: weight * masks[name] for name, weight in inputs.weights.items()}
+    # A product would make -0.0 of what is below zero, and that is a value to be sent.
+    return {
+        name: weight.where(masks[name], torch.zeros_like(weight))
+        for name, weight in inputs.weights.items()
+    }

@@ -128,7 +128,7 @@ def test_a_result_is_as_large_as_what_is_sent(model: str, density: float) -> Non
     pruned = state | prune(PruningMethod.RANDOM, inputs, density)
     sent = len(encode_weights(pruned, WeightEncoding.BITMASK))
     counted = result_bytes(specs_of(state), tuple(parameters), density, WeightEncoding.BITMASK)
-    assert counted == pytest.approx(sent, rel=0.02)
+    assert counted == pytest.approx(sent, rel=0.04)
 
 
 def test_shards_are_as_large_as_those_that_are_cut() -> None:

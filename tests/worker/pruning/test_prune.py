@@ -111,3 +111,9 @@ def test_density_is_checked_for_every_method_that_uses_it() -> None:
 def test_prunable_are_matrices_and_filters_but_no_biases_or_scales() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 3))
     assert list(prunable_parameters(model)) == ["0.weight", "3.weight"]
+
+
+def test_what_is_dropped_takes_no_room_whatever_its_sign() -> None:
+    pruned = prune(PruningMethod.MAGNITUDE, inputs(), 0.5)
+    # -0.25 is dropped; -0.0 would be equal to zero, and yet a value that is sent.
+    assert not any(bool(weight[weight == 0].signbit().any()) for weight in pruned.values())
