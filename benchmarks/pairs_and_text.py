@@ -36,9 +36,9 @@ from benchmarks.signals_memory import stage
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.input_format import input_format
 from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.signals.batches import Batches
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
+from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.compute import compute_signals
 from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.signals.user_features import features_of_pairs
@@ -67,8 +67,8 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.pairs_and_text", "--measure", what]
             size = ["--rows", str(arguments.rows), "--folder", str(folder)]
             done = subprocess.run([*command, *size], check=True, stdout=subprocess.PIPE, text=True)
-            for stage, (seconds, peak_mb) in json.loads(done.stdout).items():
-                table.add_row(what, stage, f"{seconds:.1f}", f"{peak_mb:.0f}")
+            for stage_name, (seconds, peak_mb) in json.loads(done.stdout).items():
+                table.add_row(what, stage_name, f"{seconds:.1f}", f"{peak_mb:.0f}")
         Console().print(table)
 
 
