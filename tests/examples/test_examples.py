@@ -290,3 +290,18 @@ def test_a_hugging_face_classifier_takes_texts_by_its_own_names(
         "input_ids": examples["input_ids"].masked_fill(examples["attention_mask"] == 0, 3)
     }
     torch.testing.assert_close(call_model(model, changed), logits_NC)
+
+
+SCORED = f"{NUM_CHOSEN} examples, as the coordinator: True\n"
+
+
+def test_dask_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run) -> None:
+    pytest.importorskip("dask")
+    said = run_example("dask_scores.py").stdout
+    # 32 channels of 6 x 6 places.
+    assert said == f"{SCORED}a ridge head of 1152 features\n"
+
+
+def test_spark_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run) -> None:
+    pytest.importorskip("pyspark", reason="Spark takes 450 MB, and is in no test environment")
+    assert run_example("spark_scores.py").stdout == SCORED
