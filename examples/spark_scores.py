@@ -24,7 +24,7 @@ table = pa.table({"id": range(len(data)), "label": labels, "image": images})
 pq.write_table(table, "examples.parquet")
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
-rows = spark.read.parquet(os.path.abspath("examples.parquet"))
+rows = spark.read.parquet("examples.parquet")
 # Whole batches in a partition: each example is judged beside the same others as there.
 batches = rows.repartitionByRange(2, expr(f"id div {judge.batch_size}")).sortWithinPartitions("id")
 scores = batches.mapInArrow(judge.scores, SCHEMA).toArrow()

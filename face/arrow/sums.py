@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -101,11 +102,12 @@ def accumulate(
     # Each is rounded once, by itself: the same in any batch.
     parts = dict(_digits(rows_BP.float().double()))
     sums: dict[int, Tensor] = {}
-    for left, left_BP in parts.items():
-        for right, right_BP in parts.items():
-            product_PP = (left_BP.T @ right_BP).long()
-            power = left + right
-            sums[power] = sums[power] + product_PP if power in sums else product_PP
+    for (left, left_BP), (right, right_BP) in combinations_with_replacement(parts.items(), 2):
+        product_PP = (left_BP.T @ right_BP).long()
+        # The other way round it is the same, transposed.
+        both_PP = product_PP if left == right else product_PP + product_PP.T
+        power = left + right
+        sums[power] = sums[power] + both_PP if power in sums else both_PP
     return ExactSums(len(labels_B), num_classes, _without_zeros(sums))
 
 
