@@ -92,21 +92,17 @@ def test_rows_of_the_table_may_be_in_any_order(known: Known) -> None:
     assert chosen(known, table.take(order), "craig") == known.subsets["craig"].digest
 
 
-def test_parts_that_begin_with_a_batch_of_the_pass_give_the_same_bits(known: Known) -> None:
+def test_parts_that_begin_with_a_batch_of_the_pass_give_the_same_bits(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last part's batch is the short one, as that of a pass over all examples is."""
-    judge = _in_hundreds(known.judge)
+    monkeypatch.setattr(Judge, "batch_size", 100)
+    judge = known.judge
     at_once = pa.Table.from_batches(judge.scores(batches(known)))
     parts = [judge.scores([batch]) for batch in batches(known, 100, 200)]
     scored = [batch for part in reversed(parts) for batch in part]
     assert [len(batch) for batch in scored] == [40, 100, 100]
     assert pa.Table.from_batches(scored).sort_by("id").equals(at_once)
-
-
-def _in_hundreds(judge: Judge) -> Judge:
-    class InHundreds(Judge):
-        batch_size = 100
-
-    return InHundreds(**vars(judge))
 
 
 def test_half_the_precision_takes_half_the_room(known: Known) -> None:
