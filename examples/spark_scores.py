@@ -1,6 +1,7 @@
 """Scores of all examples by Spark's mapInArrow, and a subset chosen from them."""
 
 import os
+import sys
 
 import lipt
 import pyarrow as pa
@@ -23,6 +24,8 @@ labels = data.labels_N.tolist()
 table = pa.table({"id": range(len(data)), "label": labels, "image": images})
 pq.write_table(table, "examples.parquet")
 
+# Its processes in the environment of this one.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 rows = spark.read.parquet("examples.parquet")
 # Whole batches in a partition: each example is judged beside the same others as there.

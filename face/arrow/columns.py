@@ -78,10 +78,10 @@ def matrix_of(batch: Any, name: str) -> Tensor:
 
 def lists_of(matrix_ND: Tensor) -> Any:
     """A column of lists, one a row."""
-    pa = pyarrow()
-    return pa.FixedSizeListArray.from_arrays(
-        pa.array(matrix_ND.reshape(-1).numpy()), matrix_ND.shape[1]
-    )
+    pa, (num_rows, width) = pyarrow(), matrix_ND.shape
+    # Of lists of a fixed size Spark knows nothing.
+    offsets = torch.arange(num_rows + 1, dtype=torch.int32) * width
+    return pa.ListArray.from_arrays(offsets.numpy(), pa.array(matrix_ND.reshape(-1).numpy()))
 
 
 def is_list(kind: Any) -> bool:
