@@ -36,9 +36,9 @@ from benchmarks.signals_memory import stage
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.input_format import input_format
 from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.signals.batches import Batches
 from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
-from lipt.coordinator.signals.batches import Batches
 from lipt.coordinator.signals.compute import compute_signals
 from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.signals.user_features import features_of_pairs

@@ -39,7 +39,8 @@ def modules_of(name: str) -> tuple[str, ...]:
     """The modules that the name of a data set or a model says: its own, or its towers'."""
     path, _, options = name.partition("?")
     if path.startswith("pairs:"):
-        values = dict(option.partition("=")[::2] for option in options.split("&"))
+        parted = (option.partition("=") for option in options.split("&"))
+        values = {key: value for key, _, value in parted}
         return tuple(filter(None, (module_of(values.get(tower, "")) for tower in TOWERS)))
     return (module_of(name),) if module_of(name) else ()
 
