@@ -78,7 +78,7 @@ class Dispatcher:
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
         self.scans = Scans(lease_seconds, clock, meters)
-        self.demand = DemandWatch(store)
+        self.demand = DemandWatch(store, self.scans)
         self._journal = Journal(events or Events(), store, self.workers)
         # Workers that fell silent; one that is heard again was not ended by its learner.
         self._silent: set[str] = set()

@@ -103,6 +103,11 @@ class RangeTable:
         return index in self._done
 
     @property
+    def waits(self) -> bool:
+        """Whether a range waits for a worker."""
+        return any(index not in self._done for index in self._free)
+
+    @property
     def num_done(self) -> int:
         """How many are."""
         return len(self._done)

@@ -59,6 +59,8 @@ class RangeGrant:
 class _Open:
     scan: Scan
     table: RangeTable
+    # Of its ranges, those that were not there when it was opened.
+    num_wanted: int
     # By epoch, what workers have named to be sent.
     named: dict[int, set[BlobName]] = field(default_factory=dict)
 
@@ -85,12 +87,14 @@ class Scans:
         self._open: dict[str, _Open] = {}
         self._liars: set[str] = set()
         self._news = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
 
     def note(self, news: ScanNews) -> None:
         """Take what a job says of its scan."""
         match news:
             case ScanOpened(scan=Scan() as scan, present=present):
-                self._open[scan.scan_id] = _Open(scan, RangeTable(scan.num_ranges, present))
+                table = RangeTable(scan.num_ranges, present)
+                self._open[scan.scan_id] = _Open(scan, table, scan.num_ranges - len(present))
             case ScanClosed():
                 self._open.pop(news.scan_id, None)
             case RangeDone() if news.scan_id in self._open:
@@ -111,8 +115,18 @@ class Scans:
                     worker.worker_id, self._clock(), lease_seconds=self.lease_seconds
                 )
                 if lease is not None:
+                    self._tell()
                     return RangeGrant(opened.scan, lease)
         return None
+
+    @property
+    def num_wanted(self) -> int:
+        """The ranges of scans of which some wait for a worker, as many as there were at first."""
+        return sum(opened.num_wanted for opened in self._open.values() if opened.table.waits)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever there may be other ranges than there were."""
+        self._listeners.append(listener)
 
     async def wait(self) -> None:
         """Until there may be ranges that there were not."""
@@ -224,6 +238,11 @@ class Scans:
         # Whoever waits now is woken; whoever comes later waits for the next news.
         self._news.set()
         self._news = asyncio.Event()
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
 
 
 def is_range(key: AssignmentKey) -> bool:

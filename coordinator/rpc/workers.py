@@ -184,12 +184,12 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def GetDemand(
         self, request: pb.GetDemandRequest, context: Context
     ) -> pb.GetDemandResponse:
-        """Count the learners that there are for workers."""
+        """Count the learners and ranges that there are for workers."""
         wait_seconds = _wait_seconds(request.wait_seconds)
         known, demand = None, self._dispatcher.demand
         if request.HasField("known"):
             had = request.known
-            known = Demand(had.num_queued, had.num_leased, had.num_coming)
+            known = Demand(had.num_queued, had.num_leased, had.num_coming, had.num_ranges)
         found = await unless(self._stopping, demand.wait(known, wait_seconds=wait_seconds))
         return pb.GetDemandResponse(**asdict(found or demand.current()))
 

@@ -1,4 +1,4 @@
-"""Demand: how many learners the coordinator has for workers, asked for and waited for."""
+"""Demand: what the coordinator has for workers, asked for and waited for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ _MINOR_OF_DEMAND = 5
 class DemandSource:
     """A pool's calls to its coordinator."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
+    def __init__(self, channel: grpc.Channel, *, has_data: bool = False) -> None:
+        """Ask over a channel.
+
+        Args:
+            channel: to the coordinator.
+            has_data: whether the pool's workers have the data: ranges count for no others.
+        """
+        self._has_data = has_data
+        # Whatever counts here: the coordinator is told what it has said.
+        self._num_ranges = 0
         self._workers = worker_pb2_grpc.WorkerServiceStub(channel)
         self._info = info_pb2_grpc.InfoServiceStub(channel)
         self._waiting: grpc.Future[Any] | None = None
@@ -59,6 +68,7 @@ class DemandSource:
                     num_queued=known.num_queued,
                     num_leased=known.num_leased,
                     num_coming=known.num_coming,
+                    num_ranges=self._num_ranges,
                 )
             )
         waiting = self._workers.GetDemand.future(request, timeout=wait_seconds + _CALL_SECONDS)
@@ -74,7 +84,9 @@ class DemandSource:
             raise from_rpc_error(error) from None
         finally:
             self._waiting = None
-        return Demand(answer.num_queued, answer.num_leased, answer.num_coming)
+        self._num_ranges = answer.num_ranges
+        num_ranges = answer.num_ranges if self._has_data else 0
+        return Demand(answer.num_queued, answer.num_leased, answer.num_coming, num_ranges)
 
     def interrupt(self) -> None:
         """End a wait now, and every later one; may be called in a signal handler."""

@@ -54,10 +54,15 @@ def opened(
     engine = _engine(settings, say)
     try:
         with open_channel(settings.coordinator, tls, token) as channel:
-            yield Pool(options, DemandSource(channel), engine)
+            source = DemandSource(channel, has_data=_have_data(worker_arguments))
+            yield Pool(options, source, engine)
     finally:
         logger.info("ending all workers")
         engine.close()
+
+
+def _have_data(worker_arguments: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] == "--worker-data" for word in worker_arguments)
 
 
 def _engine(settings: PoolSettings, say: Callable[[str], object]) -> Engine:

@@ -20,21 +20,23 @@ _BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0)
 
 @dataclass(frozen=True)
 class Demand:
-    """Open learners at the coordinator.
+    """Open learners at the coordinator, and ranges for workers that have the data.
 
     num_queued: they wait for a worker.
     num_leased: workers have them.
     num_coming: their runs are on the way to training.
+    num_ranges: of passes over the data, for workers that have it; 0 where these have not.
     """
 
     num_queued: int = 0
     num_leased: int = 0
     num_coming: int = 0
+    num_ranges: int = 0
 
     @property
     def num_open(self) -> int:
         """All of them."""
-        return self.num_queued + self.num_leased + self.num_coming
+        return self.num_queued + self.num_leased + self.num_coming + self.num_ranges
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ def _why_more(demand: Demand, wanted: int, bounds: Bounds) -> str:
         "waiting": demand.num_queued,
         "with a worker": demand.num_leased,
         "about to come": demand.num_coming,
+        "ranges of a pass over the data": demand.num_ranges,
     }
     counts = ", ".join(f"{count} {word}" for word, count in words.items() if count)
     most = f", and there are {wanted} workers at most" if demand.num_open > wanted else ""

@@ -171,7 +171,7 @@ class _SharedPass:
             self._folder.keep(index, HERE, encode_range(scored))
             self._context.send(RangeDone("", 0, 0, scan_id=self._scan.scan_id, index=index))
             if before == self._scan.num_ranges:
-                self._say_how_long()
+                self._say_how_long(len(self._scan.task(index)))
 
     def _watching(self, index: int, num_done: int) -> _Watching:
         return _Watching(self._context, self._folder, index, num_done, len(self._scan.whole))
@@ -253,8 +253,8 @@ class _SharedPass:
             file.path.unlink(missing_ok=True)
         return None
 
-    def _say_how_long(self) -> None:
-        seconds = (monotonic() - self._began) * self._scan.num_ranges
+    def _say_how_long(self, num_done: int) -> None:
+        seconds = (monotonic() - self._began) * len(self._scan.whole) / num_done
         logger.info(
             "signals of %d examples take about %.0f s here alone; workers of the same kind that "
             "have the data (--worker-data) share them",

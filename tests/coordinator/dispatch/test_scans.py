@@ -11,18 +11,14 @@ import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.scoring_task import ScoringTask
 from lipt.common.errors import LearnerRejectedError, StaleLeaseError, UnknownBlobError
-from lipt.common.images.formats import ImageFormat
 from lipt.common.observability.meters import Meters
 from lipt.common.signals.ranges import encode_range, range_specs
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.range_folder import RangeFolder
 from lipt.coordinator.compute.scan import (
     RangeDone,
-    Scan,
     ScanClosed,
-    ScanOpened,
     WorkerDistrusted,
 )
 from lipt.coordinator.dispatch.next_work import next_work
@@ -31,32 +27,13 @@ from lipt.coordinator.dispatch.scans import RangeGrant, Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
 from tests.clock import Clock
-
-VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
-THETA_P = BlobName.of(b"theta_p")
-SCAN = Scan(
-    ScoringTask(
-        model="resnet8",
-        num_classes=3,
-        image=ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,)),
-        fingerprint="f" * 64,
-        start=0,
-        stop=10,
-        batch_size=4,
-        threads=1,
-    ),
+from tests.coordinator.dispatch.made_up_scan import (
+    OPENED,
+    SCAN,
     THETA_P,
-    num_features=2,
-    range_examples=4,
-    kind="cpu (x), torch 2",
-    lipt="0.1.0",
+    VERSIONS,
+    seeing_worker,
 )
-OPENED = ScanOpened("", 0, 0, scan_id=SCAN.scan_id, scan=SCAN)
-
-
-def worker(name: str, *, has_data: bool = True, **facts: Any) -> WorkerRecord:
-    record = WorkerRecord(name, name, "cpu", VERSIONS, (), heard_at=0.0, has_data=has_data)
-    return replace(record, **facts)
 
 
 def scored(grant: RangeGrant, value: float = 0.5) -> Weights:
@@ -77,7 +54,7 @@ def scans(meters: Meters) -> Scans:
 
 
 def grant(scans: Scans, name: str) -> RangeGrant:
-    found = scans.take(worker(name))
+    found = scans.take(seeing_worker(name))
     assert found is not None
     return found
 
@@ -92,10 +69,10 @@ def test_a_worker_that_asks_again_has_the_same_range(scans: Scans) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        worker("a", has_data=False),
-        worker("a", device="NVIDIA"),
-        worker("a", versions=VERSIONS | {"torch": "3"}),
-        worker("a", versions=VERSIONS | {"lipt": "0.2.0"}),
+        seeing_worker("a", has_data=False),
+        seeing_worker("a", device="NVIDIA"),
+        seeing_worker("a", versions=VERSIONS | {"torch": "3"}),
+        seeing_worker("a", versions=VERSIONS | {"lipt": "0.2.0"}),
     ],
     ids=["no data", "another device", "another torch", "another lipt"],
 )
@@ -109,15 +86,15 @@ def test_any_kind_will_do_where_the_scan_says_so(scans: Scans) -> None:
     scans.note(ScanClosed("", 0, 0, scan_id=SCAN.scan_id))
     anywhere = replace(SCAN, kind="")
     scans.note(replace(OPENED, scan_id=anywhere.scan_id, scan=anywhere))
-    assert scans.take(worker("a", device="NVIDIA")) is not None
+    assert scans.take(seeing_worker("a", device="NVIDIA")) is not None
 
 
 def test_a_user_s_model_goes_to_workers_that_allow_its_module(scans: Scans) -> None:
     scans.note(ScanClosed("", 0, 0, scan_id=SCAN.scan_id))
     own = replace(SCAN, whole=replace(SCAN.whole, model="mine:net"))
     scans.note(replace(OPENED, scan_id=own.scan_id, scan=own))
-    assert scans.take(worker("a")) is None
-    assert scans.take(worker("a", allowed_modules=("mine",))) is not None
+    assert scans.take(seeing_worker("a")) is None
+    assert scans.take(seeing_worker("a", allowed_modules=("mine",))) is not None
 
 
 def test_a_range_that_is_done_stops_whoever_still_has_it(scans: Scans, meters: Meters) -> None:
@@ -132,7 +109,7 @@ def test_a_closed_scan_stops_its_workers(scans: Scans) -> None:
     held = grant(scans, "a")
     scans.note(ScanClosed("", 0, 0, scan_id=SCAN.scan_id))
     assert scans.heartbeat("a", held.key, held.lease.epoch)
-    assert scans.take(worker("a")) is None
+    assert scans.take(seeing_worker("a")) is None
     with pytest.raises(StaleLeaseError, match="nobody needs it any more"):
         scans.require("a", held.key, held.lease.epoch)
 
@@ -149,14 +126,14 @@ def test_a_liar_gets_nothing_any_more_of_any_scan(scans: Scans) -> None:
     scans.note(WorkerDistrusted("", 0, 0, scan_id=SCAN.scan_id, worker_id="a"))
     scans.note(ScanClosed("", 0, 0, scan_id=SCAN.scan_id))
     scans.note(OPENED)
-    assert scans.take(worker("a")) is None
-    assert scans.take(worker("b")) is not None
+    assert scans.take(seeing_worker("a")) is None
+    assert scans.take(seeing_worker("b")) is not None
 
 
 def test_a_worker_with_other_data_is_given_none_and_another_is(scans: Scans) -> None:
     held = grant(scans, "a")
     scans.give_back(held, declined=True)
-    assert scans.take(worker("a")) is None
+    assert scans.take(seeing_worker("a")) is None
     assert grant(scans, "b").lease.index == held.lease.index
 
 
@@ -225,7 +202,7 @@ async def test_what_is_no_range_is_refused_and_left_to_the_job(
             with pytest.raises(LearnerRejectedError):
                 await intake.take("a", again.key, again.lease.epoch, blobs.put_bytes(content))
     assert folder.files() == {}
-    assert scans.take(worker("a")) is None
+    assert scans.take(seeing_worker("a")) is None
 
 
 async def test_a_result_that_was_not_uploaded_is_asked_for(
@@ -246,7 +223,7 @@ class _Dispatcher:
 
     def __init__(self, scans: Scans, *, has_data: bool = True) -> None:
         self.scans = scans
-        self.workers = SimpleNamespace(heard=lambda name: worker(name, has_data=has_data))
+        self.workers = SimpleNamespace(heard=lambda name: seeing_worker(name, has_data=has_data))
         self.learner: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.holds: object = None
 

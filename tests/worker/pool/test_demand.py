@@ -35,7 +35,7 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer, info_pb2_grpc.InfoServiceServi
         self.asked.append(request)
         self.was_asked.set()
         assert self.may_answer.wait(60.0)
-        return worker_pb2.GetDemandResponse(num_queued=1, num_leased=2, num_coming=3)
+        return worker_pb2.GetDemandResponse(num_queued=1, num_leased=2, num_coming=3, num_ranges=4)
 
 
 @pytest.fixture
@@ -62,6 +62,17 @@ def test_demand_is_asked_for_with_what_is_known(served: tuple[Fake, DemandSource
     without, having = fake.asked
     assert not without.HasField("known")
     assert (having.known.num_queued, having.known.num_leased, having.known.num_coming) == (1, 2, 3)
+
+
+def test_ranges_count_for_workers_that_have_the_data_and_are_known_to_all(
+    served: tuple[Fake, DemandSource],
+) -> None:
+    fake, blind = served
+    fake.may_answer.set()
+    assert blind.wait(None, wait_seconds=2.0).num_ranges == 0
+    blind.wait(Demand(), wait_seconds=2.0)
+    # Else it would be told the same again and again.
+    assert fake.asked[-1].known.num_ranges == 4
 
 
 def test_wait_ends_when_it_is_interrupted(served: tuple[Fake, DemandSource]) -> None:

@@ -98,7 +98,7 @@ def worker_checks(workers: Sequence[WorkerView]) -> list[Check]:
 
 
 def _worker_check(worker: WorkerView) -> Check:
-    busy = f"trains {worker.assignment}" if worker.assignment else "idle"
+    busy = f"at work on {worker.assignment}" if worker.assignment else "idle"
     detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"
     if worker.seconds_since_heard > _STALE_WORKER_SECONDS:
         return Check(f"worker {worker.name}", None, detail, "See its log; it may be gone.")
