@@ -9,7 +9,6 @@ computed here as well.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Sequence
 from functools import partial
 from time import monotonic
@@ -30,6 +29,7 @@ from lipt.common.signals.ranges import encode_range, read_range, score_range
 from lipt.common.targets.multi_label import MultiLabel
 from lipt.common.targets.regression import Regression
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.believing import Believing
 from lipt.coordinator.compute.jobs.model_signals import model_signals
 from lipt.coordinator.compute.range_folder import HERE, RangeFile, RangeFolder, scans_dir
 from lipt.coordinator.compute.scan import (
@@ -48,10 +48,6 @@ logger = logging.getLogger(__name__)
 
 # How often it is looked whether a worker was quicker.
 _LOOK_SECONDS = 1.0
-# Of a thousand workers not each can be tried.
-_MOST_TRIED = 8
-# What another kind of machine may differ by.
-_TOLERANCE = 1e-2
 
 
 class _OvertakenError(Exception):
@@ -134,7 +130,7 @@ class _SharedPass:
         self._model = model
         self._folder = RangeFolder(scans_dir(context.settings.state_dir), scan.scan_id)
         self._score = partial(score_range, model, context.dataset, device=context.device)
-        self._believed: set[str] = set()
+        self._believing = Believing(scan, self._score, self._read)
         self._began = monotonic()
 
     def run(self) -> Signals:
@@ -179,10 +175,7 @@ class _SharedPass:
     def _holds(self) -> bool:
         """Whether what workers have sent is what it should be; what is not, is removed."""
         sent = self._folder.by_worker()
-        strangers = [who for who in sent if who not in self._believed]
-        tried = secrets.SystemRandom().sample(strangers, min(_MOST_TRIED, len(strangers)))
-        liars = [who for who in tried if not self._is_right(secrets.choice(sent[who]))]
-        self._believed.update(set(sent) - set(liars))
+        liars = self._believing.liars(sent)
         for who in liars:
             logger.warning(
                 "worker %s has sent signals that its examples do not have: all of its %d ranges "
@@ -198,18 +191,6 @@ class _SharedPass:
             )
             self._context.send(news)
         return not liars
-
-    def _is_right(self, file: RangeFile) -> bool:
-        """Whether a batch of a range comes out the same here."""
-        found = self._read(file)
-        if found is None:
-            return True  # the disk's fault, and missing from here on
-        batch = self._scan.batch(file.index, secrets.randbelow(self._scan.num_batches))
-        here = self._score(batch).values()
-        start = self._scan.task(file.index).start
-        rows = slice(batch.start - start, batch.stop - start)
-        same = torch.equal if self._scan.kind else _close
-        return all(same(mine, theirs[rows]) for mine, theirs in zip(here, found, strict=True))
 
     def _gathered(self) -> Signals | None:
         """All ranges as one; None where one turns out to be missing."""
@@ -295,7 +276,3 @@ class _Watching:
             self._looked_at = now
             if self._folder.has(self._index):
                 raise _OvertakenError
-
-
-def _close(mine: Tensor, theirs: Tensor) -> bool:
-    return torch.allclose(mine.float(), theirs.float(), rtol=_TOLERANCE, atol=_TOLERANCE)
