@@ -1,7 +1,8 @@
 """Scoring: examples of the data before this worker, passed through the coordinator's model.
 
 The data is this worker's own to open, and counts only where it is the coordinator's: its
-fingerprint is compared for every range, and a glance says whether its files have changed meanwhile.
+fingerprint is compared for every range, and a glance afterwards says whether its files are still
+the same.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lipt.common.errors import (
     ConfigError,
     ForeignBlobError,
     LearnerStoppedError,
+    OtherDataError,
     OverLimitError,
     StaleLeaseError,
 )
@@ -95,15 +97,25 @@ class Scorer:
             self._model = key, model.eval()
         return self._model[1]
 
+    def require_unchanged(self, dataset: Dataset) -> None:
+        """See that what was scored was the data that was compared; else it is opened again.
+
+        Raises:
+            OtherDataError: its files have changed since.
+        """
+        if dataset.has_changed():
+            self._dataset = None
+            raise OtherDataError(
+                f"files of {dataset.source} have changed while they were scored. They are opened "
+                "again for the next range."
+            )
+
     def _opened(self, task: ScoringTask) -> Dataset:
         """The data as it is now, of images of the size that the task's model sees."""
         source = self._settings.worker_data
         if source is None:
             raise ConfigError("this worker has no data before it. Give it some (--worker-data).")
         opened = partial(open_dataset, source, allowed_modules=self._settings.allow_modules)
-        if self._dataset is not None and self._dataset.has_changed():
-            logger.warning("files of %s have changed: it is opened again", source)
-            self._dataset = None
         if self._dataset is None:
             self._dataset = opened(image_size=self._image_size)
         wanted = task.inputs
@@ -161,7 +173,7 @@ class ScoringRunner:
                 model, dataset, task, device=self._scorer.device, on_done=self._require_needed
             )
             seconds = perf_counter() - started
-            self._scorer.dataset(task)  # once more: of which data this is must be sure
+            self._scorer.require_unchanged(dataset)
             self._phases.enter(Phase.SUBMITTING)
             content = encode_range(scored)
             report = Report(0.0, seconds, seconds, self._exchange.bytes_received)

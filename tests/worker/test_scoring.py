@@ -13,13 +13,13 @@ import torch
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.scoring_task import ScoringTask
 from lipt.common.config.settings import load_settings
-from lipt.common.data import open_dataset
+from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import (
     ConfigError,
     FactoryNotAllowedError,
     ForeignBlobError,
     LearnerStoppedError,
-    LiptError,
+    OtherDataError,
     OverLimitError,
     StaleLeaseError,
 )
@@ -175,8 +175,10 @@ def test_a_factory_that_is_not_allowed_is_not_imported(tmp_path: Path) -> None:
 def test_data_that_changes_while_it_is_scored_is_noticed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = iter([world.digits, replace(world.digits, fingerprint="1" * 64)])
-    monkeypatch.setattr(world.scorer, "_opened", lambda _: next(opened))
-    with pytest.raises(LiptError, match="the fingerprint 1111"):
-        world.run()
+    with monkeypatch.context() as changing:
+        changing.setattr(Dataset, "has_changed", lambda _: True)
+        with pytest.raises(OtherDataError, match="have changed while they were scored"):
+            world.run()
     assert world.fake.committed == []
+    world.run()
+    assert len(world.fake.committed) == 1
