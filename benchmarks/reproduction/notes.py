@@ -25,11 +25,12 @@ epochs on everything before it selects, `epochs:1x10` ten of them for one epoch 
 
 NOTES: Mapping[str, str] = {
     "1": (
-        "It does not, with the first seed: GraNd's subsets, chosen again, reach none of the "
+        "It does not: GraNd's subsets, chosen again, reach none of the "
         "targets within the steps of this scale, with either pre-training. Before main training "
         "LiPT's takes a tenth of the time. Of what costs little, random subsets reach 95% of "
         "everything's accuracy about as fast as everything does, and `auto` alone reaches all of "
-        "it, later. Seconds are of trainings that other work slowed down to unlike degrees."
+        "it with both seeds, later. Seconds are of trainings that other work slowed down to unlike "
+        "degrees."
     ),
     "B.1": (
         "GraNd keeps the hardest examples: with either pre-training it stays below a random subset "
