@@ -20,27 +20,41 @@ from lipt.common.signals.arriving import arriving
 from lipt.common.signals.batches import Batches
 from lipt.common.signals.finite import require_finite_rows
 
-# Given the rows of a batch, their errors B x C and their features B x D.
-Take = Callable[[slice, Tensor, Tensor], None]
+# Told after every batch how many examples are done; may raise to end the pass.
+OnDone = Callable[[int], None]
 
 
-def pass_over(model: nn.Module, batches: Batches, take: Take) -> None:
+def pass_over(
+    model: nn.Module,
+    batches: Batches,
+    errors_NC: Tensor,
+    features_ND: Tensor,
+    on_done: OnDone = lambda _: None,
+) -> None:
     """One forward pass over the examples, in evaluation mode.
 
     Args:
         model: on the batches' device; its training flags are restored.
         batches: of N examples.
-        take: called batch by batch, in order, with values on the CPU.
+        errors_NC: is filled, on the CPU; row i is the example of the i-th id. Of float16, values
+            are rounded to it.
+        features_ND: likewise.
+        on_done: called batch by batch, in order.
 
     Raises:
-        SignalsError: the model's outputs are not finite; names the first ids.
+        SignalsError: the model's outputs are not finite, or its features too large for float16
+            where they are kept in it; names the first ids.
         ConfigError: the model has no linear head.
     """
     ids_N = batches.ids_N
     with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
         for rows, (finite_B, errors_BC, features_BD) in arriving(_outputs(model, batches)):
             require_finite_rows(finite_B, ids_N[rows], "outputs")
-            take(rows, errors_BC, features_BD)
+            errors_NC[rows], features_ND[rows] = errors_BC, features_BD
+            if features_ND.dtype == torch.float16:
+                fits_B = features_ND[rows].isfinite().all(dim=-1)
+                require_finite_rows(fits_B, ids_N[rows], "features, kept in float16,")
+            on_done(rows.stop)
 
 
 def _outputs(model: nn.Module, batches: Batches) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:

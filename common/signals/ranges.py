@@ -8,7 +8,6 @@ Shapes: N examples of a range, B of a batch, C classes, D features.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -21,16 +20,12 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.errors import SignalsError
 from lipt.common.models import find_head
 from lipt.common.signals.batches import Batches
-from lipt.common.signals.finite import require_finite_rows
-from lipt.common.signals.passing import pass_over
+from lipt.common.signals.passing import OnDone, pass_over
 from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import TensorSpec, Weights
 
 _ERRORS, _FEATURES = "errors", "features"
-
-# Told after every batch how many examples of the range are done.
-OnDone = Callable[[int], None]
 
 
 def score_range(
@@ -61,17 +56,9 @@ def score_range(
         torch.empty(like[name].shape, dtype=like[name].dtype) for name in (_ERRORS, _FEATURES)
     )
     ids_N = torch.arange(task.start, task.stop)
-
-    def take(rows: slice, errors_BC: Tensor, features_BD: Tensor) -> None:
-        errors_NC[rows], features_ND[rows] = errors_BC, features_BD
-        if task.half_features:
-            fits_B = features_ND[rows].isfinite().all(dim=-1)
-            require_finite_rows(fits_B, ids_N[rows], "features, kept in float16,")
-        on_done(rows.stop)
-
     batches = Batches(dataset, task.inputs, device, task.batch_size, lambda *_: None, some=ids_N)
     with pinned_kernels(task.threads):
-        pass_over(model, batches, take)
+        pass_over(model, batches, errors_NC, features_ND, on_done)
     return {_ERRORS: errors_NC, _FEATURES: features_ND}
 
 

@@ -5,16 +5,16 @@ Shapes: N examples, B of a batch, C classes, D features.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
+from lipt.common.data import Dataset
 from lipt.common.data.room import make_room
 from lipt.common.models import find_head
 from lipt.common.signals.batches import Batches
-from lipt.common.signals.finite import require_finite_rows
 from lipt.common.signals.passing import pass_over
 from lipt.common.targets.single_label import SingleLabel
 from lipt.coordinator.signals.signals import Signals
@@ -41,25 +41,41 @@ def compute_signals(
             float16 where they are kept in it; names the first ids.
         ConfigError: the model has no linear head.
     """
+    signals = empty_signals(model, batches.dataset, batches.ids_N, limits=limits, scratch=scratch)
+    pass_over(model, batches, signals.errors_NC, signals.features_ND)
+    return signals
+
+
+def empty_signals(
+    model: nn.Module,
+    dataset: Dataset,
+    ids_N: Tensor,
+    *,
+    limits: StorageLimits = STORAGE_LIMITS,
+    scratch: Path | None = None,
+) -> Signals:
+    """Signals of examples whose errors and features are yet to be written into them.
+
+    Args:
+        model: that will pass over them.
+        dataset: where they are.
+        ids_N: the examples.
+        limits: as in `compute_signals`.
+        scratch: likewise.
+
+    Raises:
+        ConfigError: the model has no linear head.
+    """
     _, head = find_head(model)
-    ids_N, target = batches.ids_N, batches.dataset.target
-    error_dtype = limits.error_dtype(len(ids_N) * head.out_features)
-    feature_dtype = limits.feature_dtype(len(ids_N) * head.in_features)
     room = partial(make_room, folder=scratch, memory_bytes=limits.memory_bytes)
-    errors_NC = room((len(ids_N), head.out_features), error_dtype)
-    features_ND = room((len(ids_N), head.in_features), feature_dtype)
-
-    def take(rows: slice, errors_BC: Tensor, features_BD: Tensor) -> None:
-        errors_NC[rows] = errors_BC
-        features_ND[rows] = features_BD
-        if feature_dtype == torch.float16:
-            fits_B = features_ND[rows].isfinite().all(dim=-1)
-            require_finite_rows(fits_B, ids_N[rows], "features, kept in float16,")
-
-    pass_over(model, batches, take)
-    labels_N = batches.dataset.labels_N[ids_N]
-    has_bias = head.bias is not None
-    return Signals(errors_NC, features_ND, labels_N, has_bias=has_bias, kind=target.kind)
+    shapes = (len(ids_N), head.out_features), (len(ids_N), head.in_features)
+    return Signals(
+        room(shapes[0], limits.error_dtype(math.prod(shapes[0]))),
+        room(shapes[1], limits.feature_dtype(math.prod(shapes[1]))),
+        dataset.labels_N[ids_N],
+        has_bias=head.bias is not None,
+        kind=dataset.target.kind,
+    )
 
 
 def errors_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:

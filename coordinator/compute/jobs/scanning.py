@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.scoring_task import ScoringTask
-from lipt.common.data.room import make_room
 from lipt.common.errors import LiptError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.formats import ColumnsFormat, InputFormat
@@ -41,6 +40,7 @@ from lipt.coordinator.compute.scan import (
     range_size,
 )
 from lipt.coordinator.settings import ScoringWorkers
+from lipt.coordinator.signals.compute import empty_signals
 from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.signals.stored import STORAGE_LIMITS
 
@@ -194,34 +194,17 @@ class _SharedPass:
 
     def _gathered(self) -> Signals | None:
         """All ranges as one; None where one turns out to be missing."""
-        whole, memory_bytes = self._scan.whole, STORAGE_LIMITS.memory_bytes
-        widths = (whole.num_classes, self._scan.num_features)
-        halves = (whole.half_errors, whole.half_features)
-        errors_NC, features_ND = (
-            make_room(
-                (len(whole), width),
-                torch.float16 if half else torch.float32,
-                self._context.signals_dir,
-                memory_bytes=memory_bytes,
-            )
-            for width, half in zip(widths, halves, strict=True)
-        )
+        dataset, scratch = self._context.dataset, self._context.signals_dir
+        signals = empty_signals(self._model, dataset, torch.arange(len(dataset)), scratch=scratch)
         files = self._folder.files()
         for index in range(self._scan.num_ranges):
             found = self._read(files[index]) if index in files else None
             if found is None:
                 return None
             task = self._scan.task(index)
-            errors_NC[task.start : task.stop], features_ND[task.start : task.stop] = found
-        _, head = find_head(self._model)
-        dataset = self._context.dataset
-        return Signals(
-            errors_NC,
-            features_ND,
-            dataset.labels_N,
-            has_bias=head.bias is not None,
-            kind=dataset.target.kind,
-        )
+            rows = slice(task.start, task.stop)
+            signals.errors_NC[rows], signals.features_ND[rows] = found
+        return signals
 
     def _read(self, file: RangeFile) -> Sequence[Tensor] | None:
         """What a file holds; None where that is nothing, and then it is gone."""

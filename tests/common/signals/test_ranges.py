@@ -36,17 +36,16 @@ def score(task: ScoringTask) -> Weights:
 
 @given(st.integers(1, 5))
 def test_ranges_of_whole_batches_have_the_bits_of_one_pass(num_batches: int) -> None:
-    whole: list[tuple[torch.Tensor, torch.Tensor]] = []
+    whole = {"errors": torch.empty(len(DATASET), 3), "features": torch.empty(len(DATASET), 64)}
     batches = Batches(DATASET, IMAGE, CPU, TASK.batch_size, lambda *_: None)
-    pass_over(MODEL, batches, lambda _, errors, features: whole.append((errors, features)))
+    pass_over(MODEL, batches, *whole.values())
     size = num_batches * TASK.batch_size
     parts = [
         score(replace(TASK, start=start, stop=min(start + size, TASK.stop)))
         for start in range(0, TASK.stop, size)
     ]
-    for name, column in (("errors", 0), ("features", 1)):
-        together = torch.cat([part[name] for part in parts])
-        assert torch.equal(together, torch.cat([batch[column] for batch in whole]))
+    for name, values in whole.items():
+        assert torch.equal(torch.cat([part[name] for part in parts]), values)
 
 
 def test_halves_are_the_nearest_to_the_floats() -> None:
