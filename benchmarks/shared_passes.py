@@ -160,15 +160,16 @@ def simulated(worker_seconds: float, file_seconds: float) -> Table:
 
 def makespan(scan: Scan, num_workers: int, worker_seconds: float, file_seconds: float) -> float:
     """When the last range is in; the coordinator itself does none here."""
-    table, free_at = RangeTable(scan.num_ranges), 0.0
+    table, free_at, num_done = RangeTable(scan.num_ranges), 0.0, 0
     # Who has something to say, and when: a worker that asks, or hands in its range.
     events = [(0.0, worker, -1) for worker in range(num_workers)]
     heapq.heapify(events)
-    while table.num_done < scan.num_ranges:
+    while num_done < scan.num_ranges:
         now, worker, index = heapq.heappop(events)
         if index >= 0 and not table.is_done(index):
             free_at = max(free_at, now) + file_seconds
             table.finish(index)
+            num_done += 1
             now = free_at
         lease = table.take(f"{worker}", now, lease_seconds=1e9)
         if lease is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.scoring_task import ScoringTask
@@ -37,7 +38,7 @@ class Scan:
     kind: str
     lipt: str
 
-    @property
+    @cached_property
     def scan_id(self) -> str:
         """Names everything that its values depend on."""
         return f"{SCAN}{hashlib.sha256(repr(self).encode()).hexdigest()[:32]}"

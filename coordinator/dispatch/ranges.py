@@ -107,11 +107,6 @@ class RangeTable:
         """Whether a range waits for a worker."""
         return any(index not in self._done for index in self._free)
 
-    @property
-    def num_done(self) -> int:
-        """How many are."""
-        return len(self._done)
-
     def _next_free(self) -> int | None:
         while self._free:
             index = heapq.heappop(self._free)

@@ -6,7 +6,6 @@ A worker whose machine is not of the scan's kind gets none; nor does one that se
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -27,8 +26,6 @@ from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.ranges import RangeLease, RangeTable
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
-
-logger = logging.getLogger(__name__)
 
 # One file is a range's; a worker that comes back to it may get other bits.
 MAX_RANGE_FILES = 2
@@ -88,6 +85,7 @@ class Scans:
         self._liars: set[str] = set()
         self._news = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
+        self._told_wanted = 0
 
     def note(self, news: ScanNews) -> None:
         """Take what a job says of its scan."""
@@ -125,7 +123,7 @@ class Scans:
         return sum(opened.num_wanted for opened in self._open.values() if opened.table.waits)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever there may be other ranges than there were."""
+        """Call `listener` whenever `num_wanted` has changed."""
         self._listeners.append(listener)
 
     async def wait(self) -> None:
@@ -241,8 +239,11 @@ class Scans:
         self._tell()
 
     def _tell(self) -> None:
-        for listener in self._listeners:
-            listener()
+        # Ranges come and go many times a second, and whoever listens looks at all runs.
+        if (wanted := self.num_wanted) != self._told_wanted:
+            self._told_wanted = wanted
+            for listener in self._listeners:
+                listener()
 
 
 def is_range(key: AssignmentKey) -> bool:
