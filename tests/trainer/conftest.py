@@ -1,4 +1,4 @@
-"""A scripted coordinator behind real gRPC: what it answers is written down by each test."""
+"""A scripted coordinator behind real gRPC, whose answers each test writes; digits, and subsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import socket
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,9 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from lipt.common.data import Dataset, open_dataset
 from lipt.trainer.client.client import Client
+from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import (
     access_pb2,
     access_pb2_grpc,
@@ -34,6 +36,7 @@ from lipt.v1 import (
     subset_pb2_grpc,
     worker_pb2,
 )
+from tests.trainer.made_up import made_up_subset
 
 
 @dataclass(frozen=True)
@@ -357,3 +360,20 @@ def silence(stopping: threading.Event) -> Silence:
 @pytest.fixture
 def refusal() -> type[Refusal]:
     return Refusal
+
+
+@pytest.fixture(scope="session")
+def digits() -> Dataset:
+    return open_dataset("digits-train")
+
+
+@pytest.fixture
+def subset_of() -> Callable[..., Subset]:
+    """Makes a subset of some data: indices, and weights where they are given."""
+
+    def make(
+        dataset: Dataset, indices: Sequence[int], weights: Sequence[float] | None = None
+    ) -> Subset:
+        return made_up_subset(indices, weights, fingerprint=dataset.fingerprint)
+
+    return make

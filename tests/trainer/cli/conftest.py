@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lipt.common.data import Dataset, open_dataset
 from lipt.trainer.cli import main
 
 # What makes `lipt train` quick.
@@ -26,11 +25,6 @@ def lipt(fake: Any) -> Callable[..., Any]:
         return CliRunner().invoke(main, list(arguments), env=environment)
 
     return run
-
-
-@pytest.fixture(scope="session")
-def digits() -> Dataset:
-    return open_dataset("digits-train")
 
 
 @pytest.fixture

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from lipt.common.data import Dataset, input_format, open_dataset
+from lipt.common.data import Dataset, input_format
 from lipt.common.images.formats import ImageFormat
 from lipt.trainer.distillation import Distillation
 from lipt.trainer.distillation.network import Networks
-from lipt.trainer.subsets.subset import Subset
-from tests.trainer.made_up import made_up_subset
 
 CPU = torch.device("cpu")
 
@@ -34,11 +32,6 @@ def small(**changes: Any) -> Distillation:
 
 
 @pytest.fixture(scope="session")
-def digits() -> Dataset:
-    return open_dataset("digits-train")
-
-
-@pytest.fixture(scope="session")
 def networks_of(digits: Dataset) -> Callable[..., Networks]:
     """Networks for digits, by settings."""
     image = input_format(digits, torch.arange(len(digits)), 0)
@@ -46,15 +39,5 @@ def networks_of(digits: Dataset) -> Callable[..., Networks]:
 
     def make(settings: Distillation, model: str = "linear") -> Networks:
         return Networks(model, image, 10, settings, CPU)
-
-    return make
-
-
-@pytest.fixture
-def subset_of() -> Callable[..., Subset]:
-    def make(
-        dataset: Dataset, indices: Sequence[int], weights: Sequence[float] | None = None
-    ) -> Subset:
-        return made_up_subset(indices, weights, fingerprint=dataset.fingerprint)
 
     return make

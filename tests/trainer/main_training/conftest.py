@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pytest
 import torch
 from torch import nn
 
 from lipt.common.data import Dataset, open_dataset
 from lipt.trainer.main_training import Recipe, Schedule, Trained
-from lipt.trainer.subsets.subset import Subset
-from tests.trainer.made_up import made_up_subset
 
 RECIPE = Recipe(steps=12, batch_size=16, augmentation="none", learning_rate=0.05)
 
@@ -49,20 +45,5 @@ def equal(one: Trained, other: Trained) -> bool:
 
 
 @pytest.fixture(scope="session")
-def digits() -> Dataset:
-    return open_dataset("digits-train")
-
-
-@pytest.fixture(scope="session")
 def digits_test() -> Dataset:
     return open_dataset("digits-test")
-
-
-@pytest.fixture
-def subset_of() -> Callable[..., Subset]:
-    def make(
-        dataset: Dataset, indices: Sequence[int], weights: Sequence[float] | None = None
-    ) -> Subset:
-        return made_up_subset(indices, weights, fingerprint=dataset.fingerprint)
-
-    return make
