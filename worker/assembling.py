@@ -50,28 +50,23 @@ def assemble(
     def make_runner(
         assignment: Leased, lease: LeaseKeeper, should_stop: Callable[[], bool]
     ) -> Runner:
-        if isinstance(assignment, ScoringAssignment):
-            exchange = Exchange(
-                client,
-                cache,
-                should_stop,
-                cache_bytes=settings.cache_bytes,
-                events=events,
-                metering=metering,
-            )
-            return around(
-                ScoringRunner(
-                    client, exchange, scorer, should_stop, metering, limits.require_threads
-                )
-            )
-        runner = AssignmentRunner(
+        exchange = Exchange(
             client,
             cache,
-            lease,
             should_stop,
             cache_bytes=settings.cache_bytes,
-            device=device,
             events=events,
+            metering=metering,
+        )
+        if isinstance(assignment, ScoringAssignment):
+            require = limits.require_threads
+            return around(ScoringRunner(client, exchange, scorer, should_stop, metering, require))
+        runner = AssignmentRunner(
+            client,
+            exchange,
+            lease,
+            should_stop,
+            device=device,
             metering=metering,
             allowed_modules=settings.allow_modules,
             require_fitting=limits.require,

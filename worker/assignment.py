@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from time import perf_counter, sleep
+from time import perf_counter
 
 import torch
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.store import BlobStore
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.inputs.formats import spec_of
 from lipt.common.models import build_model
-from lipt.common.observability.events import Events
 from lipt.common.observability.tracing import span
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
@@ -37,48 +35,34 @@ class AssignmentRunner:
     def __init__(
         self,
         client: CoordinatorClient,
-        cache: BlobStore,
+        exchange: Exchange,
         lease: LeaseKeeper,
         should_stop: Callable[[], bool],
         *,
-        cache_bytes: int,
         device: torch.device,
-        events: Events,
         allowed_modules: Collection[str],
         metering: Metering | None = None,
         require_fitting: Callable[[LearnerTask], object] = lambda _: None,
         train: Callable[..., LearnerResult] = train_learner,
         clock: Callable[[], float] = perf_counter,
-        pause: Callable[[float], object] = sleep,
     ) -> None:
         """Carry one assignment out.
 
         Args:
             client: the coordinator's calls.
-            cache: where theta* is kept for the next learners of the run.
+            exchange: what is fetched and sent.
             lease: told how far the learner is.
             should_stop: says that the learner is worth nothing any more.
-            cache_bytes: what the cache may hold besides the theta* in use.
             device: what to train on.
-            events: where retries are counted.
             allowed_modules: modules that model factories may be imported from.
-            metering: where phases, steps and bytes are noted.
+            metering: where phases and steps are noted.
             require_fitting: refuses a learner that is too much for this worker.
             train: `train_learner`, or what a test has in its place.
             clock: seconds, for how long everything took.
-            pause: waits so many seconds before something is tried again.
         """
         metering = metering or Metering()
         self._client = client
-        self._exchange = Exchange(
-            client,
-            cache,
-            should_stop,
-            cache_bytes=cache_bytes,
-            events=events,
-            metering=metering,
-            pause=pause,
-        )
+        self._exchange = exchange
         self._lease = lease
         self._device = device
         self._meters, self._phases = metering.meters, metering.phases

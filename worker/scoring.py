@@ -28,11 +28,9 @@ from lipt.common.errors import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.formats import spec_of
-from lipt.common.models import build_model, lay_out
+from lipt.common.models.loading import load_model
 from lipt.common.observability.tracing import span
 from lipt.common.signals.ranges import encode_range, score_range
-from lipt.common.weights.files import read_weights
-from lipt.common.weights.specs import specs_of
 from lipt.worker.client import CoordinatorClient, Report, ScoringAssignment
 from lipt.worker.exchange import Exchange
 from lipt.worker.instruments import SCORED, Phase
@@ -80,21 +78,16 @@ class Scorer:
         key = (task.model, task.num_classes, task.inputs, weights)
         if self._model is None or self._model[0] != key:
             self._model = None
-            model = build_model(
+            model = load_model(
                 task.model,
+                exchange.weights(weights),
                 num_classes=task.num_classes,
                 inputs=spec_of(task.inputs),
-                seed=0,
+                device=self.device,
                 allowed_modules=self._settings.allow_modules,
-            )
-            model = lay_out(model, task.model, self.device)
-            loaded = read_weights(
-                exchange.weights(weights),
-                like=specs_of(model.state_dict()),
                 max_bytes=exchange.max_blob_bytes,
             )
-            model.load_state_dict(loaded)
-            self._model = key, model.eval()
+            self._model = key, model
         return self._model[1]
 
     def require_unchanged(self, dataset: Dataset) -> None:

@@ -28,11 +28,9 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models import build_model, lay_out
+from lipt.common.models.loading import load_model
 from lipt.common.signals.batches import Batches
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.files import read_weights
-from lipt.common.weights.specs import specs_of
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.sharding import split_validation
 from lipt.coordinator.selection.strategies.el2n import error_norms
@@ -119,18 +117,16 @@ class Judge:
             yield self._scored(model, batch)
 
     def _model(self) -> nn.Module:
-        model = build_model(
+        return load_model(
             self.model,
+            self.weights,
             num_classes=len(self.class_names),
             inputs=ImageSpec(*self.inputs.shape),
+            device=_CPU,
             seed=derive_seed(self.seed, "model"),
             allowed_modules=self.allow_modules,
+            max_bytes=self.weights.stat().st_size,
         )
-        model = lay_out(model, self.model, _CPU)
-        size = self.weights.stat().st_size
-        weights = read_weights(self.weights, like=specs_of(model.state_dict()), max_bytes=size)
-        model.load_state_dict(weights)
-        return model.eval()
 
     def _scored(self, model: nn.Module, batch: Any) -> Any:
         ids_B, labels_B = whole_numbers(batch, "id"), whole_numbers(batch, "label")

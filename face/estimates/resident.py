@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
-from pathlib import Path
 
-_STATUS = Path("/proc/self/status")
+from lipt.coordinator.compute.memory import resident
 
 
 def resident_bytes() -> int:
     """What it holds now; where the system does not say, the most that it has held."""
-    try:
-        lines = _STATUS.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
+    found = resident(os.getpid())
+    if found is not None:
+        return found.now_bytes
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Kilobytes, but for macOS.
     return most if sys.platform == "darwin" else most * 1024

@@ -35,6 +35,7 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.v1 import worker_pb2
 from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.client import Assignment
+from lipt.worker.exchange import Exchange
 from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, RESULT_BYTES, STEPS, Phase
 from lipt.worker.instruments import LEARNER as TOOK
 from lipt.worker.learner import LearnerResult
@@ -134,19 +135,25 @@ class World:
     def run(self, assignment: Assignment | None = None, *, cache_bytes: int = 2**24) -> None:
         assignment = assignment or self.assignment
         with NotedLease(self.said, self.fake.client, "w", assignment, self.events) as lease:
-            AssignmentRunner(
+            exchange = Exchange(
                 self.fake.client,
                 self.cache,
-                lease,
                 lambda: self.stopping,
                 cache_bytes=cache_bytes,
-                device=torch.device("cpu"),
                 events=self.events,
+                metering=self.metering,
+                pause=self._pause,
+            )
+            AssignmentRunner(
+                self.fake.client,
+                exchange,
+                lease,
+                lambda: self.stopping,
+                device=torch.device("cpu"),
                 metering=self.metering,
                 allowed_modules=ALLOWED,
                 train=self.training,
                 clock=self.clock,
-                pause=self._pause,
             ).run("w", assignment)
 
     def decoded(self, name: BlobName) -> Weights:

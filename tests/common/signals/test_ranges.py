@@ -38,7 +38,7 @@ def score(task: ScoringTask) -> Weights:
 def test_ranges_of_whole_batches_have_the_bits_of_one_pass(num_batches: int) -> None:
     whole = {"errors": torch.empty(len(DATASET), 3), "features": torch.empty(len(DATASET), 64)}
     batches = Batches(DATASET, IMAGE, CPU, TASK.batch_size, lambda *_: None)
-    pass_over(MODEL, batches, *whole.values())
+    pass_over(MODEL, batches, whole["errors"], whole["features"])
     size = num_batches * TASK.batch_size
     parts = [
         score(replace(TASK, start=start, stop=min(start + size, TASK.stop)))
