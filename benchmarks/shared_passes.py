@@ -9,6 +9,8 @@ Three parts, in one run:
   the argument says, and a coordinator that takes one range after the other, each as measured.
 
     python -m benchmarks.shared_passes [--data cifar10:DIR] [--worker-seconds 40]
+
+Without --data it is cifar10-jpeg in ../shared. Data of fewer than two ranges are not shared.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from lipt.coordinator.compute.scan import Scan
 from lipt.coordinator.dispatch.ranges import RangeTable
 from tests.cluster import SMALL_RUN, Cluster
 
+DATA = "parquet:../shared/data/cifar10-jpeg/train.parquet"
 CONFIG = """
 [compute]
 scoring_range = 2048
@@ -68,7 +71,7 @@ IMAGENET = Scan(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Passes over the data that workers share.")
-    parser.add_argument("--data", default="digits")
+    parser.add_argument("--data", default=DATA)
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--worker-seconds", type=float, default=40.0, help="of a worker's range")
