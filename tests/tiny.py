@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 def linear(*, num_classes: int) -> nn.Module:
     """A linear classifier of digits."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+
+class Shifted(nn.Module):
+    """Pixels as vectors, all shifted by a number that is drawn and is not among the weights."""
+
+    shift: Tensor
+
+    def __init__(self) -> None:
+        """Draw it."""
+        super().__init__()
+        self.register_buffer("shift", torch.randn(1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B x C x H x W as B x CHW."""
+        return images.flatten(1) + self.shift
+
+
+def shifted(*, num_classes: int) -> nn.Module:
+    """A linear classifier of digits, of shifted ones."""
+    return nn.Sequential(Shifted(), nn.Linear(64, num_classes))

@@ -75,7 +75,7 @@ class Scorer:
 
     def model(self, task: ScoringTask, weights: BlobName, exchange: Exchange) -> nn.Module:
         """The model with the weights that are looked through, on the device."""
-        key = (task.model, task.num_classes, task.inputs, weights)
+        key = (task.model, task.num_classes, task.inputs, task.seed, weights)
         if self._model is None or self._model[0] != key:
             self._model = None
             model = load_model(
@@ -84,6 +84,7 @@ class Scorer:
                 num_classes=task.num_classes,
                 inputs=spec_of(task.inputs),
                 device=self.device,
+                seed=task.seed,
                 allowed_modules=self._settings.allow_modules,
                 max_bytes=exchange.max_blob_bytes,
             )

@@ -26,6 +26,7 @@ class ScoringTask(ModelTask):
     threads: of the CPU.
     half_errors: errors are float16, else float32.
     half_features: features likewise.
+    seed: of what the model draws when it is built and its weights do not have.
     """
 
     fingerprint: Annotated[str, Field(min_length=1, max_length=100)]
@@ -35,6 +36,7 @@ class ScoringTask(ModelTask):
     threads: Annotated[int, Field(ge=1)]
     half_errors: bool = False
     half_features: bool = False
+    seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a task of no examples.

@@ -200,7 +200,7 @@ class Context:
             config.model,
             num_classes=self.dataset.target.num_outputs,
             inputs=self.dataset.inputs,
-            seed=derive_seed(config.seed, "model"),
+            seed=model_seed(config),
             allowed_modules=self.settings.allow_modules,
         )
         return lay_out(model, config.model, self.device)
@@ -241,3 +241,8 @@ class Context:
             )
         model.load_state_dict(loaded)
         return model.eval()
+
+
+def model_seed(config: RunConfig) -> int:
+    """The seed that a run's model is built with."""
+    return derive_seed(config.seed, "model")

@@ -202,6 +202,7 @@ def test_a_range_arrives_as_it_was_given(served: tuple[Fake, CoordinatorClient])
         batch_size=32,
         threads=1,
         half_features=True,
+        seed=2**63 + 1,
     )
     fake.assignment.ClearField("task")
     fake.assignment.assignment_id = "scan-1/0"

@@ -24,6 +24,7 @@ from lipt.common.errors import (
     StaleLeaseError,
 )
 from lipt.common.images.formats import ImageFormat
+from lipt.common.models import build_model
 from lipt.common.observability.events import Events
 from lipt.common.signals.ranges import read_range, score_range
 from lipt.common.weights.container import pack
@@ -113,6 +114,23 @@ def test_the_next_range_of_the_pass_fetches_no_weights(world: World) -> None:
     world.run()
     world.run(start=190, stop=200)
     assert world.fake.blobs.reads == [world.assignment.initial_weights]
+
+
+def test_what_a_model_draws_comes_from_the_task_s_seed(world: World) -> None:
+    task = replace(world.assignment.task, model="tests.tiny:shifted", seed=5)
+    world.run(model=task.model, seed=task.seed)
+    ((_, name, _, _),) = world.fake.committed
+    model = build_model(
+        task.model,
+        num_classes=10,
+        inputs=world.digits.inputs,
+        seed=5,
+        allowed_modules=("tests.tiny",),
+    )
+    model.load_state_dict(world.model.state_dict())
+    here = score_range(model.eval(), world.digits, task, device=CPU)
+    errors, _ = read_range(world.fake.blobs.store.read_bytes(name), task, 64)
+    assert torch.equal(errors, here["errors"])
 
 
 def test_data_is_opened_at_the_size_that_the_model_sees(world: World) -> None:

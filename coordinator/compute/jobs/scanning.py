@@ -27,7 +27,7 @@ from lipt.common.process.devices import device_name, kind_of, versions_on
 from lipt.common.signals.ranges import encode_range, read_range, score_range
 from lipt.common.targets.multi_label import MultiLabel
 from lipt.common.targets.regression import Regression
-from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.context import Context, model_seed
 from lipt.coordinator.compute.jobs.believing import Believing
 from lipt.coordinator.compute.jobs.model_signals import model_signals
 from lipt.coordinator.compute.range_folder import HERE, RangeFile, RangeFolder, scans_dir
@@ -108,6 +108,7 @@ def scan_of(
         threads=config.evaluation_threads,
         half_errors=halves[0],
         half_features=halves[1],
+        seed=model_seed(config),
     )
     same = compute.scoring_workers is ScoringWorkers.SAME
     versions = versions_on(context.device)

@@ -169,7 +169,7 @@ class LearnerTask(_message.Message):
     def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., learners: _Optional[_Union[_config_pb2.LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[_config_pb2.AugmentationConfig, _Mapping]] = ..., pruning_method: _Optional[_Union[_config_pb2.PruningMethod, str]] = ..., density: _Optional[float] = ..., seed: _Optional[int] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ...) -> None: ...
 
 class ScoringTask(_message.Message):
-    __slots__ = ("model", "num_classes", "image", "columns", "other_target", "fingerprint", "start", "stop", "batch_size", "threads", "half_errors", "half_features")
+    __slots__ = ("model", "num_classes", "image", "columns", "other_target", "fingerprint", "start", "stop", "batch_size", "threads", "half_errors", "half_features", "seed")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_CLASSES_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +182,7 @@ class ScoringTask(_message.Message):
     THREADS_FIELD_NUMBER: _ClassVar[int]
     HALF_ERRORS_FIELD_NUMBER: _ClassVar[int]
     HALF_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_classes: int
     image: ImageFormat
@@ -194,7 +195,8 @@ class ScoringTask(_message.Message):
     threads: int
     half_errors: bool
     half_features: bool
-    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ..., fingerprint: _Optional[str] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., batch_size: _Optional[int] = ..., threads: _Optional[int] = ..., half_errors: bool = ..., half_features: bool = ...) -> None: ...
+    seed: int
+    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ..., fingerprint: _Optional[str] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., batch_size: _Optional[int] = ..., threads: _Optional[int] = ..., half_errors: bool = ..., half_features: bool = ..., seed: _Optional[int] = ...) -> None: ...
 
 class Target(_message.Message):
     __slots__ = ("kind", "num_labels", "mean", "std")
