@@ -7,31 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import OtherDataError, UnknownBlobError
 from lipt.common.observability.meters import Meters
 from lipt.common.observability.tracing import span
-from lipt.common.process.devices import versions
 from lipt.common.process.log_context import log_about
 from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
-from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.messages import Asked, Cost, OnData
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.instruments import SELECTION
-from lipt.coordinator.proxies.proxy import SOUP
 from lipt.coordinator.runs.repair import (
     Restore,
     restore_initial_weights,
@@ -39,9 +34,10 @@ from lipt.coordinator.runs.repair import (
 )
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.subsets.identity import asked_the_same, subset_key
+from lipt.coordinator.subsets.manifest import manifest_of
 from lipt.coordinator.subsets.questions import SubsetQuery, job_of, needs_no_learners
 from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_named
 from lipt.coordinator.subsets.sending import Accepted, Sending, SubsetContents
@@ -134,7 +130,7 @@ class Subsets:
             run, job, *previous, on_progress, callers
         ):
             return Answer(previous[0], kept=True)
-        key = _key(run, job)
+        key = subset_key(run, job)
         stored = await self._database.find_subset(key)
         if stored is not None and await self._verification.is_whole(stored.blob):
             return Answer(stored)
@@ -198,7 +194,7 @@ class Subsets:
         if not asked or not find_strategy(job.strategy).rechecks:
             return None
         for subset in await self._database.find_subsets(run.run_id, query.previous):
-            if _asked_the_same(subset, job):
+            if asked_the_same(subset, job):
                 with contextlib.suppress(UnknownBlobError):
                     weights = await asyncio.to_thread(self._blobs.find, subset.weights_sha256)
                     await asyncio.to_thread(self._blobs.use, weights)
@@ -278,7 +274,7 @@ class Subsets:
             # The blob is the very bytes that the digest is defined over.
             digest=selected.blob.sha256,
             weights_sha256=job.weights.sha256,
-            manifest=self._manifest(run, job, selected),
+            manifest=manifest_of(run, job, selected, self._data),
             blob=selected.blob,
             created_at=self._wall_clock(),
         )
@@ -297,93 +293,3 @@ class Subsets:
             report,
             callers,
         )
-
-    def _manifest(self, run: RunRecord, job: SelectSubset, selected: Selected) -> dict[str, object]:
-        return {
-            "run_id": run.run_id,
-            "run_name": run.name,
-            "run_config": run.config.model_dump(mode="json"),
-            "data": {
-                "source": self._data.source,
-                "fingerprint": run.fingerprint,
-                "num_examples": self._data.num_examples,
-            },
-            "strategy": job.strategy,
-            "preset": job.preset,
-            "options": dict(job.options),
-            "labels": str(job.labels or Labels.GIVEN),
-            "proxy": {
-                "proxy": _proxy(job),
-                **({"backbone": job.backbone} if job.backbone else {}),
-                **(selected.proxy or {}),
-            },
-            "budget": job.budget,
-            "balanced": job.balanced,
-            "stopped_early": selected.stopped_early,
-            "findings": dict(selected.findings),
-            "weights_sha256": job.weights.sha256,
-            "features_sha256": job.features and job.features.sha256,
-            "device": selected.device,
-            "versions": versions(),
-            "costs": run.all_costs | _costs(selected),
-        }
-
-
-def _costs(selected: Selected) -> dict[str, float]:
-    """Seconds of choosing, and those of a warm-up, which are told by themselves.
-
-    What a warm-up took when it was trained is the same for all who choose by it.
-    """
-    costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
-    if selected.warm_up_seconds is not None:
-        costs["warm_up_seconds"] = selected.warm_up_seconds
-    return costs
-
-
-def _proxy(job: SelectSubset) -> str | None:
-    """What its signals are computed with; None where neither a head nor a soup has a say."""
-    return job.proxy or (str(SOUP) if job.labels is None else None)
-
-
-def _asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
-    """Whether a stored subset was selected as the job would, whatever the weights."""
-    manifest = subset.manifest
-    return (
-        subset.strategy == job.strategy
-        and subset.balanced == job.balanced
-        and manifest.get("options") == dict(job.options)
-        and manifest.get("budget") == job.budget
-        and manifest.get("labels", str(Labels.GIVEN)) == str(job.labels or Labels.GIVEN)
-        and _proxy_of(manifest) == (_proxy(job), job.backbone)
-        and manifest.get("features_sha256") == (job.features and job.features.sha256)
-    )
-
-
-def _proxy_of(manifest: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """A stored subset's, and the backbone that it may have looked at.
-
-    An older version's subsets have no other than the soup, or do not say which backbone.
-    """
-    proxy = manifest.get("proxy", {})
-    return proxy.get("proxy", str(SOUP)), proxy.get("backbone")
-
-
-def _key(run: RunRecord, job: SelectSubset) -> str:
-    # Everything that the result depends on, and nothing else. What a job does without
-    # is left out, so that an older version's subsets keep their keys.
-    given = {name: value for name, value in asdict(job).items() if value is not None}
-    # By its name of when all data was images, for the same reason.
-    given["image"] = given.pop("inputs")
-    # So is the number of snapshots: what it led to stands in the job's trajectories. How many
-    # workers had to agree on a learner changes nothing in it. What is frozen, whether the head
-    # is new, and how alphas were looked for, is the run's own for good.
-    without = {
-        "initialization": {"new_head"},
-        "learners": {"num_snapshots", "redundancy", "frozen"},
-        "soup": {"search"},
-    }
-    config = run.config.model_dump(mode="json", exclude=without)
-    asked = given | {"config": config, "run": run.run_id}
-    if revision := find_strategy(job.strategy).revision:
-        asked["revision"] = revision
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

@@ -26,7 +26,7 @@ from lipt.coordinator.state.contents import read_contents
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.migrations import MIGRATIONS, migrate
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.service import _key
+from lipt.coordinator.subsets.identity import subset_key
 
 SCHEMA_1 = Path(__file__).parent / "schema_1.sql"
 SUBSET_KEY = "8fb70a0a11ebd3819e07a98050543eb903b1ce27ace864c8b02a1f0b58b24543"
@@ -94,7 +94,7 @@ async def test_first_schema_s_subsets_are_found_under_their_keys(old: Path) -> N
         balanced=True,
         options=(),
     )
-    assert _key(run, job) == SUBSET_KEY
+    assert subset_key(run, job) == SUBSET_KEY
 
 
 def test_first_schema_is_read_without_being_changed(old: Path) -> None:
