@@ -11,7 +11,7 @@ import torch
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import WeightEncoding
-from lipt.common.data.shard import Shard, unpack_shard
+from lipt.common.data.shard import EncodedShard, Shard, open_shard
 from lipt.common.inputs.formats import spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.tracing import span
@@ -21,7 +21,7 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, Report
 from lipt.worker.exchange import Exchange
-from lipt.worker.instruments import EXAMPLES, LEARNER, RESULT_BYTES, STEPS, Phase
+from lipt.worker.instruments import EXAMPLES, LEARNER, RESULT_BYTES, STEPS, WAITED, Phase
 from lipt.worker.learner import LearnerResult, train_learner
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.metering import Metering
@@ -110,16 +110,19 @@ class AssignmentRunner:
             on_step=lambda step, loss: self._after_step(task, step, loss),
             should_stop=self._should_stop,
         )
+        self._meters.add(WAITED, by=learner.waited_seconds)
         self._phases.enter(Phase.SUBMITTING)
         self._lease.report(
             worker_pb2.LEARNER_PHASE_SUBMITTING, task.learners.num_steps, learner.loss
         )
         self._exchange.hand_in(lambda: self._sent(worker_id, assignment, learner, started))
         logger.info(
-            "learner %s is in: loss %.3f, %.1f s",
+            "learner %s is in: loss %.3f, %.1f s; of %.1f s of training it waited %.1f s for data",
             assignment.assignment_id,
             learner.loss,
             self._clock() - started,
+            learner.train_seconds,
+            learner.waited_seconds,
         )
         self._meters.observe(LEARNER, self._clock() - started)
 
@@ -163,8 +166,8 @@ class AssignmentRunner:
             max_bytes=self._exchange.max_blob_bytes,
         )
 
-    def _shard(self, assignment: Assignment) -> Shard:
+    def _shard(self, assignment: Assignment) -> Shard | EncodedShard:
         task = assignment.task
         content = self._exchange.downloaded(assignment.shard)
         num_examples = task.learners.num_minibatches * task.learners.batch_size
-        return unpack_shard(content, task.inputs, num_examples=num_examples, target=task.target)
+        return open_shard(content, task.inputs, num_examples=num_examples, target=task.target)

@@ -55,6 +55,11 @@ SECONDS = Counter(
 )
 STEPS = Counter("lipt_worker_steps_total", "Training steps, each of which is a pass over a shard.")
 EXAMPLES = Counter("lipt_worker_examples_total", "Examples that were trained on, in all passes.")
+WAITED = Counter(
+    "lipt_worker_minibatch_wait_seconds_total",
+    "Seconds of training in which the next minibatch was waited for, as it was not read, decoded "
+    "and augmented yet; of learners that were trained to their end.",
+)
 LEARNER = Histogram(
     "lipt_worker_learner_seconds",
     "What learners that are in took here, from the fetch of their weights to their commit.",
@@ -79,6 +84,6 @@ DEVICE_MEMORY = Gauge(
 )
 
 WORKER: tuple[Instrument, ...] = (
-    *(LEARNERS, RANGES, SCORED, SECONDS, STEPS, EXAMPLES, LEARNER),
+    *(LEARNERS, RANGES, SCORED, SECONDS, STEPS, EXAMPLES, WAITED, LEARNER),
     *(BLOB_BYTES, RESULT_BYTES, DEVICE_MEMORY),
 )

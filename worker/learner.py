@@ -15,17 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.config.learner_task import LearnerTask
-from lipt.common.data.shard import Shard
+from lipt.common.data.encoded_images import EncodedImages
+from lipt.common.data.shard import EncodedShard, Shard
 from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
 from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import DataError
 from lipt.common.inputs.formats import spec_of
-from lipt.common.inputs.stored import Stored, num_stored, rows_of, stored_on
+from lipt.common.inputs.stored import Stored, num_stored, stored_on
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.freezing import freeze, frozen_names
 from lipt.common.observability.tracing import span
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
+from lipt.worker.minibatches import BatchTimes, Examples, examples_at
 from lipt.worker.pruning import PruningInputs, prunable_parameters, prune
 from lipt.worker.training import ComputeMode, compute_mode, diverged, train_on_shard
 
@@ -37,6 +39,7 @@ class LearnerResult:
     weights: the state_dict after pruning, without what is frozen; contiguous, on the CPU.
     loss: mean loss of the last pass's augmented examples, before pruning.
     train_seconds: wall-clock time of training and pruning.
+    waited_seconds: for how much of it training waited for minibatches that were not ready.
     snapshots: the same after each of the task's `snapshot_steps`, the last of which is the last
         step; not pruned.
     """
@@ -45,12 +48,13 @@ class LearnerResult:
     loss: float
     train_seconds: float
     snapshots: tuple[Weights, ...] = ()
+    waited_seconds: float = 0.0
 
 
 def train_learner(
     task: LearnerTask,
     initial: Weights,
-    shard: Shard,
+    shard: Shard | EncodedShard,
     *,
     device: torch.device,
     allowed_modules: Collection[str] = (),
@@ -66,7 +70,7 @@ def train_learner(
     Args:
         task: the model, how to train and how to prune it, and the seed.
         initial: theta*, a full state_dict. Not modified.
-        shard: M x B examples, and their targets.
+        shard: M x B examples, and their targets. What is encoded is decoded meanwhile.
         device: where to train; one that `resolve_device` gave.
         allowed_modules: modules that model factories may be imported from.
         on_step: called after each step with its number from 1 and its mean loss.
@@ -77,7 +81,8 @@ def train_learner(
 
     Raises:
         WeightsError: `initial` has other names, shapes or dtypes than the model.
-        DataError: the shard's size, examples or targets are not the task's.
+        DataError: the shard's size, examples or targets are not the task's, or an image of it
+            cannot be decoded.
         ConfigError: the density is outside (0, 1], or the device lacks the precision.
         LearnerStoppedError: `should_stop` said so.
         LearnerDivergedError: the loss or the weights are not finite.
@@ -105,36 +110,52 @@ def train_learner(
             snapshots.append(_trained(model, frozen))
         on_step(step, loss)
 
+    waited_seconds = 0.0
+
+    def after_batch(times: BatchTimes, _ended: float) -> None:
+        nonlocal waited_seconds
+        waited_seconds += times.waited
+
     started = time.perf_counter()
     with (
         seeded_generators(derive_seed(task.seed, "learner-layers"), device),
         pinned_kernels(task.learners.cpu_threads),
     ):
         lay_out(model, task.model, device)
-        examples_N, targets_N = stored_on(shard.examples, device), shard.targets_N.to(device)
+        examples, targets_N = _examples_on(shard, device), shard.targets_N.to(device)
         with span("train", model=task.model, num_steps=task.learners.num_steps) as training:
             loss = train_on_shard(
                 model,
                 task,
-                examples_N,
+                examples,
                 targets_N,
                 mode,
                 on_step=after_step,
                 should_stop=should_stop,
+                on_batch=after_batch,
             )
-            training.note(loss=loss)
+            training.note(loss=loss, waited_seconds=waited_seconds)
         with span("prune", method=task.pruning_method.value, density=task.density):
-            weights = _pruned(model, task, examples_N, targets_N, mode, frozen)
+            weights = _pruned(model, task, examples, targets_N, mode, frozen)
     seconds = time.perf_counter() - started
-    return LearnerResult(weights, loss, train_seconds=seconds, snapshots=tuple(snapshots))
+    return LearnerResult(weights, loss, seconds, tuple(snapshots), waited_seconds)
 
 
-def _check_shard(task: LearnerTask, shard: Shard) -> None:
+def _examples_on(shard: Shard | EncodedShard, device: torch.device) -> Examples:
+    """What is encoded goes there minibatch by minibatch, and all else at once."""
+    if isinstance(shard, EncodedShard):
+        return shard.examples
+    return stored_on(shard.examples, device)
+
+
+def _check_shard(task: LearnerTask, shard: Shard | EncodedShard) -> None:
     targets_N, learners = shard.targets_N, task.learners
+    found = shard.examples
+    num_found = len(found) if isinstance(found, EncodedImages) else num_stored(found)
     num_examples = learners.num_minibatches * learners.batch_size
-    if not len(targets_N) == num_stored(shard.examples) == num_examples:
+    if not len(targets_N) == num_found == num_examples:
         raise DataError(
-            f"the shard has {num_stored(shard.examples)} examples and {len(targets_N)} targets, "
+            f"the shard has {num_found} examples and {len(targets_N)} targets, "
             f"but the learner trains on {learners.num_minibatches} minibatches of "
             f"{learners.batch_size} examples. Have the shard made again with the run's "
             "configuration."
@@ -153,7 +174,7 @@ def _check_shard(task: LearnerTask, shard: Shard) -> None:
 def _pruned(
     model: nn.Module,
     task: LearnerTask,
-    examples_N: Stored,
+    examples: Examples,
     targets_N: Tensor,
     mode: ComputeMode,
     frozen: frozenset[str],
@@ -163,8 +184,8 @@ def _pruned(
     num_steps = task.learners.num_steps
 
     def gradients() -> Weights:
-        batch = slice(task.learners.batch_size)
-        examples_B, targets_B = rows_of(examples_N, batch), targets_N[batch]
+        size = task.learners.batch_size
+        examples_B, targets_B = examples_at(examples, torch.arange(size)), targets_N[:size]
         loss_gradients = _gradients(model, task, examples_B, targets_B, mode, parameters)
         _require_finite(task, loss_gradients, "gradient", num_steps)
         return loss_gradients

@@ -14,19 +14,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
+from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
-from lipt.common.augmentation import augment
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import Precision
-from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ConfigError, LearnerDivergedError, LearnerStoppedError
 from lipt.common.inputs.model_input import in_layout, to_model_input
 from lipt.common.inputs.specs import call_model
-from lipt.common.inputs.stored import Stored, rows_of
+from lipt.common.inputs.stored import Stored
 from lipt.common.models import memory_format
+from lipt.worker.minibatches import BatchTimes, Examples, minibatches
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,13 @@ def compute_mode(task: LearnerTask, device: torch.device) -> ComputeMode:
 def train_on_shard(
     model: nn.Module,
     task: LearnerTask,
-    examples_N: Stored,
+    examples: Examples,
     targets_N: Tensor,
     mode: ComputeMode,
     *,
     on_step: Callable[[int, float], None],
     should_stop: Callable[[], bool],
+    on_batch: Callable[[BatchTimes, float], None] = lambda *_: None,
 ) -> float:
     """Train in place for `num_steps` passes, with a constant learning rate.
 
@@ -90,16 +92,19 @@ def train_on_shard(
     Args:
         model: laid out on the mode's device; in training mode, but for what is frozen.
         task: how to train.
-        examples_N: as they are stored, on the mode's device.
+        examples: as they are stored, on the mode's device; or encoded.
         targets_N: what the model is to give of them, on the mode's device.
         mode: where and in what form to compute.
         on_step: called after each pass with its number from 1 and its mean loss.
         should_stop: asked before each minibatch.
+        on_batch: called after each minibatch with its times, and when its step had ended: where
+            the device has a queue of its own, when all of it was in there.
 
     Returns:
         The last pass's mean loss, of the augmented examples.
 
     Raises:
+        DataError: an image cannot be decoded.
         LearnerStoppedError: `should_stop` said so.
         LearnerDivergedError: a pass's mean loss is not finite.
     """
@@ -110,30 +115,28 @@ def train_on_shard(
         momentum=learners.momentum,
         weight_decay=learners.weight_decay,
     )
+    per_pass = math.ceil(len(targets_N) / learners.batch_size)
     loss = math.nan
-    for step in range(learners.num_steps):
-        order_N = torch.randperm(
-            len(targets_N), generator=derive_generator(task.seed, "learner-order", step)
-        )
-        draws = derive_generator(task.seed, "learner-augmentation", step)
-        # Summed on the device: reading each minibatch's loss would make it wait.
-        loss_sum = torch.zeros((), device=mode.device)
-        for rows_B in torch.split(order_N.to(mode.device), learners.batch_size):
-            if should_stop():
-                raise LearnerStoppedError(
-                    f"the learner was stopped in step {step + 1} of {learners.num_steps}. "
-                    "Its assignment can be done again from the start."
-                )
-            batch_B = augment(rows_of(examples_N, rows_B), task.augmentation, draws)
-            batch_loss = mode.loss(model, batch_B, targets_N[rows_B], task)
-            optimizer.zero_grad()
-            torch.autograd.backward(batch_loss)
-            optimizer.step()
-            loss_sum += batch_loss.detach() * len(rows_B)
-        loss = float(loss_sum) / len(targets_N)
-        if not math.isfinite(loss):
-            raise diverged(task, f"the loss is {loss} after step {step + 1}")
-        on_step(step + 1, loss)
+    with minibatches(task, examples, targets_N, mode.device) as batches:
+        for step in range(learners.num_steps):
+            # Summed on the device: reading each minibatch's loss would make it wait.
+            loss_sum = torch.zeros((), device=mode.device)
+            for batch in islice(batches, per_pass):
+                if should_stop():
+                    raise LearnerStoppedError(
+                        f"the learner was stopped in step {step + 1} of {learners.num_steps}. "
+                        "Its assignment can be done again from the start."
+                    )
+                batch_loss = mode.loss(model, batch.examples_B, batch.targets_B, task)
+                optimizer.zero_grad()
+                torch.autograd.backward(batch_loss)
+                optimizer.step()
+                loss_sum += batch_loss.detach() * len(batch.targets_B)
+                on_batch(batch.times, perf_counter())
+            loss = float(loss_sum) / len(targets_N)
+            if not math.isfinite(loss):
+                raise diverged(task, f"the loss is {loss} after step {step + 1}")
+            on_step(step + 1, loss)
     return loss
 
 

@@ -37,9 +37,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.parallel import map_rows, threads_for
+from lipt.common.data.encoded_images import EncodedImages
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
-from lipt.common.images.decode import decode_image
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import MAX_COLUMNS, ColumnType
 from lipt.common.inputs.formats import ColumnsFormat, InputFormat, spec_of
@@ -64,6 +63,14 @@ class Shard:
     """One learner's examples as they are stored, and their targets: int64 labels, or n x T."""
 
     examples: Stored
+    targets_N: Tensor
+
+
+@dataclass(frozen=True)
+class EncodedShard:
+    """The same, its images still as files."""
+
+    examples: EncodedImages
     targets_N: Tensor
 
 
@@ -108,6 +115,30 @@ def unpack_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target:
     Raises:
         DataError: the bytes are not a shard of that many such examples.
     """
+    shard = open_shard(data, inputs, num_examples=num_examples, target=target)
+    if isinstance(shard, EncodedShard):
+        return Shard(shard.examples.all(), shard.targets_N)
+    return shard
+
+
+def open_shard(
+    data: bytes, inputs: InputFormat, *, num_examples: int, target: Target
+) -> Shard | EncodedShard:
+    """Read a shard file, and leave image files to be decoded when they are asked for.
+
+    Files that take more memory than their pixels are decoded at once: a learner's memory is
+    planned for no more than the pixels twice.
+
+    Args:
+        data: the file's bytes, kept by what is encoded.
+        inputs: what the model is given.
+        num_examples: how many examples the learner was promised.
+        target: what the model is to give of them.
+
+    Raises:
+        DataError: the bytes are not a shard of that many such examples; image files are looked
+            at when they are decoded.
+    """
     _require_expected(inputs, num_examples)
     columns = isinstance(inputs, ColumnsFormat)
     container = _open(data, _MAX_COLUMN_TENSORS if columns else _MAX_TENSORS)
@@ -118,7 +149,10 @@ def unpack_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target:
         return Shard(_columns(container, inputs), targets_N)
     if "images" in expected:
         return Shard(container.tensor("images"), targets_N)
-    return Shard(_decode(container, inputs, num_examples), targets_N)
+    images = _encoded(container, inputs)
+    if container.specs["encoded"].num_bytes > num_examples * spec_of(inputs).num_bytes:
+        return Shard(images.all(), targets_N)
+    return EncodedShard(images, targets_N)
 
 
 def _require_expected(inputs: InputFormat, num_examples: int) -> None:
@@ -236,23 +270,11 @@ def _require_specs(container: Container, expected: dict[str, TensorSpec]) -> Non
             )
 
 
-def _decode(container: Container, image: ImageFormat, num_examples: int) -> Tensor:
+def _encoded(container: Container, image: ImageFormat) -> EncodedImages:
     offsets = container.tensor("offsets").tolist()
     encoded = container.values("encoded")
     # An empty file is no image, so every offset is larger than the one before.
     rise = all(before < after for before, after in itertools.pairwise(offsets))
     if offsets[0] != 0 or offsets[-1] != encoded.size or not rise:
         raise DataError(f"the shard's offsets do not rise from 0 to {encoded.size}. {_REMEDY}")
-    images_NCHW = torch.empty((num_examples, *image.shape), dtype=torch.uint8)
-
-    def decode(index: int) -> None:
-        file = encoded[offsets[index] : offsets[index + 1]].tobytes()
-        try:
-            images_NCHW[index] = decode_image(file, image.shape)
-        except DataError as error:
-            raise DataError(f"image {index} of the shard cannot be used: {error}") from error
-
-    num_threads = threads_for(image.height * image.width)
-    for _ in map_rows(decode, range(num_examples), num_threads=num_threads):
-        pass
-    return images_NCHW
+    return EncodedImages(encoded, offsets, image)

@@ -23,6 +23,9 @@ _TRAINED_COPIES = 3
 # float32 as they are normalized; columns take less. What the model makes of them is among its
 # figures.
 INPUT_BYTES = 6
+# Likewise, of what is made ahead while a learner is trained on a batch, whose uint8 is there only
+# once by then: one batch that is ready, and one that augmentation has three times.
+_AHEAD_BYTES = 3
 # A step on fewer images takes no less time.
 STEP_IMAGES = 64
 # A shard's file, and its examples.
@@ -71,7 +74,7 @@ def learner_memory(
             Part(
                 "learners.batch_size",
                 learners.batch_size,
-                training_bytes_per_example(figures, example_bytes),
+                training_bytes_per_example(figures, example_bytes) + _AHEAD_BYTES * example_bytes,
                 "the activations of a minibatch",
             ),
             Part("learners.num_minibatches", *shard, "the shard"),

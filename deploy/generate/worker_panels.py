@@ -31,6 +31,16 @@ WORKERS_ROW: Row = (
             {"{{instance}}": "rate(lipt_worker_examples_total{@W}[@R])"},
         ),
         Panel(
+            "Training that waits for data",
+            "Share of its time in which the next minibatch was not decoded and augmented yet. "
+            "Where it is large, a worker wants another core.",
+            "percentunit",
+            {
+                "{{instance}}": "rate(lipt_worker_minibatch_wait_seconds_total{@W}[@R]) "
+                '/ ignoring (phase) rate(lipt_worker_phase_seconds_total{@W,phase="training"}[@R])'
+            },
+        ),
+        Panel(
             "Examples scored",
             "For passes over the data that workers with the data share.",
             "ops",

@@ -12,7 +12,8 @@ import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.data import Shard
+from lipt.common.data import Shard, open_dataset, pack_shard
+from lipt.common.data.shard import EncodedShard
 from lipt.common.errors import (
     DataError,
     FactoryNotAllowedError,
@@ -36,7 +37,7 @@ from lipt.v1 import worker_pb2
 from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.client import Assignment
 from lipt.worker.exchange import Exchange
-from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, RESULT_BYTES, STEPS, Phase
+from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, RESULT_BYTES, STEPS, WAITED, Phase
 from lipt.worker.instruments import LEARNER as TOOK
 from lipt.worker.learner import LearnerResult
 from lipt.worker.lease import LeaseKeeper
@@ -64,7 +65,7 @@ def weights_of(seed: int) -> Weights:
 
 
 THETA = weights_of(1)
-LEARNER = LearnerResult(weights_of(2), loss=0.5, train_seconds=3.0)
+LEARNER = LearnerResult(weights_of(2), loss=0.5, train_seconds=3.0, waited_seconds=0.25)
 
 
 @dataclass
@@ -75,13 +76,13 @@ class FakeTraining:
     result: LearnerResult | Exception = LEARNER
     after: Callable[[], object] = lambda: None
     initial: list[Weights] = field(default_factory=list)
-    shards: list[Shard] = field(default_factory=list)
+    shards: list[Shard | EncodedShard] = field(default_factory=list)
 
     def __call__(
         self,
         task: object,
         initial: Weights,
-        shard: Shard,
+        shard: Shard | EncodedShard,
         *,
         on_step: Callable[[int, float], None],
         **_: Any,
@@ -162,8 +163,6 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    from lipt.common.data import open_dataset, pack_shard
-
     pytest.importorskip("sklearn")
     return World(tmp_path, pack_shard(open_dataset("digits"), torch.arange(8)))
 
@@ -178,6 +177,7 @@ def test_learner_is_trained_from_what_was_fetched_and_handed_in_with_its_report(
     world.run()
     (initial,), (shard,) = world.training.initial, world.training.shards
     assert same(initial, THETA)
+    assert isinstance(shard, Shard)
     assert images_in(shard.examples).shape == (8, 1, 8, 8)
     ((worker_id, result, report, snapshots),) = world.fake.committed
     assert (worker_id, snapshots) == ("w", ())
@@ -221,6 +221,31 @@ def test_what_it_took_is_measured(world: World) -> None:
     assert world.metering.phases.seconds()[("training",)] == 3.0
     (took,) = world.metering.meters.distributions(TOOK).values()
     assert took.total == 3.0
+    assert sums(WAITED) == {(): 0.25}
+
+
+def test_log_says_how_long_training_waited(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.training.result = replace(LEARNER, waited_seconds=1.5)
+    with caplog.at_level("INFO"):
+        world.run()
+    (line,) = [message for message in caplog.messages if "is in" in message]
+    assert "loss 0.500, 3.0 s; of 3.0 s of training it waited 1.5 s for data" in line
+
+
+def test_image_files_reach_training_as_they_are(world: World) -> None:
+    files = [b"P5 1 1 255\n" + bytes([row]) for row in range(8)]
+    size = len(files[0])
+    content = pack(
+        {
+            "encoded": torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8),
+            "offsets": torch.arange(9) * size,
+            "labels": torch.arange(8),
+        }
+    )
+    world.run(replace(world.assignment, shard=world.fake.blobs.store.put_bytes(content)))
+    (shard,) = world.training.shards
+    assert isinstance(shard, EncodedShard)
+    assert shard.examples.rows(torch.tensor([5])).unique().tolist() == [5]
 
 
 def test_next_learner_of_the_run_does_not_fetch_theta_star_again(world: World) -> None:

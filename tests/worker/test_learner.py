@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from lipt.common.config.run_config import (
     PruningMethod,
 )
 from lipt.common.data import Shard, open_dataset
+from lipt.common.data.shard import EncodedShard
 from lipt.common.errors import (
     ConfigError,
     DataError,
@@ -26,9 +28,12 @@ from lipt.common.errors import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
 from lipt.common.weights.specs import Weights, specs_of
+from lipt.worker import minibatches
 from lipt.worker.learner import LearnerResult, train_learner
+from tests.image_files import encoded, files_of
 
 CPU = torch.device("cpu")
 OWN_MODELS = """
@@ -102,11 +107,21 @@ def theta_star(task: LearnerTask, *allowed_modules: str) -> Weights:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
+def make_files(*, broken: int | None = None) -> EncodedShard:
+    """The examples of `make_shard` as files; one of them cut off."""
+    shard = make_shard()
+    files = files_of(images_in(shard.examples))
+    if broken is not None:
+        files[broken] = files[broken][:-40]
+    image = ImageFormat(1, 8, 8, mean=(0.3,), std=(0.4,))
+    return EncodedShard(encoded(files, image), shard.targets_N)
+
+
 def train(
     task: LearnerTask,
     *,
     initial: Weights | None = None,
-    shard: Shard | None = None,
+    shard: Shard | EncodedShard | None = None,
     allowed_modules: tuple[str, ...] = (),
     losses: dict[int, float] | None = None,
 ) -> LearnerResult:
@@ -120,6 +135,11 @@ def train(
         on_step=seen.__setitem__,
         should_stop=lambda: False,
     )
+
+
+def reading_threads() -> list[str]:
+    names = [one.name for one in threading.enumerate()]
+    return [name for name in names if name.startswith("decode")]
 
 
 def same(first: LearnerResult, second: LearnerResult) -> bool:
@@ -195,6 +215,61 @@ def test_learner_is_the_same_in_another_thread() -> None:
     thread.start()
     thread.join()
     assert same(results[0], train(task))
+
+
+@pytest.mark.parametrize("method", [PruningMethod.MAGNITUDE, PruningMethod.SNIP])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_learner_of_files_is_that_of_their_pixels(method: PruningMethod, threads: int) -> None:
+    learners = LearnersConfig(num_minibatches=2, num_steps=3, batch_size=8, cpu_threads=threads)
+    task = make_task(learners=learners, pruning_method=method)
+    assert same(train(task, shard=make_files()), train(task))
+
+
+def test_learner_is_the_same_without_reading_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task()
+    expected = train(task, shard=make_files())
+    monkeypatch.setattr(
+        minibatches, "reading_ahead", lambda read, parts: nullcontext(map(read, parts))
+    )
+    assert same(train(task, shard=make_files()), expected)
+
+
+def test_file_that_is_no_image_fails_the_learner_and_leaves_nothing_behind() -> None:
+    task = make_task()
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    with pytest.raises(DataError) as raised:
+        train(task, shard=make_files(broken=3))
+    assert "image 3 of the shard cannot be used: it is not a whole image" in str(raised.value)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+    assert not reading_threads()
+
+
+def test_learner_that_is_stopped_leaves_no_thread_behind() -> None:
+    task = make_task()
+    seen: list[int] = []
+
+    def should_stop() -> bool:
+        seen.append(len(reading_threads()))
+        return len(seen) == 3
+
+    with pytest.raises(LearnerStoppedError):
+        train_learner(
+            task,
+            theta_star(task),
+            make_files(),
+            device=CPU,
+            on_step=lambda step, loss: None,
+            should_stop=should_stop,
+        )
+    assert seen == [1, 1, 1]
+    assert not reading_threads()
+
+
+def test_waiting_is_a_part_of_training() -> None:
+    result = train(make_task(), shard=make_files())
+    # The first minibatch has to be decoded before anything can be trained.
+    assert 0 < result.waited_seconds < result.train_seconds
 
 
 def test_snapshots_are_the_states_after_their_steps_and_change_nothing() -> None:

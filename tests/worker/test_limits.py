@@ -14,6 +14,7 @@ from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, LearnersConfig
 from lipt.common.config.settings import load_settings
 from lipt.common.data import Shard
+from lipt.common.data.shard import EncodedShard
 from lipt.common.errors import FactoryNotAllowedError, OverLimitError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.formats import spec_of
@@ -26,6 +27,7 @@ from lipt.worker.learner import train_learner
 from lipt.worker.limits import WorkerLimits
 from lipt.worker.settings import WorkerSettings
 from tests.faults.memory import reset_peak, resident_bytes
+from tests.image_files import encoded, files_of
 from tests.worker.fake_client import TASK
 
 CPU = torch.device("cpu")
@@ -99,16 +101,17 @@ def test_a_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measured == [TASK.model] * 2
 
 
-def test_a_learner_takes_about_the_memory_that_is_planned() -> None:
+@pytest.mark.parametrize("as_files", [False, True])
+def test_a_learner_takes_about_the_memory_that_is_planned(*, as_files: bool) -> None:
     # In a process of its own: what earlier tests have given back to the allocator, and so is
     # resident already, would not be seen as taken.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
-        planned, taken = alone.submit(_planned_and_taken_bytes).result()
+        planned, taken = alone.submit(_planned_and_taken_bytes, as_files=as_files).result()
     # Some of what is needed was there before.
     assert planned / 4 < taken < planned * 1.5
 
 
-def _planned_and_taken_bytes() -> tuple[int, int]:
+def _planned_and_taken_bytes(*, as_files: bool) -> tuple[int, int]:
     learners = LearnersConfig(num_minibatches=1, num_steps=1, batch_size=256)
     image = ImageFormat(3, 32, 32, mean=(0.5,) * 3, std=(0.5,) * 3)
     given = replace(
@@ -125,9 +128,11 @@ def _planned_and_taken_bytes() -> tuple[int, int]:
 
     def train(size: int) -> None:
         small = replace(given, learners=learners.model_copy(update={"batch_size": size}))
-        shard = Shard(
-            torch.zeros(size, 3, 32, 32, dtype=torch.uint8), torch.zeros(size, dtype=torch.int64)
-        )
+        pixels_NCHW = torch.zeros(size, 3, 32, 32, dtype=torch.uint8)
+        labels_N = torch.zeros(size, dtype=torch.int64)
+        shard: Shard | EncodedShard = Shard(pixels_NCHW, labels_N)
+        if as_files:
+            shard = EncodedShard(encoded(files_of(pixels_NCHW), image), labels_N)
         train_learner(
             small,
             initial,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lipt.common.data import Dataset, Shard, open_dataset, pack_shard, unpack_shard
 from lipt.common.data.loading import load
+from lipt.common.data.shard import EncodedShard, open_shard
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat
@@ -241,6 +242,36 @@ def test_a_corrupt_image_is_named_by_its_place(encode: Encode) -> None:
     data = encoded_file([encode(), encode()[:-40], encode()])
     with pytest.raises(DataError, match=r"image 1 of the shard cannot be used: it is not a whole"):
         unpack(data, (3, 12, 10), num_examples=3)
+
+
+def test_opened_files_are_decoded_when_they_are_asked_for(encode: Encode) -> None:
+    data = encoded_file([encode(1), encode(2)[:-40], encode(3)])
+    shard = open_shard(data, image_format(3, 64, 64), num_examples=3, target=SingleLabel(3))
+    assert isinstance(shard, EncodedShard)
+    assert shard.targets_N.tolist() == [0, 1, 2]
+    assert shard.examples.rows(torch.tensor([2, 0])).shape == (2, 3, 64, 64)
+    with pytest.raises(DataError, match="image 1 of the shard cannot be used"):
+        shard.examples.all()
+
+
+@pytest.mark.parametrize(("more", "kind"), [(0, EncodedShard), (1, Shard)])
+def test_files_that_take_more_than_their_pixels_are_decoded_at_once(
+    encode: Encode, more: int, kind: type
+) -> None:
+    # What comes after an image's end is not looked at.
+    file = encode(1)
+    size = 24 * 20 * 3
+    assert len(file) < size
+    data = encoded_file([file + bytes(size - len(file) + more)])
+    shard = open_shard(data, image_format(3, 24, 20), num_examples=1, target=SingleLabel(3))
+    assert type(shard) is kind
+
+
+def test_opened_pixels_are_the_unpacked_ones() -> None:
+    packed = pack_shard(tiny(), torch.tensor([2, 0]))
+    shard = open_shard(packed, image_format(1, 1, 2), num_examples=2, target=SingleLabel(3))
+    assert isinstance(shard, Shard)
+    assert torch.equal(images_in(shard.examples), images_in(unpack(packed).examples))
 
 
 def test_refuses_files_and_pixels_together(encode: Encode) -> None:

@@ -27,8 +27,8 @@ def test_memory_is_weights_activations_shard_snapshots_and_threads() -> None:
     assert cost.total == (
         PROCESS_BYTES
         + 5 * 100
-        # 6 bytes a pixel: before and after augmentation, and as a number.
-        + 4 * (1000 + 6 * 12)
+        # 6 bytes a pixel: before and after augmentation, and as a number; and 3 of those ahead.
+        + 4 * (1000 + 6 * 12 + 3 * 12)
         # The file and its images.
         + 3 * 4 * 12 * 2
         + 7 * 100

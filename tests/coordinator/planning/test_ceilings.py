@@ -131,6 +131,6 @@ def test_a_batch_that_does_not_fit_a_worker_is_told_which_would() -> None:
     (found,) = broken({"worker_memory": "40GB"}, learners=learners)
     assert found.knob == "learners.batch_size"
     # Of 40 GB the process takes 1 GiB, the weights 225 MB, a thread 8 MiB; the shard's 9000 images
-    # 6144 bytes each. An image takes 5.3 MB, and 6 bytes for each of its 3072 numbers.
+    # 6144 bytes each. An image takes 5.3 MB, and 9 bytes for each of its 3072 numbers.
     left = 40 * GB - 2**30 - 225_000_000 - 2**23 - 9000 * 6144
-    assert f"Lower learners.batch_size to at most {left // (5_300_000 + 18_432)}, or" in str(found)
+    assert f"Lower learners.batch_size to at most {left // (5_300_000 + 27_648)}, or" in str(found)
