@@ -100,6 +100,35 @@ def test_a_thread_makes_what_is_more_than_an_index(
     assert name.startswith("decode") is ahead
 
 
+def test_files_for_an_accelerator_are_decoded_in_the_thread_and_augmented_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Its tensors have no values, but they have a device; none of CUDA's is at hand.
+    accelerator = torch.device("meta")
+    pinning, augmenting = list[tuple[str, str]](), list[tuple[str, str]]()
+
+    def pin(images: Tensor) -> Tensor:
+        pinning.append((threading.current_thread().name[:6], images.device.type))
+        return images
+
+    def watched(images: Tensor, *_: object) -> Tensor:
+        augmenting.append((threading.current_thread().name[:6], images.device.type))
+        return images
+
+    monkeypatch.setattr(making, "pinned", pin)
+    monkeypatch.setattr(making, "augment", watched)
+    targets_N = torch.arange(NUMBER, device=accelerator)
+    examples = encoded(files_of(made_up(NUMBER)))
+    with minibatches(make_task(), examples, targets_N, accelerator) as batches:
+        found = list(batches)
+    assert [one.examples_B.device for one in found if isinstance(one.examples_B, Tensor)] == [
+        accelerator
+    ] * 9
+    assert [len(one.targets_B) for one in found] == [4, 4, 2] * 3
+    assert pinning == [("decode", "cpu")] * 9
+    assert augmenting == [(threading.current_thread().name[:6], "meta")] * 9
+
+
 def test_columns_are_not_read_ahead() -> None:
     columns = {"a": torch.arange(NUMBER), "b": torch.arange(NUMBER) * 2}
     with minibatches(make_task(), columns, torch.arange(NUMBER), CPU) as batches:
