@@ -49,7 +49,7 @@ class BrokenImages:
         if self._count == 1:
             raise self._first
         more = self._count - len(self._named)
-        lines = [*self._named, *([f"and {more} more"] if more else [])]
+        lines = [*self._named, *([f"and {more} more: lipt check --data lists all"] if more else [])]
         listed = "\n".join(lines)
         raise DataError(
             f"{self._count} of {len(self._rows)} images of {self._rows.source} cannot be used. "

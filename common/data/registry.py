@@ -102,8 +102,8 @@ def open_dataset(
         DataError: the data is missing, empty, or holds a broken image, a value that no model
             can be given, or a wrong label.
     """
-    open_rows = partial(_open_rows, source, tuple(allowed_modules), progress)
-    found = open_rows()
+    again = partial(open_rows, source, tuple(allowed_modules), progress)
+    found = again()
     if isinstance(found, Dataset):
         if image_size is not None:
             raise ConfigError(
@@ -111,7 +111,7 @@ def open_dataset(
                 "image size out, and give it where the data is opened."
             )
         return found
-    return _loaded(found, open_rows, image_size, memory_budget_bytes, progress)
+    return _loaded(found, again, image_size, memory_budget_bytes, progress)
 
 
 def dataset_of(
@@ -135,19 +135,19 @@ def dataset_of(
         ConfigError: it is not map-style, or `image_size` cannot be used.
         DataError: it is empty, or an example cannot be used.
     """
-    open_rows = partial(rows_of_data, name, data, progress)
-    return _loaded(open_rows(), open_rows, image_size, memory_budget_bytes, progress)
+    again = partial(rows_of_data, name, data, progress)
+    return _loaded(again(), again, image_size, memory_budget_bytes, progress)
 
 
 def _loaded(
     rows: ImageRows | ColumnRows,
-    open_rows: Callable[[], Dataset | ImageRows | ColumnRows],
+    again: Callable[[], Dataset | ImageRows | ColumnRows],
     image_size: int | None,
     memory_budget_bytes: int,
     progress: Progress | None,
 ) -> Dataset:
     # From the source once more: what lies in memory may be scaled.
-    reopen = partial(_source_rows, open_rows)
+    reopen = partial(_source_rows, again)
     read_all = partial(_read_all, reopen, progress)
     if isinstance(rows, ColumnRows):
         return load_columns(rows, image_size=image_size, read_all=read_all)
@@ -161,8 +161,8 @@ def _loaded(
     return loaded if loaded.rows is rows else replace(loaded, reopen=reopen)
 
 
-def _source_rows(open_rows: Callable[[], Dataset | ImageRows | ColumnRows]) -> Rows:
-    found = open_rows()
+def _source_rows(again: Callable[[], Dataset | ImageRows | ColumnRows]) -> Rows:
+    found = again()
     return found.rows if isinstance(found, Dataset) else found
 
 
@@ -170,9 +170,22 @@ def _read_all(reopen: Callable[[], Rows], progress: Progress | None) -> str:
     return full_fingerprint(reopen(), progress)
 
 
-def _open_rows(
+def open_rows(
     source: str, allowed_modules: Collection[str], progress: Progress | None
 ) -> Dataset | ImageRows | ColumnRows:
+    """What a source holds, before its examples are looked at.
+
+    Args:
+        source: as in `open_dataset`.
+        allowed_modules: likewise.
+        progress: likewise.
+
+    Returns:
+        Its rows, or what a factory has opened itself.
+
+    Raises:
+        LiptError: as `open_dataset`, but for what is wrong with single examples.
+    """
     name, colon, path = source.partition(":")
     if name in _WITHOUT_PATH:
         if colon:

@@ -17,6 +17,7 @@ from lipt.common.text.terminal import complain
 from lipt.common.text.version import SHORT_HELP, Version
 from lipt.trainer.cli.commands import (
     certs,
+    check,
     compare,
     dashboard,
     demo,
@@ -102,6 +103,7 @@ main.add_typer(subset.app, name="subset")
 main.add_typer(weights.app, name="weights")
 main.add_typer(token.app, name="token")
 main.command("dashboard")(dashboard.dashboard)
+main.command("check")(check.check)
 main.command("diagnose")(diagnose.diagnose)
 main.command("train")(train.train)
 main.command("distill")(distill.distill)

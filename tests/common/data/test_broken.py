@@ -50,7 +50,7 @@ def test_of_many_the_first_20_are_named_and_the_rest_counted(
     assert head.startswith("23 of 26 images of ")
     assert len(lines) == 21
     assert lines[19].startswith("image 19 ")
-    assert lines[20] == "and 3 more"
+    assert lines[20] == "and 3 more: lipt check --data lists all"
 
 
 def test_a_set_without_a_whole_image_is_refused_likewise(tmp_path: Path, encode: Encode) -> None:

@@ -23,6 +23,7 @@ COMMANDS = [
     ["subset", "get"],
     ["strategies"],
     ["weights", "get"],
+    ["check"],
     ["diagnose"],
     ["doctor"],
     ["certs"],

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lipt.common.data import open_dataset
-from lipt.common.data.registry import _open_rows
+from lipt.common.data.registry import open_rows
 from lipt.common.data.sources.remote import Remote
 from lipt.common.data.sources.stamp import Stamp
 from lipt.common.data.sources.webdataset import webdataset_rows
@@ -155,7 +155,7 @@ def test_parquet_is_read_by_row_groups(
     content = (tmp_path / "train.parquet").read_bytes()
     url = bucket.put("set/data/train-0.parquet", content)
     bucket.put("set/data/test-0.parquet", b"another split")
-    rows: Any = _open_rows(f"parquet:s3://{bucket.name}/set", (), None)
+    rows: Any = open_rows(f"parquet:s3://{bucket.name}/set", (), None)
     assert rows.labels_N.tolist() == [0, 1] * 10
     assert sum(fetched) < len(content) / 10
     fetched.clear()
