@@ -1,8 +1,8 @@
 """Decoding all: every image of a source decoded once, and what cannot be used listed.
 
 To open a large set is to read its images' headers and ends, which a file passes that is broken in
-its middle: it fails in the midst of a run. Who wants to know before decodes everything. What a decoder makes up
-for, as of most damaged JPEGs, is not found.
+its middle: it fails in the midst of a run. Who wants to know before decodes everything. What a
+decoder makes up for, as of a JPEG that is damaged in its middle, is not found.
 """
 
 from __future__ import annotations

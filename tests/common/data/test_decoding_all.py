@@ -63,6 +63,12 @@ def test_what_is_broken_in_its_middle_is_found_though_the_set_can_be_opened(
     assert [image.id for image in decode_all(source).unusable] == [3]
 
 
+def test_a_jpeg_that_is_cut_off_is_listed(tmp_path: Path, encode: Encode) -> None:
+    images = [encode(seed, kind="JPEG") for seed in range(5)]
+    images[2] = images[2][: len(images[2]) // 2]
+    assert [image.id for image in decode_all(tar(tmp_path, images, LABELS)).unusable] == [2]
+
+
 def test_an_image_is_named_by_its_file(tmp_path: Path, encode: Encode) -> None:
     source = folder(tmp_path, [encode(0), b"no image", encode(2), encode(3), encode(4)], LABELS)
     (image,) = decode_all(source).unusable
