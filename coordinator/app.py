@@ -39,6 +39,7 @@ from lipt.coordinator.starting import saying
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.lock import StateLock
 from lipt.coordinator.state.records import DataRecord, RunRecord
+from lipt.coordinator.state.summaries import RunSummary
 from lipt.coordinator.storage.retention import Retention
 from lipt.coordinator.storage.storage import Storage, open_storage
 from lipt.coordinator.subsets.diagnoses import Diagnoses
@@ -243,7 +244,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:
     """Have the cheap lane there before subsets of a run can be asked for."""
 
-    def warm(run: RunRecord) -> None:
+    def warm(run: RunRecord | RunSummary) -> None:
         if run.state in {RunState.TRAINING, RunState.MERGING, RunState.READY}:
             compute.warm()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from lipt.common.errors import StateError
+from lipt.common.errors import LiptError, StateError
 from lipt.common.observability.instruments import Readings
 from lipt.common.observability.meters import Meters
 from lipt.common.states import LearnerState, RunState
@@ -53,7 +53,7 @@ def of_the_state(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue)
     runs = store.runs()
     by_state = Counter(store.shown_state(run) for run in runs)
     learners: Counter[LearnerState] = Counter()
-    for run in runs:
+    for run in store.live():
         if store.shown_state(run) is RunState.TRAINING:
             learners += run.count()
     waiting, oldest = compute.waiting(), compute.oldest_seconds()
@@ -67,19 +67,21 @@ def of_the_state(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue)
         LEASES: {(): len(dispatcher.leases)},
         QUEUE: {(lane,): number for lane, number in waiting.items()},
         QUEUE_OLDEST: {(lane,): seconds for lane, seconds in oldest.items()},
-        **_of_the_newest_soup(runs),
+        **_of_the_newest_soup(store),
     }
 
 
-def _of_the_newest_soup(runs: tuple[RunRecord, ...]) -> Readings:
+def _of_the_newest_soup(store: RunStore) -> Readings:
     newest = max(
-        (run for run in runs if run.soup is not None),
+        (run for run in store.runs() if run.state is RunState.READY),
         key=lambda run: run.ended_at or 0.0,
         default=None,
     )
-    if newest is None or newest.soup is None:
+    soup = None
+    with suppress(LiptError):  # what was removed, or cannot be read, has no figures
+        soup = store.record(newest.run_id).soup if newest else None
+    if soup is None:
         return {}
-    soup = newest.soup
     return {
         SOUP_ACCURACY: {
             ("soup",): soup.soup_accuracy,

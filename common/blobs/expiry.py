@@ -42,13 +42,21 @@ class Expiry:
         self._held: Counter[str] = Counter()
         self._holding = threading.Lock()
 
-    def blobs(self) -> Iterator[StoredFile]:
-        """All whole blobs."""
-        return _files(self._blobs, "*/*")
+    def digests(self) -> Iterator[str]:
+        """Those of all whole blobs, folder by folder; none of them is looked at."""
+        with state_errors(self._blobs):
+            for folder in _names(self._blobs):
+                yield from _names(self._blobs / folder)
+
+    def blob(self, sha256: str) -> StoredFile | None:
+        """A whole blob, where it is there."""
+        return _file(self._blobs / sha256[:2] / sha256)
 
     def parts(self) -> Iterator[StoredFile]:
         """All blobs that have begun to arrive."""
-        return _files(self._uploads, "*.part")
+        with state_errors(self._uploads):
+            found = sorted(self._uploads.glob("*.part"))
+        yield from filter(None, map(_file, found))
 
     def touch(self, path: Path) -> bool:
         """Whether a file is there; it counts as used now.
@@ -116,9 +124,14 @@ class Expiry:
         return False
 
 
-def _files(folder: Path, pattern: str) -> Iterator[StoredFile]:
-    with state_errors(folder):
-        for path in sorted(folder.glob(pattern)):
-            with contextlib.suppress(FileNotFoundError):
-                stat = path.stat()
-                yield StoredFile(path.stem, stat.st_size, stat.st_mtime)
+def _names(folder: Path) -> list[str]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries)
+    return []
+
+
+def _file(path: Path) -> StoredFile | None:
+    with state_errors(path), contextlib.suppress(FileNotFoundError):
+        stat = path.stat()
+        return StoredFile(path.stem, stat.st_size, stat.st_mtime)
+    return None

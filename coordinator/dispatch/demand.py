@@ -58,7 +58,7 @@ class DemandWatch:
     def current(self) -> Demand:
         """What there is now."""
         store = self._store
-        learners = demand_of(run for run in store.runs() if not store.held(run.run_id))
+        learners = demand_of(run for run in store.live() if not store.held(run.run_id))
         return replace(learners, num_ranges=self._scans.num_wanted)
 
     async def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:

@@ -89,7 +89,7 @@ class Dispatcher:
 
     def restore(self) -> None:
         """Renew the leases of learners that were out when the process ended."""
-        for run in self._store.runs():
+        for run in self._store.live():
             self.leases.follow(run, run.learners)
             for learner in run.learners:
                 self._silent.update(end.worker_id for end in learner.silent_ends)
@@ -116,7 +116,7 @@ class Dispatcher:
         """What keeps a worker from learners that wait; empty where it has one."""
         worker_id = worker.worker_id
         held = self.leases.held_by(worker_id) or self.scans.held_by(worker_id)
-        return "" if held else why_idle(worker, self._store.runs())
+        return "" if held else why_idle(worker, self._store.live())
 
     def why_waiting(self, run: RunRecord) -> str:
         """What a run's learners wait for that no worker there can give."""
@@ -311,7 +311,7 @@ class Dispatcher:
                 self._journal.record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
 
     async def _forgive(self, worker_id: str) -> None:
-        for run in self._store.runs():
+        for run in self._store.live():
             if run.state is RunState.TRAINING:
                 await self._store.update(
                     run.run_id, lambda now: without_silent_ends(now, worker_id)

@@ -137,7 +137,7 @@ class HandingOut:
 
     def _has_news(self, worker: WorkerRecord) -> bool:
         """Whether a worker is to be told at once that it waits in vain; in the log as well."""
-        reason = why_idle(worker, self._store.runs())
+        reason = why_idle(worker, self._store.live())
         news = self._workers.note_idle(worker.worker_id, reason)
         if news:
             logger.warning("worker %s is idle: it %s", worker.name, reason)
@@ -159,7 +159,7 @@ class HandingOut:
         if not self._queue.worker_ids():
             return
         # What is out may come in; of a run that is held, no more goes out.
-        runs = [run for run in self._store.runs() if not self._store.held(run.run_id)]
+        runs = [run for run in self._store.live() if not self._store.held(run.run_id)]
         back = held_back(
             runs,
             furthest=lambda run: furthest_step(run, self._store),

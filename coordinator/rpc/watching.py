@@ -17,6 +17,7 @@ from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.rpc.messages import optional_timestamp, progress_view, run_view, timestamp
 from lipt.coordinator.runs.store import Activity, RunStore
+from lipt.coordinator.state.summaries import RunSummary
 from lipt.v1 import info_pb2 as pb
 from lipt.v1 import run_pb2
 
@@ -106,17 +107,23 @@ class Watching:
         )
 
     def _changed(self, told: dict[str, tuple[int, str]], num_runs: int) -> list[run_pb2.Run]:
-        runs = self._store.runs()[::-1]
         changed: list[run_pb2.Run] = []
-        for place, run in enumerate(runs):
-            if place >= num_runs and run.state.ended:
+        for place, summary in enumerate(reversed(self._store.runs())):
+            if place >= num_runs and summary.state.ended:
                 continue
             # What it waits for may change while its revision stays.
-            standing = (self._store.revision(run.run_id), self._dispatcher.why_waiting(run))
-            if told.get(run.run_id) != standing:
-                told[run.run_id] = standing
+            standing = (self._store.revision(summary.run_id), self._why_waiting(summary))
+            if told.get(summary.run_id) != standing:
+                told[summary.run_id] = standing
+                run = self._store.record(summary.run_id)
                 changed.append(run_view(self._store, run, waiting=standing[1]))
         return changed
+
+    def _why_waiting(self, run: RunSummary) -> str:
+        # The record of one that has ended would be read for nothing.
+        if run.state.ended:
+            return ""
+        return self._dispatcher.why_waiting(self._store.record(run.run_id))
 
     def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
         held = self._dispatcher.leases.held_by(worker.worker_id)

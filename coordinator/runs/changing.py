@@ -48,6 +48,11 @@ class ChangingRun:
         self._waiting: asyncio.Future[None] | None = None
         self._writer: asyncio.Task[None] | None = None
 
+    @property
+    def settled(self) -> bool:
+        """Whether all changes are durable, and shown."""
+        return self._writer is None
+
     async def update(self, change: Change) -> RunRecord:
         """Apply a change, durably; what `change` raises leaves the run as it was.
 

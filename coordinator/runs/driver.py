@@ -103,9 +103,7 @@ class RunDriver:
 
     def resume_all(self) -> None:
         """Go on with every run that an earlier process left unfinished."""
-        for run in self._store.runs():
-            if run.state.ended:
-                continue
+        for run in self._store.live():
             # One that is held waits in its task.
             self.start(run.run_id)
             if not self._store.held(run.run_id):

@@ -12,6 +12,7 @@ from lipt.common.observability.events import EventKind, Events
 from lipt.common.process.log_context import logging_about
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.summaries import RunSummary
 
 ResultT = TypeVar("ResultT")
 
@@ -53,7 +54,7 @@ class Holding:
                 self._store.release(run_id)
 
 
-def record_held(run: RunRecord, reason: str, events: Events) -> None:
+def record_held(run: RunRecord | RunSummary, reason: str, events: Events) -> None:
     """Log and count that a run is held."""
     with logging_about(run=run.run_id):
         events.record(EventKind.RUN_HELD, level=logging.ERROR, run=run.name, reason=reason)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from lipt.common.errors import InvalidRequestError
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.summaries import RunSummary
 
 # A float64 as Python writes its bits, and an id of any run.
 _TOKEN = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})/([0-9a-zA-Z_-]{1,64})")
@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})/([0-9a-zA-Z_-]{1,6
 _Place = tuple[float, str]
 
 
-def page_of(runs: Iterable[RunRecord], token: str, size: int) -> tuple[Sequence[RunRecord], str]:
+def page_of(runs: Iterable[RunSummary], token: str, size: int) -> tuple[Sequence[RunSummary], str]:
     """A page of runs, and the token of the next one; empty where there is none.
 
     Args:
@@ -39,7 +39,7 @@ def page_of(runs: Iterable[RunRecord], token: str, size: int) -> tuple[Sequence[
     return page, f"{created_at.hex()}/{run_id}"
 
 
-def _place(run: RunRecord) -> _Place:
+def _place(run: RunSummary) -> _Place:
     return run.created_at, run.run_id
 
 

@@ -18,6 +18,7 @@ from lipt.coordinator.runs.holding import record_held
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.summaries import RunSummary
 
 
 def require_own_data(run: RunRecord, data: DataDescription, *, or_else: str = "") -> None:
@@ -45,7 +46,9 @@ def require_going_on(store: RunStore, run: RunRecord) -> None:
         raise OtherDataError(store.held(run.run_id))
 
 
-def why_held(run: RunRecord, data: DataDescription, *, source: str = "", or_else: str = "") -> str:
+def why_held(
+    run: RunRecord | RunSummary, data: DataDescription, *, source: str = "", or_else: str = ""
+) -> str:
     """Why nothing can be computed for a run, and what to do; empty where its own data is served.
 
     Args:
@@ -82,11 +85,15 @@ async def hold_runs_of_other_data(
     store: RunStore, data: DataDescription, database: Database, events: Events
 ) -> None:
     """Hold every run whose own data is not served, for as long as this process lives."""
+    # Thousands of runs are of a few data sets.
+    sources: dict[str, str] = {}
     for run in store.runs():
         if not why_held(run, data):
             continue
-        known = await database.find_data(run.fingerprint)
-        reason = why_held(run, data, source=known.source if known else "")
+        if run.fingerprint not in sources:
+            known = await database.find_data(run.fingerprint)
+            sources[run.fingerprint] = known.source if known else ""
+        reason = why_held(run, data, source=sources[run.fingerprint])
         store.hold(run.run_id, reason)
         if not run.state.ended:
             record_held(run, reason, events)

@@ -1,7 +1,9 @@
-"""Run store: all runs in memory, written to the database before anybody sees a change.
+"""Run store: runs as they are now, written to the database before anybody sees a change.
 
-What a change is, and what holds of it, is in `lipt.coordinator.runs.changing`. Changes of one run
-that come while it is being written are written together, and are seen as one.
+Those that have not ended are in memory as a whole. Of the others there may be very many: memory
+has their summaries, and their records are read where they are asked for. What a change is, and
+what holds of it, is in `lipt.coordinator.runs.changing`. Changes of one run that come while it is
+being written are written together, and are seen as one.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from time import monotonic, time
 from lipt.common.errors import RunNotReadyError, UnknownRunError
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.runs.changing import Change, ChangingRun, OnDurable
+from lipt.coordinator.runs.kept_runs import KeptRuns
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, RunRecord
+from lipt.coordinator.state.summaries import RunSummary
 
 # What the newest run can be called.
 LATEST = "latest"
@@ -42,25 +46,30 @@ class LearnerProgress:
     loss: float = 0.0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Entry:
-    record: ChangingRun
+    """What memory has of every run."""
+
+    summary: RunSummary
     revision: int
-    # The revision at which more has changed last than how far the run is.
-    turn: int
     # When it was last asked for.
     used_at: float
-    activity: Activity = Activity()
     held: str = ""
+
+
+@dataclass
+class _Live:
+    """What it has besides of a run that may change."""
+
+    record: ChangingRun
+    # The revision at which more has changed last than how far the run is.
+    turn: int
+    activity: Activity = Activity()
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
     # Of the soup that is being made.
     ingredients: dict[int, IngredientRecord] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     turned: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def run(self) -> RunRecord:
-        return self.record.shown
 
 
 class RunStore:
@@ -69,28 +78,60 @@ class RunStore:
     def __init__(self, database: Database, *, clock: Callable[[], float] = monotonic) -> None:
         self._database, self._clock = database, clock
         self._entries: dict[str, _Entry] = {}
+        # The same order; those that have not ended, and those whose end is being written.
+        self._live: dict[str, _Live] = {}
+        self._kept = KeptRuns()
         self._learner_listeners: list[OnDurable] = []
         self._listeners: list[Callable[[RunRecord], None]] = []
 
     async def load(self) -> None:
-        """Read what earlier processes left."""
-        for run in await self._database.load_runs():
-            self._enter(run)
+        """Read what earlier processes left: of runs that have ended, no record."""
+        summaries = await self._database.load_summaries()
+        unfinished = [summary.run_id for summary in summaries if not summary.state.ended]
+        for summary in summaries:
+            self._note(summary)
+        for run in await self._database.load_runs(unfinished):
+            self._make_live(run)
 
-    def runs(self) -> tuple[RunRecord, ...]:
-        """All runs, oldest first."""
-        return tuple(entry.run for entry in self._entries.values())
+    def runs(self) -> tuple[RunSummary, ...]:
+        """Summaries of all runs, oldest first."""
+        return tuple(entry.summary for entry in self._entries.values())
+
+    def live(self) -> tuple[RunRecord, ...]:
+        """The runs that have not ended, oldest first."""
+        shown = (live.record.shown for live in self._live.values())
+        return tuple(run for run in shown if not run.state.ended)
+
+    def record(self, run_id: str) -> RunRecord:
+        """A run's record; who looks at many runs does not count as asking for one of them.
+
+        Raises:
+            UnknownRunError: there is no such run.
+            StateError: it has ended, and its record cannot be read.
+        """
+        live = self._live.get(run_id)
+        if live is not None:
+            return live.record.shown
+        run = self._kept.find(run_id)
+        if run is None and run_id in self._entries:
+            run = self._database.read_run(run_id)
+            if run is not None:
+                self._kept.keep(run)
+        if run is None:
+            raise UnknownRunError(f"there is no run {run_id!r}.")
+        return run
 
     def find(self, key: str) -> RunRecord:
         """A run by id or name; "latest" is the newest.
 
         Raises:
             UnknownRunError: there is none; the sentence names the newest ones.
+            StateError: as `record`.
         """
         entry = self._entries.get(key) or self._named(key)
         if entry is not None:
             entry.used_at = self._clock()
-            return entry.run
+            return self.record(entry.summary.run_id)
         known = ", ".join(run.name for run in self.runs()[:-6:-1])
         raise UnknownRunError(
             f"there is no run {key!r}; the newest are: {known}."
@@ -100,7 +141,9 @@ class RunStore:
 
     def find_request(self, request_id: str) -> RunRecord | None:
         """The run that a request id started."""
-        return next((run for run in self.runs() if run.request_id == request_id), None)
+        ids = (run.run_id for run in self.runs() if run.request_id == request_id)
+        run_id = next(ids, None)
+        return None if run_id is None else self.record(run_id)
 
     def listen(self, listener: Callable[[RunRecord], None]) -> None:
         """Call `listener` after every durable change, or after several that were made at once."""
@@ -113,7 +156,8 @@ class RunStore:
     async def add(self, run: RunRecord) -> None:
         """Store a new run."""
         await self._database.save_run(run, run.learners)
-        self._enter(run)
+        self._note(RunSummary.of(run))
+        self._make_live(run)
         self._announce(run, run.learners)
 
     async def update(self, run_id: str, change: Change) -> RunRecord:
@@ -126,7 +170,12 @@ class RunStore:
             UnknownRunError: there is no such run.
             StateError: it could not be written, nor could what was built upon it.
         """
-        return await self._entries[self.find(run_id).run_id].record.update(change)
+        run = self.find(run_id)
+        live = self._live.get(run.run_id) or self._make_live(run)
+        try:
+            return await live.record.update(change)
+        finally:
+            self._retire(run.run_id)
 
     async def remove(self, run_id: str) -> None:
         """Remove an ended run, with all that is on record of it.
@@ -136,7 +185,7 @@ class RunStore:
             RunNotReadyError: it has not ended.
             StateError: it could not be removed; it is there as before.
         """
-        run = self._entry(run_id).run
+        run = self._entry(run_id).summary
         if not run.state.ended:
             raise RunNotReadyError(
                 f"run {run.name} is {run.state.value}, and only runs that have ended are removed. "
@@ -144,6 +193,8 @@ class RunStore:
             )
         await self._database.remove_run(run_id)
         self._entries.pop(run_id, None)
+        self._live.pop(run_id, None)
+        self._kept.forget(run_id)
 
     def idle_seconds(self, run_id: str) -> float:
         """How long nobody has asked for the run.
@@ -155,12 +206,14 @@ class RunStore:
 
     def activity(self, run_id: str) -> Activity:
         """What the run is doing now."""
-        return self._entries[run_id].activity
+        live = self._live.get(run_id)
+        return live.activity if live else Activity()
 
     def set_activity(self, run_id: str, activity: Activity) -> None:
-        """Say what the run is doing now."""
-        self._entries[run_id].activity = activity
-        self._touch(run_id)
+        """Say what the run is doing now; of one that has ended nothing is kept."""
+        if live := self._live.get(run_id):
+            live.activity = activity
+            self._touch(run_id)
 
     def held(self, run_id: str) -> str:
         """Why nothing can be computed for the run: its own data is not there; or empty."""
@@ -176,31 +229,36 @@ class RunStore:
         """The run's data is there: whoever waits for the run is told; harmless where none does."""
         if self._entries[run_id].held:
             self._entries[run_id].held = ""
-            self._announce(self._entries[run_id].run, ())
+            self._announce(self.record(run_id), ())
 
-    def shown_state(self, run: RunRecord) -> RunState:
+    def shown_state(self, run: RunRecord | RunSummary) -> RunState:
         """The run's state as peers see it: that of its record, unless it cannot leave it now."""
         waits = not run.state.ended and self.held(run.run_id)
         return RunState.HELD if waits else run.state
 
     def progress(self, run_id: str, index: int) -> LearnerProgress:
         """What is known of a learner that is being trained."""
-        return self._entries[run_id].progress.get(index, LearnerProgress())
+        live = self._live.get(run_id)
+        return live.progress.get(index, LearnerProgress()) if live else LearnerProgress()
 
     def set_progress(self, run_id: str, index: int, progress: LearnerProgress) -> None:
         """Note what a worker said of its learner."""
-        if self._entries[run_id].progress.get(index) != progress:
-            self._entries[run_id].progress[index] = progress
+        live = self._live.get(run_id)
+        if live and live.progress.get(index) != progress:
+            live.progress[index] = progress
             self._touch(run_id)
 
     def ingredient(self, run_id: str, learner: LearnerRecord) -> IngredientRecord | None:
         """A learner's part in the soup, also in one that is being made."""
-        return learner.ingredient or self._entries[run_id].ingredients.get(learner.index)
+        live = self._live.get(run_id)
+        making = live.ingredients.get(learner.index) if live else None
+        return learner.ingredient or making
 
     def set_ingredient(self, run_id: str, index: int, ingredient: IngredientRecord) -> None:
         """Note what became of a learner that was offered to the soup being made."""
-        self._entries[run_id].ingredients[index] = ingredient
-        self._touch(run_id)
+        if live := self._live.get(run_id):
+            live.ingredients[index] = ingredient
+            self._touch(run_id)
 
     def revision(self, run_id: str) -> int:
         """Grows with every change; also across restarts."""
@@ -208,9 +266,9 @@ class RunStore:
 
     async def wait_for_change(self, run_id: str, after: int, *, timeout_seconds: float) -> int:
         """The run's revision once it is above `after`, or at the time-out."""
-        entry = self._entries[run_id]
+        entry, live = self._entries[run_id], self._live.get(run_id)
         if entry.revision <= after:
-            await _wait(entry.changed, timeout_seconds)
+            await _wait(live.changed if live else asyncio.Event(), timeout_seconds)
         return entry.revision
 
     async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
@@ -218,54 +276,67 @@ class RunStore:
 
         How far its learners are goes by unnoticed: a large run hears that all the time.
         """
-        entry = self._entries[run_id]
-        if entry.turn <= after:
-            await _wait(entry.turned, timeout_seconds)
+        live = self._live.get(run_id)
+        if live is None or live.turn <= after:
+            await _wait(live.turned if live else asyncio.Event(), timeout_seconds)
 
     def _named(self, name: str) -> _Entry | None:
         if name == LATEST:
             return next(reversed(self._entries.values()), None)
-        return next((entry for entry in self._entries.values() if entry.run.name == name), None)
+        return next((entry for entry in self._entries.values() if entry.summary.name == name), None)
 
     def _entry(self, run_id: str) -> _Entry:
         if run_id not in self._entries:
             raise UnknownRunError(f"there is no run {run_id!r}.")
         return self._entries[run_id]
 
-    def _enter(self, run: RunRecord) -> None:
-        first = _next_revision(0)
+    def _note(self, summary: RunSummary) -> None:
+        self._entries[summary.run_id] = _Entry(summary, _next_revision(0), used_at=self._clock())
+
+    def _make_live(self, run: RunRecord) -> _Live:
         record = ChangingRun(run, self._save, self._announce)
-        self._entries[run.run_id] = _Entry(record, first, first, used_at=self._clock())
+        live = self._live[run.run_id] = _Live(record, self._entries[run.run_id].revision)
+        return live
+
+    def _retire(self, run_id: str) -> None:
+        """Keep no more than others have of a run whose end is on the disk, and shown."""
+        live = self._live.get(run_id)
+        if live and live.record.settled and live.record.shown.state.ended:
+            del self._live[run_id]
+            self._kept.keep(live.record.shown)
 
     async def _save(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         await self._database.save_run(run, learners)
 
     def _announce(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
-        entry = self._entries[run.run_id]
-        if run.state is not RunState.MERGING:
-            entry.ingredients.clear()
-        for learner in learners:
-            # How far a worker got says nothing of the next one's.
-            if learner.state is not LearnerState.LEASED:
-                entry.progress.pop(learner.index, None)
-        if run.state is not RunState.MERGING:
-            entry.ingredients.clear()
+        self._entries[run.run_id].summary = RunSummary.of(run)
+        if live := self._live.get(run.run_id):
+            if run.state is not RunState.MERGING:
+                live.ingredients.clear()
+            for learner in learners:
+                # How far a worker got says nothing of the next one's.
+                if learner.state is not LearnerState.LEASED:
+                    live.progress.pop(learner.index, None)
         self._turn(run.run_id)
         for on_learners in self._learner_listeners:
             on_learners(run, learners)
         for listener in self._listeners:
             listener(run)
+        if run.state.ended:
+            # Once its writer is done; whoever asked for the change may have left.
+            asyncio.get_running_loop().call_soon(self._retire, run.run_id)
 
     def _turn(self, run_id: str) -> None:
         self._touch(run_id)
-        entry = self._entries[run_id]
-        entry.turn = entry.revision
-        entry.turned = _woken(entry.turned)
+        if live := self._live.get(run_id):
+            live.turn = self._entries[run_id].revision
+            live.turned = _woken(live.turned)
 
     def _touch(self, run_id: str) -> None:
         entry = self._entries[run_id]
         entry.revision = _next_revision(entry.revision)
-        entry.changed = _woken(entry.changed)
+        if live := self._live.get(run_id):
+            live.changed = _woken(live.changed)
 
 
 def _woken(event: asyncio.Event) -> asyncio.Event:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +30,12 @@ DATABASE = "lipt.db"
 RecordT = TypeVar(
     "RecordT", RunRecord, LearnerRecord, SubsetRecord, DiagnosisRecord, DataRecord, TokenRecord
 )
+ItemT = TypeVar("ItemT")
+_SUBSETS = "SELECT run_id, subset_key, body FROM subsets ORDER BY run_id, subset_key"
+_DIAGNOSES = "SELECT ifnull(run_id, ''), diagnosis_key, body FROM diagnoses ORDER BY 1, 2"
+# So many records are a part: few enough for what they are made of to be gone before Python looks
+# for garbage in all memory, which holds every thread up.
+_AT_ONCE = 4
 # The first with a table of them.
 _SCHEMA_OF_DIAGNOSES = 3
 _SCHEMA_OF_DATA = 4
@@ -41,12 +49,12 @@ class Contents:
     """All records, and what is wrong with those that could not be read."""
 
     schema: int
-    runs: tuple[RunRecord, ...]
-    subsets: tuple[SubsetRecord, ...]
-    diagnoses: tuple[DiagnosisRecord, ...]
-    data: tuple[DataRecord, ...]
-    tokens: tuple[TokenRecord, ...]
-    problems: tuple[str, ...]
+    runs: tuple[RunRecord, ...] = ()
+    subsets: tuple[SubsetRecord, ...] = ()
+    diagnoses: tuple[DiagnosisRecord, ...] = ()
+    data: tuple[DataRecord, ...] = ()
+    tokens: tuple[TokenRecord, ...] = ()
+    problems: tuple[str, ...] = ()
 
     @property
     def served(self) -> tuple[DataRecord, ...]:
@@ -81,32 +89,66 @@ def read_contents(directory: Path) -> Contents:
     Raises:
         StateError: there is no database, it is damaged, or of a newer version.
     """
+    with _one_view(directory) as (connection, schema):
+        return _read(connection, schema)
+
+
+def read_in_parts(directory: Path) -> Iterator[Contents]:
+    """The runs, subsets and diagnoses of `read_contents`, a few at a time, in one consistent view.
+
+    Whoever keeps none of them takes no more memory for many than for few. The newest schema only.
+
+    Raises:
+        StateError: as `read_contents`.
+    """
+    with _one_view(directory) as (connection, schema):
+        problems: list[str] = []
+        ids = [row[0] for row in connection.execute("SELECT run_id FROM runs")]
+        subsets = _rows(connection, _SUBSETS, SubsetRecord, problems)
+        diagnoses = _rows(connection, _DIAGNOSES, DiagnosisRecord, problems)
+        for some in _batches(ids):
+            runs = read_runs(connection, problems, ids=some)
+            yield Contents(schema, runs=runs, problems=tuple(problems))
+        for of_runs in _batches(it for _, it in subsets):
+            yield Contents(schema, subsets=of_runs, problems=tuple(problems))
+        for of_any in _batches(it for _, it in diagnoses):
+            yield Contents(schema, diagnoses=of_any, problems=tuple(problems))
+        yield Contents(schema, problems=tuple(problems))
+
+
+def _batches(rows: Iterable[ItemT]) -> Iterator[tuple[ItemT, ...]]:
+    rows = iter(rows)
+    while some := tuple(islice(rows, _AT_ONCE)):
+        yield some
+
+
+@contextmanager
+def _one_view(directory: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """A connection that sees one state of the database, and the schema that it has."""
     with closing(open_read_only(directory)) as connection:
         try:
             connection.execute("BEGIN")
-            return _read(connection, directory)
+            schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
+            if not 1 <= schema <= len(MIGRATIONS):
+                raise StateError(
+                    f"{directory / DATABASE} has schema {schema}, this version knows 1 to "
+                    f"{len(MIGRATIONS)}. Use the lipt that wrote it."
+                )
+            yield connection, schema
         except sqlite3.Error as error:
             raise StateError(
                 f"{directory / DATABASE} cannot be read: {error}. Restore it from a backup."
             ) from None
 
 
-def _read(connection: sqlite3.Connection, directory: Path) -> Contents:
-    schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if not 1 <= schema <= len(MIGRATIONS):
-        raise StateError(
-            f"{directory / DATABASE} has schema {schema}, this version knows 1 to "
-            f"{len(MIGRATIONS)}. Use the lipt that wrote it."
-        )
+def _read(connection: sqlite3.Connection, schema: int) -> Contents:
     problems: list[str] = []
     body = "body" if schema >= _SCHEMA_OF_INPUTS else RENAMED_INPUTS
     runs = read_runs(connection, problems, body=body)
-    query = "SELECT run_id, subset_key, body FROM subsets ORDER BY run_id, subset_key"
-    subsets = tuple(subset for _, subset in _rows(connection, query, SubsetRecord, problems))
+    subsets = tuple(it for _, it in _rows(connection, _SUBSETS, SubsetRecord, problems))
     diagnoses: tuple[DiagnosisRecord, ...] = ()
     if schema >= _SCHEMA_OF_DIAGNOSES:
-        query = "SELECT ifnull(run_id, ''), diagnosis_key, body FROM diagnoses ORDER BY 1, 2"
-        found = _rows(connection, query, DiagnosisRecord, problems)
+        found = _rows(connection, _DIAGNOSES, DiagnosisRecord, problems)
         diagnoses = tuple(diagnosis for _, diagnosis in found)
     data: tuple[DataRecord, ...] = ()
     if schema >= _SCHEMA_OF_DATA:
@@ -117,23 +159,33 @@ def _read(connection: sqlite3.Connection, directory: Path) -> Contents:
 
 
 def read_runs(
-    connection: sqlite3.Connection, problems: list[str], *, body: str = "body"
+    connection: sqlite3.Connection,
+    problems: list[str],
+    *,
+    body: str = "body",
+    ids: Collection[str] | None = None,
 ) -> tuple[RunRecord, ...]:
-    """All runs with their learners, oldest first.
+    """Runs with their learners, oldest first.
 
     Args:
         connection: a database.
         problems: takes a clause for every record that cannot be read, and is left out.
         body: SQL for a run's body as the newest schema has it.
+        ids: whose; None for all.
     """
+    which = ""
+    values: tuple[str, ...] = ()
+    if ids is not None:
+        which = "WHERE run_id IN (SELECT value FROM json_each(?))"
+        values = (json.dumps(sorted(ids)),)
     learners: dict[str, list[LearnerRecord]] = {}
-    query = "SELECT run_id, learner_index, body FROM learners ORDER BY run_id, learner_index"
-    for run_id, learner in _rows(connection, query, LearnerRecord, problems):
+    query = f"SELECT run_id, learner_index, body FROM learners {which} ORDER BY 1, 2"  # noqa: S608
+    for run_id, learner in _rows(connection, query, LearnerRecord, problems, values):
         learners.setdefault(run_id, []).append(learner)
-    query = f"SELECT run_id, '', {body} FROM runs ORDER BY created_at, run_id"  # noqa: S608 - ours
+    query = f"SELECT run_id, '', {body} FROM runs {which} ORDER BY created_at, run_id"  # noqa: S608
     return tuple(
         run.changed(learners=tuple(learners.get(run_id, ())))
-        for run_id, run in _rows(connection, query, RunRecord, problems)
+        for run_id, run in _rows(connection, query, RunRecord, problems, values)
     )
 
 
@@ -149,13 +201,27 @@ def read_tokens(connection: sqlite3.Connection, problems: list[str]) -> tuple[To
     return tuple(sorted(found, key=lambda token: (token.created_at, token.token_id)))
 
 
+def require_readable(problems: list[str]) -> None:
+    """Refuse to go on without records that cannot be read.
+
+    Raises:
+        StateError: there are such.
+    """
+    if problems:
+        raise StateError(
+            f"{problems[0]}. lipt state check names all such records; restore a backup, or "
+            "give another --state-dir."
+        )
+
+
 def _rows(
     connection: sqlite3.Connection,
     query: str,
     record: type[RecordT],
     problems: list[str],
+    values: tuple[str, ...] = (),
 ) -> Iterator[tuple[str, RecordT]]:
-    for run_id, key, body in connection.execute(query):
+    for run_id, key, body in connection.execute(query, values):
         try:
             yield run_id, record.model_validate_json(body)
         except (ValidationError, LiptError) as error:

@@ -1,7 +1,8 @@
 """Database: all records of a state directory on disk, durable when a call returns.
 
 One thread owns the connection, so that an fsync never holds up the event loop; what several
-callers write at once shares one (`group_commit`).
+callers write at once shares one (`group_commit`). A run that has ended is read where it is asked
+for (`run_reader`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from lipt.common.errors import StateError
-from lipt.coordinator.state.contents import read_runs, read_tokens
+from lipt.coordinator.state.contents import read_runs, read_tokens, require_readable
 from lipt.coordinator.state.group_commit import Action, GroupCommit
 from lipt.coordinator.state.migrations import migrate
 from lipt.coordinator.state.privacy import make_private_file
@@ -29,17 +30,22 @@ from lipt.coordinator.state.records import (
     SubsetRecord,
     TokenRecord,
 )
+from lipt.coordinator.state.run_reader import RunReader
+from lipt.coordinator.state.summaries import RunSummary, read_summaries
 
 ResultT = TypeVar("ResultT")
-RecordT = TypeVar("RecordT", RunRecord, TokenRecord)
+RecordT = TypeVar("RecordT", RunRecord, RunSummary, TokenRecord)
 
 
 class Database:
     """The open database; what a method writes is on disk whole, or not at all."""
 
-    def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, thread: ThreadPoolExecutor, reader: RunReader
+    ) -> None:
         self._connection = connection
         self._thread = thread
+        self._reader = reader
         self._group = GroupCommit(connection, thread)
 
     @classmethod
@@ -53,7 +59,8 @@ class Database:
         _require_not_lost(path)
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="database")
         try:
-            return cls(thread.submit(_connect, path).result(), thread)
+            connection = thread.submit(_connect, path).result()
+            return cls(connection, thread, RunReader(path))
         except sqlite3.Error as error:
             thread.shutdown()
             remedy = "Check that the directory is writable, or give another --state-dir."
@@ -64,16 +71,33 @@ class Database:
     async def close(self) -> None:
         """Close the file; what was acknowledged is in it."""
         await self._group.finish()
+        self._reader.close()
         await self._do(self._connection.close)
         self._thread.shutdown()
 
-    async def load_runs(self) -> tuple[RunRecord, ...]:
-        """All runs with their learners, oldest first.
+    async def load_runs(self, ids: Collection[str] | None = None) -> tuple[RunRecord, ...]:
+        """All runs, or those of these ids, with their learners, oldest first.
 
         Raises:
             StateError: a record cannot be read.
         """
-        return await self._load(read_runs)
+        return await self._load(partial(read_runs, ids=ids))
+
+    async def load_summaries(self) -> tuple[RunSummary, ...]:
+        """The summaries of all runs, oldest first, without reading their records.
+
+        Raises:
+            StateError: as `load_runs`.
+        """
+        return await self._load(read_summaries)
+
+    def read_run(self, run_id: str) -> RunRecord | None:
+        """A run with its learners as it is on disk, read at once; None where there is none.
+
+        Raises:
+            StateError: as `load_runs`.
+        """
+        return self._reader.read(run_id)
 
     async def load_tokens(self) -> tuple[TokenRecord, ...]:
         """All tokens that were given out, oldest first.
@@ -162,11 +186,7 @@ class Database:
     ) -> tuple[RecordT, ...]:
         problems: list[str] = []
         records = await self._do(lambda: read(self._connection, problems))
-        if problems:
-            raise StateError(
-                f"{problems[0]}. lipt state check names all such records; restore a backup, or "
-                "give another --state-dir."
-            )
+        require_readable(problems)
         return records
 
     async def _do(self, action: Callable[[], ResultT]) -> ResultT:

@@ -42,26 +42,6 @@ def needed_blobs(contents: Contents) -> tuple[Need, ...]:
     )
 
 
-def kept_digests(contents: Contents) -> frozenset[str]:
-    """Digests of what a coordinator never removes while it serves.
-
-    What records need, and weights that a run started from: theta* that the disk has damaged
-    is made of them again.
-    """
-    return frozenset(need.blob.sha256 for need in needed_blobs(contents)) | _given(contents)
-
-
-def named_digests(contents: Contents) -> frozenset[str]:
-    """Digests that are on record as a run's, a subset's or a diagnosis's own, needed or not.
-
-    What else there is was uploaded, and nobody has made anything of it that it is a part of.
-    """
-    of_runs = (blob.sha256 for run in contents.runs for blob in named_by(run))
-    of_subsets = (subset.blob.sha256 for subset in contents.subsets)
-    of_diagnoses = (diagnosis.blob.sha256 for diagnosis in contents.diagnoses)
-    return frozenset((*of_runs, *of_subsets, *of_diagnoses)) | _given(contents)
-
-
 def named_by(run: RunRecord) -> Iterator[BlobName]:
     """The blobs that a run's record names."""
     for learner in run.learners:
@@ -80,10 +60,14 @@ def useful_digests(contents: Contents) -> frozenset[str]:
     a subset was selected on decide whether a later request may keep it.
     """
     selected_on = (subset.weights_sha256 for subset in contents.subsets)
-    return frozenset(filter(None, selected_on)) | _given(contents)
+    return frozenset(filter(None, selected_on)) | given_digests(contents)
 
 
-def _given(contents: Contents) -> frozenset[str]:
+def given_digests(contents: Contents) -> frozenset[str]:
+    """Digests of weights that a run started from.
+
+    A coordinator that serves keeps them: theta* that the disk has damaged is made of them again.
+    """
     given = (run.config.initialization.weights_sha256 for run in contents.runs)
     return frozenset(filter(None, given))
 

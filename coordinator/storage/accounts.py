@@ -116,6 +116,10 @@ class Accounts:
             if entry is not None and not entry.sending:
                 del self._entries[sha256]
 
+    def digests(self) -> frozenset[str]:
+        """Of all uploads."""
+        return frozenset(self._entries)
+
     def num_unfinished(self) -> int:
         """How many uploads have begun and are not whole."""
         return sum(not entry.finished for entry in self._entries.values())

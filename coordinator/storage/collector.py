@@ -17,8 +17,9 @@ from lipt.common.blobs.expiry import Expiry, StoredFile
 from lipt.common.errors import StateError
 from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.state.contents import read_contents
-from lipt.coordinator.state.needs import kept_digests, named_digests
+from lipt.coordinator.state.contents import read_in_parts
+from lipt.coordinator.state.naming import named_digests
+from lipt.coordinator.state.needs import given_digests, needed_blobs
 from lipt.coordinator.state.pausing import collection_allowed
 from lipt.coordinator.storage.accounts import Accounts
 
@@ -32,7 +33,7 @@ class Round:
     """What one look at a directory found, and what it removed.
 
     Attributes:
-        named: digests of what records name.
+        named: digests of what was an upload until now, and records name.
         needed_bytes: of blobs that records need.
         spare_bytes: of those that none needs and that are too young to go.
         blobs: whole blobs that were removed.
@@ -78,7 +79,8 @@ class Collector:
 
     async def collect(self) -> None:
         """Remove what has expired; what cannot be read or removed now is left for the next time."""
-        work = asyncio.ensure_future(asyncio.to_thread(self._collect))
+        uploads = self.accounts.digests()
+        work = asyncio.ensure_future(asyncio.to_thread(self._collect, uploads))
         try:
             done = await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -102,36 +104,61 @@ class Collector:
                     EventKind.EXPIRED, detail=detail, files=len(files), bytes=num_bytes
                 )
 
-    def _collect(self) -> Round | None:
+    def _collect(self, uploads: frozenset[str]) -> Round | None:
         """A round; None where somebody reads all blobs just now, or the records are damaged."""
         now, settings = self.clock(), self.settings
         with state_errors(self.directory), collection_allowed(self.directory) as allowed:
             if not allowed:
                 return None
             remove_stale_temporaries(self.directory / "uploads")
-            # Before the records: what is on record by then was there, or is young.
-            blobs = tuple(self.expiry.blobs())
-            contents = read_contents(self.directory)
-            if contents.problems:
-                raise StateError(
-                    f"nothing is removed, for what is needed is not known: {contents.problems[0]}. "
-                    "See lipt state check, and restore a backup."
-                )
-            kept = kept_digests(contents)
-            spare = [blob for blob in blobs if blob.sha256 not in kept]
+            kept = _read_kept(self.directory)
+            needed_bytes = spare_bytes = 0
+            gone: list[StoredFile] = []
+            # What was named after the records were read was used, or held, after that.
             before = now - settings.unused_hours * _HOUR
-            gone = tuple(it for it in spare if self.expiry.remove_blob(it.sha256, before=before))
+            for digest in self.expiry.digests():
+                # Of what records need they have the size: hardly any file is looked at.
+                needed = kept.get(digest)
+                blob = None if needed else self.expiry.blob(digest)
+                if needed:
+                    needed_bytes += needed
+                elif blob is None:
+                    continue
+                elif digest in kept:
+                    needed_bytes += blob.size_bytes
+                elif self.expiry.remove_blob(digest, before=before):
+                    gone.append(blob)
+                else:
+                    spare_bytes += blob.size_bytes
             before = now - settings.unfinished_hours * _HOUR
             parts = tuple(
                 it
                 for it in self.expiry.parts()
                 if self.expiry.remove_part(it.sha256, before=before)
             )
-            spare_bytes, gone_bytes = (sum(it.size_bytes for it in some) for some in (spare, gone))
             return Round(
-                named=named_digests(contents),
-                needed_bytes=sum(blob.size_bytes for blob in blobs) - spare_bytes,
-                spare_bytes=spare_bytes - gone_bytes,
-                blobs=gone,
+                named=frozenset(it for it in named_digests(self.directory) if it in uploads),
+                needed_bytes=needed_bytes,
+                spare_bytes=spare_bytes,
+                blobs=tuple(gone),
                 parts=parts,
             )
+
+
+def _read_kept(directory: Path) -> dict[str, int]:
+    """What is never removed, whatever its age: sizes by digest, 0 where no record has one.
+
+    Raises:
+        StateError: some record cannot be read.
+    """
+    kept: dict[str, int] = {}
+    for part in read_in_parts(directory):
+        if part.problems:
+            raise StateError(
+                f"nothing is removed, for what is needed is not known: {part.problems[0]}. "
+                "See lipt state check, and restore a backup."
+            )
+        for digest in given_digests(part):
+            kept.setdefault(digest, 0)
+        kept.update((need.blob.sha256, need.blob.size_bytes) for need in needed_blobs(part))
+    return kept

@@ -16,7 +16,7 @@ from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.summaries import RunSummary
 
 _DAY = 86_400.0
 # Whoever has just asked for a run asks for something of it next.
@@ -24,8 +24,8 @@ _IN_USE_SECONDS = 3600.0
 
 
 def overdue(
-    runs: Iterable[RunRecord], *, now: float, keep_days: float | None, keep_runs: int | None
-) -> Sequence[RunRecord]:
+    runs: Iterable[RunSummary], *, now: float, keep_days: float | None, keep_runs: int | None
+) -> Sequence[RunSummary]:
     """The runs that have ended and are not kept any longer, those first that ended first.
 
     Args:
@@ -98,5 +98,5 @@ class Retention:
         return computed or self.store.idle_seconds(run_id) < _IN_USE_SECONDS
 
 
-def _end(run: RunRecord) -> float:
+def _end(run: RunSummary) -> float:
     return run.created_at if run.ended_at is None else run.ended_at

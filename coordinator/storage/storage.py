@@ -15,8 +15,8 @@ from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.state.contents import read_contents
-from lipt.coordinator.state.needs import named_by, named_digests
+from lipt.coordinator.state.naming import named_digests
+from lipt.coordinator.state.needs import named_by
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.coordinator.storage.accounts import Accounts
 from lipt.coordinator.storage.allowances import Allowances
@@ -101,8 +101,7 @@ async def open_storage(
 
 def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dict[str, int]]:
     """Sizes of the blobs that no record names, and of the beginnings."""
-    named = named_digests(read_contents(directory))
-    finished = {
-        blob.sha256: blob.size_bytes for blob in blobs.expiry.blobs() if blob.sha256 not in named
-    }
+    named = set(named_digests(directory))
+    left = (blobs.expiry.blob(digest) for digest in blobs.expiry.digests() if digest not in named)
+    finished = {blob.sha256: blob.size_bytes for blob in left if blob is not None}
     return finished, {part.sha256: part.size_bytes for part in blobs.expiry.parts()}

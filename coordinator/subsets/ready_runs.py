@@ -26,7 +26,8 @@ def find_named(store: RunStore, name: str) -> RunRecord:
     newest_first = store.runs()[::-1]
     ready = [run for run in newest_first if name == LATEST and run.state is RunState.READY]
     served = [run for run in ready if not store.held(run.run_id)]
-    return next(iter(served or ready), None) or store.find(name)
+    newest = next(iter(served or ready), None)
+    return store.find(name if newest is None else newest.run_id)
 
 
 def find_finished(store: RunStore, name: str) -> RunRecord:

@@ -12,8 +12,6 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.observability.events import EventKind, Events
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.checking import check_state
-from lipt.coordinator.state.contents import read_contents
-from lipt.coordinator.state.needs import kept_digests, named_digests
 from lipt.coordinator.state.pausing import collection_paused
 from lipt.coordinator.storage.accounts import Accounts
 from lipt.coordinator.storage.collector import Collector
@@ -126,9 +124,23 @@ async def test_blobs_that_records_name_are_no_uploads(bench: Bench) -> None:
     bench.accounts.restore({bench.state.put("ready shard 0").sha256: 13}, {})
     await bench.collector.collect()
     assert bench.accounts.num_bytes(finished=True) == 0
-    contents = read_contents(bench.state.directory)
-    assert kept_digests(contents) < named_digests(contents)
-    assert bench.state.put("uploaded weights").sha256 not in named_digests(contents)
+
+
+async def test_files_that_records_need_are_not_looked_at(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+    blob = bench.state.blobs.expiry.blob
+
+    def note(sha256: str) -> object:
+        looked_at.append(sha256)
+        return blob(sha256)
+
+    monkeypatch.setattr(bench.state.blobs.expiry, "blob", note)
+    bench.put("young features", 23.0)
+    await bench.collector.collect()
+    names = {BlobName.of(text.encode()).sha256 for text in [*SPARE, "young features"]}
+    assert sorted(looked_at) == sorted(names)
 
 
 async def test_first_round_comes_after_a_while_and_then_again_and_again(bench: Bench) -> None:
@@ -154,10 +166,10 @@ async def test_round_that_is_under_way_at_the_end_is_waited_for(
     loop = asyncio.get_running_loop()
     collect = bench.collector._collect
 
-    def slow() -> object:
+    def slow(uploads: frozenset[str]) -> object:
         loop.call_soon_threadsafe(begun.set)
         go_on.wait()
-        return collect()
+        return collect(uploads)
 
     monkeypatch.setattr(bench.collector, "_collect", slow)
     task = asyncio.create_task(bench.collector.collect())
