@@ -7,10 +7,11 @@ where it has changed, so that what is sent follows what happens, not how much th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import AsyncIterator, Callable
 
-from lipt.common.errors import InvalidRequestError
+from lipt.common.errors import InvalidRequestError, UnknownRunError
 from lipt.coordinator.compute.lane import Computation
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -115,8 +116,9 @@ class Watching:
             standing = (self._store.revision(summary.run_id), self._why_waiting(summary))
             if told.get(summary.run_id) != standing:
                 told[summary.run_id] = standing
-                run = self._store.record(summary.run_id)
-                changed.append(run_view(self._store, run, waiting=standing[1]))
+                with contextlib.suppress(UnknownRunError):  # it is just being removed
+                    run = self._store.record(summary.run_id)
+                    changed.append(run_view(self._store, run, waiting=standing[1]))
         return changed
 
     def _why_waiting(self, run: RunSummary) -> str:

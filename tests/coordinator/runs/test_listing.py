@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from lipt.common.errors import InvalidRequestError
 from lipt.coordinator.runs.listing import page_of
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.summaries import RunSummary
 from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
-RUN = made_up_run()
+RUN = RunSummary.of(made_up_run())
 
 
-def runs_at(times: list[float]) -> list[RunRecord]:
-    return [RUN.changed(run_id=f"r{place}", created_at=at) for place, at in enumerate(times)]
+def runs_at(times: list[float]) -> list[RunSummary]:
+    return [replace(RUN, run_id=f"r{place}", created_at=at) for place, at in enumerate(times)]
 
 
 def ids(runs: object) -> list[str]:
@@ -30,7 +29,7 @@ def ids(runs: object) -> list[str]:
     size=st.integers(1, 5),
 )
 def test_pages_follow_each_other_to_the_oldest(times: list[float], size: int) -> None:
-    runs, seen, token = runs_at(times), list[RunRecord](), ""
+    runs, seen, token = runs_at(times), list[RunSummary](), ""
     while True:
         page, token = page_of(runs, token, size)
         assert len(page) <= size
@@ -46,7 +45,7 @@ def test_what_starts_or_goes_between_two_pages_moves_nothing() -> None:
     page, token = page_of(runs, "", 2)
     assert ids(page) == ["r4", "r3"]
     # A newer one starts; the last that was shown is removed, and the first.
-    later = [*runs[:3], RUN.changed(run_id="new", created_at=6.0)]
+    later = [*runs[:3], replace(RUN, run_id="new", created_at=6.0)]
     page, token = page_of(later, token, 2)
     assert ids(page) == ["r2", "r1"]
     assert ids(page_of(later, token, 2)[0]) == ["r0"]

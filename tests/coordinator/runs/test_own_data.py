@@ -88,6 +88,27 @@ async def test_runs_of_other_data_are_held_and_those_that_have_not_ended_are_cou
     assert events.count(EventKind.RUN_HELD) == 1
 
 
+async def test_where_data_came_from_is_looked_up_once_for_all_runs_of_it(
+    database: Database, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        run = make_run(f"e{number}", state=RunState.READY)
+        await database.save_run(run, run.learners)
+    store = RunStore(database)
+    await store.load()
+    asked: list[str] = []
+    find_data = database.find_data
+
+    async def note(fingerprint: str) -> DataRecord | None:
+        asked.append(fingerprint)
+        return await find_data(fingerprint)
+
+    monkeypatch.setattr(database, "find_data", note)
+    await hold_runs_of_other_data(store, OTHER, database, Events())
+    assert all(store.held(f"e{number}") for number in range(5))
+    assert asked == [OWN]
+
+
 async def test_what_waits_for_a_run_that_is_held_is_refused(
     database: Database, make_run: MakeRun
 ) -> None:

@@ -19,9 +19,9 @@ from tests.coordinator.state.conftest import StateBench
 def named_slowly(directory: Path) -> set[str]:
     contents = read_contents(directory)
     of_runs = {blob.sha256 for run in contents.runs for blob in named_by(run)}
-    given = {run.config.initialization.weights_sha256 for run in contents.runs} - {None}
+    given = (run.config.initialization.weights_sha256 for run in contents.runs)
     others = (*contents.subsets, *contents.diagnoses)
-    return of_runs | given | {record.blob.sha256 for record in others}
+    return of_runs | set(filter(None, given)) | {record.blob.sha256 for record in others}
 
 
 async def test_digests_are_those_of_the_records_in_full(state: StateBench) -> None:

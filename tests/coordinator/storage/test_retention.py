@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.summaries import RunSummary
 from lipt.coordinator.storage.retention import Retention, overdue
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
@@ -29,7 +31,7 @@ from tests.coordinator.made_up_runs import made_up_run
 MakeRun = Callable[..., RunRecord]
 DAY = 86_400.0
 NOW = 1000 * DAY
-RUN = made_up_run(state=RunState.READY)
+RUN = RunSummary.of(made_up_run(state=RunState.READY))
 
 
 def ended(make_run: MakeRun, run_id: str, days_ago: float, state: RunState = RunState.READY) -> Any:
@@ -178,13 +180,13 @@ async def test_a_live_run_is_not_removed(bench: Bench, make_run: MakeRun) -> Non
 def test_overdue_is_what_either_rule_says(
     ends: list[int], keep_days: int | None, keep_runs: int | None
 ) -> None:
-    runs = [RUN.changed(run_id=str(place), ended_at=float(end)) for place, end in enumerate(ends)]
+    runs = [replace(RUN, run_id=str(place), ended_at=float(end)) for place, end in enumerate(ends)]
     gone = overdue(runs, now=40 * DAY, keep_days=None, keep_runs=keep_runs)
     assert len(gone) == (0 if keep_runs is None else max(0, len(runs) - keep_runs))
     kept = [end for place, end in enumerate(ends) if runs[place] not in gone]
     # Nobody goes who ended after somebody who stays.
     assert max((run.ended_at or 0.0 for run in gone), default=0.0) <= min(kept, default=31)
-    days = [RUN.changed(run_id=str(place), ended_at=end * DAY) for place, end in enumerate(ends)]
+    days = [replace(RUN, run_id=str(place), ended_at=end * DAY) for place, end in enumerate(ends)]
     old = overdue(days, now=40 * DAY, keep_days=keep_days, keep_runs=None)
     expected = [] if keep_days is None else [end for end in ends if 40 - end > keep_days]
     assert [run.ended_at for run in old] == sorted(end * DAY for end in expected)
