@@ -27,7 +27,7 @@ def find_named(store: RunStore, name: str) -> RunRecord:
     ready = [run for run in newest_first if name == LATEST and run.state is RunState.READY]
     served = [run for run in ready if not store.held(run.run_id)]
     newest = next(iter(served or ready), None)
-    return store.find(name if newest is None else newest.run_id)
+    return store.find(name) if newest is None else store.record(newest.run_id)
 
 
 def find_finished(store: RunStore, name: str) -> RunRecord:
