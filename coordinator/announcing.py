@@ -10,9 +10,18 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.common.text.empty_classes import empty_classes
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 
+_MOST_NAMED = 20
+
 
 def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
     """What is not as everybody expects of data: a level of `logging`, and a sentence."""
+    if ids := data.quarantined:
+        named = ", ".join(map(str, ids[:_MOST_NAMED]))
+        more = " and more" if len(ids) > _MOST_NAMED else ""
+        yield (
+            logging.WARNING,
+            f"{len(ids)} of {data.num_rows} images cannot be used and are left out: {named}{more}.",
+        )
     if data.scaling:
         yield logging.INFO, f"{data.scaling}."
     if data.other_target is not None:

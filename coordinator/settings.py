@@ -48,6 +48,9 @@ class DatasetSettings(Section):
     fingerprint: FingerprintKind = FingerprintKind.SAMPLED
     """How closely new runs are bound to their data: by every label and the bytes of 64 examples, or
     by every label and the bytes of every example, which are all read at the start."""
+    max_corrupt: int = Field(default=0, ge=0, le=10_000)
+    """Image files that may be broken: they are left out and named. With more of them, the data is
+    refused. Above 0, every image is decoded at the first opening."""
 
 
 class LeaseSettings(Section):

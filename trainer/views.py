@@ -249,6 +249,7 @@ class DatasetView:
     other_target: what is to be told where that is no single class; classes are the groups then in
         which examples are dealt with.
     target_names: of the labels or the numbers.
+    quarantined: ids of image files that cannot be used, among `num_examples`.
     """
 
     source: str
@@ -260,6 +261,7 @@ class DatasetView:
     columns: tuple[ColumnView, ...] = ()
     other_target: TargetView | None = None
     target_names: tuple[str, ...] = ()
+    quarantined: tuple[int, ...] = ()
 
     @property
     def targets(self) -> str:

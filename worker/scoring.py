@@ -17,7 +17,7 @@ from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.scoring_task import ScoringTask
-from lipt.common.data import Dataset, open_dataset
+from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.errors import (
     ConfigError,
     ForeignBlobError,
@@ -105,17 +105,27 @@ class Scorer:
             )
 
     def _opened(self, task: ScoringTask) -> Dataset:
-        """The data as it is now, of images of the size that the task's model sees."""
+        """The data as it is now, without what the task leaves out, at the size of its images."""
         source = self._settings.worker_data
         if source is None:
             raise ConfigError("this worker has no data before it. Give it some (--worker-data).")
-        opened = partial(open_dataset, source, allowed_modules=self._settings.allow_modules)
-        if self._dataset is None:
-            self._dataset = opened(image_size=self._image_size)
+
+        def opened() -> Dataset:
+            return without_quarantined(
+                open_dataset(
+                    source,
+                    image_size=self._image_size,
+                    allowed_modules=self._settings.allow_modules,
+                    bearable=Bearable(known=task.quarantined),
+                )
+            )
+
+        if self._dataset is None or self._dataset.quarantined != task.quarantined:
+            self._dataset = opened()
         wanted = task.inputs
         if isinstance(wanted, ImageFormat) and self._dataset.inputs != spec_of(wanted):
             self._image_size = wanted.height
-            self._dataset = opened(image_size=self._image_size)
+            self._dataset = opened()
         return self._dataset
 
 

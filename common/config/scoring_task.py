@@ -20,12 +20,13 @@ class ScoringTask(ModelTask):
     """Of which examples errors and features are wanted, and how they are computed.
 
     fingerprint: of the data set whose ids they have.
-    start: the first example's id.
-    stop: the id behind the last one's.
+    start: the first example's place among those that are used.
+    stop: the place behind the last one's.
     batch_size: examples of a batch, from the first one on.
     threads: of the CPU.
     half_errors: errors are float16, else float32.
     half_features: features likewise.
+    quarantined: ids that are left out, ascending: examples are counted without them.
     seed: of what the model draws when it is built and its weights do not have.
     """
 
@@ -36,6 +37,7 @@ class ScoringTask(ModelTask):
     threads: Annotated[int, Field(ge=1)]
     half_errors: bool = False
     half_features: bool = False
+    quarantined: Annotated[tuple[int, ...], Field(max_length=10_000)] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:

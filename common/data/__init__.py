@@ -8,14 +8,18 @@ from lipt.common.data.channel_statistics import normalization
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.input_format import input_format
+from lipt.common.data.loading import Bearable
+from lipt.common.data.quarantine import all_labels, without_quarantined
 from lipt.common.data.registry import dataset_of, known_sources, open_dataset
 from lipt.common.data.shard import Shard, pack_shard, unpack_shard
 from lipt.common.data.sources.pairs.rows import open_pairs
 from lipt.common.images.decode import decode_image
 
 __all__ = [
+    "Bearable",
     "Dataset",
     "Shard",
+    "all_labels",
     "dataset_of",
     "decode_image",
     "fingerprint",
@@ -26,4 +30,5 @@ __all__ = [
     "open_pairs",
     "pack_shard",
     "unpack_shard",
+    "without_quarantined",
 ]

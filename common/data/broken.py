@@ -17,13 +17,17 @@ class BrokenImages:
 
     Args:
         rows: the set's.
+        at_most: how many may be.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, at_most: int = 0) -> None:
         self._rows = rows
+        self._at_most = at_most
         self._first: DataError | None = None
         self._named: list[str] = []
         self._count = 0
+        # Of more than there may be, nobody asks.
+        self.ids: list[int] = []
 
     def note(self, row: int, error: DataError) -> None:
         """Keep that a row cannot be used.
@@ -35,23 +39,30 @@ class BrokenImages:
             raise error
         self._first = self._first or error
         self._count += 1
+        if self._count <= self._at_most:
+            self.ids.append(row)
         if len(self._named) < _MOST_NAMED:
             self._named.append(f"image {row} ({self._rows.where(row)}): {error.__cause__ or error}")
 
-    def require_none(self) -> None:
-        """Refuse a set that has any.
+    def require_few(self) -> None:
+        """Refuse a set that has more than it may.
 
         Raises:
             DataError: names the first 20, and says how many there are.
         """
-        if self._first is None:
+        if self._first is None or self._count <= self._at_most:
             return
         if self._count == 1:
             raise self._first
-        more = self._count - len(self._named)
-        lines = [*self._named, *([f"and {more} more: lipt check --data lists all"] if more else [])]
-        listed = "\n".join(lines)
+        listed = "\n".join(self.named)
+        allowed = f", and at most {self._at_most} may be left out" if self._at_most else ""
         raise DataError(
-            f"{self._count} of {len(self._rows)} images of {self._rows.source} cannot be used. "
-            f"Replace them, or remove them and open the data again:\n{listed}"
+            f"{self._count} of {len(self._rows)} images of {self._rows.source} cannot be used"
+            f"{allowed}. Replace them, or remove them and open the data again:\n{listed}"
         )
+
+    @property
+    def named(self) -> list[str]:
+        """The first 20 and what is wrong with them, and how many more there are."""
+        more = self._count - len(self._named)
+        return [*self._named, *([f"and {more} more: lipt check --data lists all"] if more else [])]

@@ -44,6 +44,8 @@ class Dataset:
             there.
         scaling: what its images are scaled to and what that costs, as a clause; empty where they
             keep their own size.
+        quarantined: ids of images that cannot be used, ascending.
+        left_out_labels: the labels of these, where they are left out.
     """
 
     rows: Rows
@@ -54,6 +56,8 @@ class Dataset:
     read_all: Callable[[], str] | None = None
     reopen: Callable[[], Rows] | None = None
     scaling: str = ""
+    quarantined: tuple[int, ...] = ()
+    left_out_labels: tuple[int, ...] = ()
 
     @property
     def source(self) -> str:
@@ -136,9 +140,9 @@ class Dataset:
             return True
 
     def _fingerprint(self, kind: FingerprintKind) -> str:
-        rows = self.rows
+        rows = self.rows.whole
         return fingerprint(
-            self.labels_N, len(self.class_names), rows.raw, kind, targets=rows.targets
+            rows.labels_N, len(self.class_names), rows.raw, kind, targets=rows.targets
         )
 
     def __getitem__(self, row: int) -> dict[str, Tensor | bytes]:

@@ -10,7 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.loading import MEMORY_BUDGET_BYTES, full_fingerprint, load
+from lipt.common.data.loading import (
+    MEMORY_BUDGET_BYTES,
+    NONE_BROKEN,
+    Bearable,
+    full_fingerprint,
+    load,
+)
 from lipt.common.data.loading_columns import load_columns
 from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.bundled_tables import BUNDLED_TABLES, bundled_table_rows
@@ -81,6 +87,7 @@ def open_dataset(
     allowed_modules: Collection[str] = (),
     progress: Progress | None = None,
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
+    bearable: Bearable = NONE_BROKEN,
 ) -> Dataset:
     """Open labelled data and check every example of it.
 
@@ -93,6 +100,7 @@ def open_dataset(
             also where that is later, for the full fingerprint.
         memory_budget_bytes: image sets whose decoded pixels, as RGB, are larger stay encoded
             and are decoded when they are used; of their images only header and end are checked.
+        bearable: which image files may be broken: `quarantined` in what is returned.
 
     Raises:
         UnknownNameError: there is no such data set; the message lists those that there are.
@@ -111,7 +119,7 @@ def open_dataset(
                 "image size out, and give it where the data is opened."
             )
         return found
-    return _loaded(found, again, image_size, memory_budget_bytes, progress)
+    return _loaded(found, again, image_size, memory_budget_bytes, progress, bearable)
 
 
 def dataset_of(
@@ -145,6 +153,7 @@ def _loaded(
     image_size: int | None,
     memory_budget_bytes: int,
     progress: Progress | None,
+    bearable: Bearable = NONE_BROKEN,
 ) -> Dataset:
     # From the source once more: what lies in memory may be scaled.
     reopen = partial(_source_rows, again)
@@ -157,6 +166,7 @@ def _loaded(
         memory_budget_bytes=memory_budget_bytes,
         progress=progress,
         read_all=read_all,
+        bearable=bearable,
     )
     return loaded if loaded.rows is rows else replace(loaded, reopen=reopen)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
+from lipt.common.data.numbering import Numbering
 from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import StateError
 from lipt.common.inputs.specs import InputSpec
@@ -33,7 +34,8 @@ class KnownData:
     """What is known of the data set without its examples.
 
     fingerprints: all that it is known by.
-    labels: of all examples, as little-endian int32.
+    labels: of every id, as little-endian int32.
+    quarantined: the ids that are left out.
     """
 
     source: str
@@ -41,6 +43,7 @@ class KnownData:
     inputs: InputSpec
     fingerprints: tuple[str, ...]
     labels: bytes
+    quarantined: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,14 @@ class CheapContext(Context):
         """The data set without its examples."""
         known = self.known
         labels_N = torch.from_numpy(np.frombuffer(known.labels, "<i4").astype(np.int64))
-        rows = _LabelRows(known.source, known.class_names, labels_N)
+        kept_N = Numbering(known.quarantined).kept(labels_N)
+        rows = _LabelRows(known.source, known.class_names, kept_N)
         return _WithoutExamples(
             rows,
             self._fingerprint(FingerprintKind.SAMPLED),
             known.inputs,
             read_all=lambda: self._fingerprint(FingerprintKind.FULL),
+            quarantined=known.quarantined,
         )
 
     def require_data(self, fingerprint: str) -> None:

@@ -15,7 +15,8 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data import Dataset, open_dataset
+from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
+from lipt.common.data.numbering import Numbering
 from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.errors import LiptError, OtherDataError, WeightsError
 from lipt.common.inputs.formats import InputFormat
@@ -28,12 +29,14 @@ from lipt.common.weights.files import read_weights
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import SaveableT, cached
+from lipt.coordinator.compute.kept_quarantine import with_kept_quarantine
 from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.pretraining.evaluation import batch_size_for
 from lipt.coordinator.pretraining.frozen_part import LearnerReader
 from lipt.coordinator.pretraining.sharding import Split, split_validation
 from lipt.coordinator.proxies.backbone import Backbone, load_backbone
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.signals.user_features import UserFeatures, read_user_features
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +56,21 @@ class Context:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The coordinator's data set."""
+        """The coordinator's data set, without what is in quarantine."""
         settings = self.settings
-        return open_dataset(
+        opened = open_dataset(
             settings.dataset.source,
             image_size=settings.dataset.image_size,
             allowed_modules=settings.allow_modules,
             progress=self.progress(f"reading {settings.dataset.source}"),
+            bearable=Bearable(settings.dataset.max_corrupt),
         )
+        return without_quarantined(with_kept_quarantine(opened, settings.state_dir / "quarantine"))
+
+    @property
+    def numbering(self) -> Numbering:
+        """What the ids are of the places that examples have in `dataset`."""
+        return Numbering(self.dataset.quarantined)
 
     def require_data(self, fingerprint: str) -> None:
         """See to it that the data set is a certain one, as it lies at its source now.
@@ -159,6 +169,24 @@ class Context:
     def tell(self, part: object) -> None:
         """Hand over a part of the job's result before the whole is there."""
         self.send(Made("", 0, 0, part=part))
+
+    def user_features(self, features: BlobName) -> UserFeatures:
+        """What a user has uploaded for every id, of those that are in `dataset`.
+
+        Raises:
+            FeaturesError: as `read_user_features`.
+        """
+        numbering, dataset = self.numbering, self.dataset
+        read = read_user_features(
+            self.blobs.verified_path(features),
+            num_examples=len(dataset) + len(dataset.quarantined),
+            max_bytes=self.settings.limits.max_blob_bytes,
+        )
+        paired_NP = read.paired_features_NP
+        return UserFeatures(
+            numbering.kept(read.features_ND),
+            None if paired_NP is None else numbering.kept(paired_NP),
+        )
 
     def split(self, config: RunConfig) -> Split:
         """The run's training and validation ids; the same at every call."""

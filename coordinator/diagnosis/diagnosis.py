@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lipt.common.data.numbering import Numbering
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.diagnosis.confusion import confusions
 from lipt.coordinator.diagnosis.duplicates import Duplicates
@@ -46,6 +47,36 @@ class Findings:
     duplicates: Duplicates
     outliers: Outliers
     learnability: Learnability
+
+    def by_id(self, numbering: Numbering, labels_N: Tensor) -> Findings:
+        """What was found of examples at their places, told of ids.
+
+        Nothing is the matter with those that were left out: they were not looked at.
+
+        Args:
+            numbering: of the places.
+            labels_N: the given label of every id.
+        """
+        if not numbering.left_out:
+            return self
+        errors, duplicates, left_out = (
+            self.label_errors,
+            self.duplicates,
+            torch.tensor(numbering.left_out),
+        )
+        return replace(
+            self,
+            label_errors=replace(
+                errors,
+                quality_N=numbering.spread(errors.quality_N, errors.quality_N.max()),
+                suggested_N=numbering.spread(errors.suggested_N, labels_N[left_out]),
+                suspects_N=numbering.spread(errors.suspects_N, 0),
+            ),
+            duplicates=replace(
+                duplicates, kept_N=numbering.spread(numbering.ids(duplicates.kept_N), left_out)
+            ),
+            outliers=replace(self.outliers, scores_N=numbering.spread(self.outliers.scores_N, 1.0)),
+        )
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,13 @@ async def pictures(asked: Asked, wanted: PicturesWanted) -> Response:
     """POST /api/pictures."""
     app, ids = asked.page.app, wanted.ids
     for row in ids:
-        if not 0 <= row < app.data.num_examples:
+        if not 0 <= row < app.data.num_rows:
             raise InvalidRequestError(
-                f"there is no example {str(row)[:30]}: the data has {app.data.num_examples}, "
+                f"there is no example {str(row)[:30]}: the data has {app.data.num_rows}, "
                 "counted from 0."
             )
+        if row in app.data.quarantined:
+            raise InvalidRequestError(f"example {row} cannot be used, and is left out.")
     job = OnData(app.data.fingerprint, ShowExamples(tuple(ids)))
     shown = await app.compute.run(job, asked=_asked_for(asked))
     labels_N, names = labels_of(app, app.data.fingerprint), app.data.class_names
@@ -78,11 +80,10 @@ async def draw_map(asked: Asked, wanted: MapWanted) -> Response:
     run = find_ready(app.store, asked.path("run"), app.data)
     found = [await app.subsets.find(run.run_id, digest) for digest in wanted.digests]
     chosen = [(await app.subsets.examples(one)).indices_K for one in found]
-    ids_M = await asyncio.to_thread(
-        rows_to_draw, app.data.num_examples, chosen, (), run.config.seed
-    )
+    drawn = await asyncio.to_thread(rows_to_draw, app.data.num_rows, chosen, (), run.config.seed)
+    ids_M = np.setdiff1d(drawn.numpy(), np.array(app.data.quarantined, np.int64))
     key = (run.run_id, *wanted.digests)
-    labels_M = labels_of(app, app.data.fingerprint)[ids_M.numpy()]
+    labels_M = labels_of(app, app.data.fingerprint)[ids_M]
 
     async def place(report: OnProgress) -> Places:
         kept = asked.page.maps.get(key)
@@ -98,7 +99,7 @@ async def draw_map(asked: Asked, wanted: MapWanted) -> Response:
                 "x": [x for x, _ in places],
                 "y": [y for _, y in places],
                 "labels": labels_M.tolist(),
-                "chosen": [_among(ids_M.numpy(), rows) for rows in chosen],
+                "chosen": [_among(ids_M, rows) for rows in chosen],
                 "seen_by": f"the merged model of {run.name}",
             }
         }

@@ -46,6 +46,7 @@ def examined(
     labels_N: Labels,
     class_names: Sequence[str],
     address: str,
+    quarantined: Sequence[int] = (),
 ) -> dict[str, Any]:
     """A subset with what its examples are.
 
@@ -55,6 +56,7 @@ def examined(
         labels_N: of the data; empty where other data is served than it was chosen of.
         class_names: of the data, C.
         address: of the gRPC server.
+        quarantined: ids that are left out of everything.
     """
     weights_K = examples.weights_K
     weighted = bool(len(weights_K)) and bool(weights_K.min() != weights_K.max())
@@ -67,7 +69,7 @@ def examined(
             "weighted": weighted,
         },
         "most_wanted": _most_wanted(subset, examples, weighted=weighted),
-        "least_wanted": _left_out(subset, examples, len(labels_N)),
+        "least_wanted": _left_out(subset, examples, len(labels_N), quarantined),
         # No order of choice is stored, nor a score of what was left out.
         "wanted_by": {"most": "weight" if weighted else "draw", "least": "draw"},
     }
@@ -142,8 +144,10 @@ def _most_wanted(subset: SubsetRecord, examples: Examples, *, weighted: bool) ->
     return _drawn(subset, examples.indices_K, "page: chosen")
 
 
-def _left_out(subset: SubsetRecord, examples: Examples, num_examples: int) -> list[int]:
-    rows_N = np.arange(num_examples)
+def _left_out(
+    subset: SubsetRecord, examples: Examples, num_rows: int, quarantined: Sequence[int]
+) -> list[int]:
+    rows_N = np.setdiff1d(np.arange(num_rows), np.array(quarantined, np.int64))
     return _drawn(subset, np.setdiff1d(rows_N, examples.indices_K), "page: left out")
 
 

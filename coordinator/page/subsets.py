@@ -128,5 +128,8 @@ async def _shown(asked: Asked, subset: SubsetRecord) -> dict[str, Any]:
     labels_N = labels_of(page.app, subset.fingerprint)
     names = page.app.data.class_names
     # Of a million examples it takes longer than the event loop may be held.
-    shown = await asyncio.to_thread(examined, subset, examples, labels_N, names, page.address)
+    quarantined = page.app.data.quarantined if len(labels_N) else ()
+    shown = await asyncio.to_thread(
+        examined, subset, examples, labels_N, names, page.address, quarantined
+    )
     return {"subset": shown}

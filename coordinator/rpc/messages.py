@@ -117,7 +117,7 @@ def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
     other = data.other_target
     return info_pb2.DatasetInfo(
         source=data.source,
-        num_examples=data.num_examples,
+        num_examples=data.num_rows,
         class_names=data.class_names,
         class_counts=data.class_counts,
         fingerprint=data.fingerprint,
@@ -127,6 +127,7 @@ def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
         columns=[fill_message(worker_pb2.Column(), dump(column)) for column in columns],
         other_target=None if other is None else fill_message(worker_pb2.Target(), dump(other)),
         target_names=data.target_names,
+        quarantined=data.quarantined,
     )
 
 

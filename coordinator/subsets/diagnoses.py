@@ -180,7 +180,7 @@ class Diagnoses:
             key=key,
             run_id=run.run_id if run else "",
             proxy=str(job.question.proxy),
-            num_examples=self._data.num_examples,
+            num_examples=self._data.num_rows,
             fingerprint=fingerprint,
             features_sha256=features.sha256 if features else "",
             manifest=self._manifest(run, job, diagnosed, seconds=monotonic() - started),
@@ -200,7 +200,7 @@ class Diagnoses:
             "data": {
                 "source": self._data.source,
                 "fingerprint": run.fingerprint if run else self._data.fingerprint,
-                "num_examples": self._data.num_examples,
+                "num_examples": self._data.num_rows,
             },
             "proxy": str(question.proxy),
             "backbone": self._backbone if question.proxy.may_use(Kind.BACKBONE) else None,

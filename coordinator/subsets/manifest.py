@@ -28,7 +28,8 @@ def manifest_of(
         "data": {
             "source": data.source,
             "fingerprint": run.fingerprint,
-            "num_examples": data.num_examples,
+            "num_examples": data.num_rows,
+            "num_quarantined": len(data.quarantined),
         },
         "strategy": job.strategy,
         "preset": job.preset,

@@ -27,6 +27,14 @@ def test_empty_classes_are_a_warning() -> None:
     assert "dog" in said
 
 
+def test_images_that_are_left_out_are_named() -> None:
+    ((level, said),) = notes_on(replace(IMAGES, quarantined=(2, 5)))
+    assert (level, said) == (
+        logging.WARNING,
+        "2 of 9 images cannot be used and are left out: 2, 5.",
+    )
+
+
 def test_what_images_are_scaled_to_is_said() -> None:
     found = list(notes_on(replace(IMAGES, scaling="scaled to 224 x 224")))
     assert found == [(logging.INFO, "scaled to 224 x 224.")]

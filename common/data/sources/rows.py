@@ -60,6 +60,11 @@ class Rows(ABC):
             return self.targets.strata_names
         return numbered_classes(self.labels_N, self.source) if self.names is None else self.names
 
+    @property
+    def whole(self) -> Rows:
+        """The rows of the whole set, where these are only some of it; else these."""
+        return self
+
     def __len__(self) -> int:
         return len(self.labels_N)
 

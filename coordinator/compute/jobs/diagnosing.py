@@ -15,6 +15,7 @@ from time import monotonic
 import torch
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.data import all_labels
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
@@ -74,9 +75,10 @@ class DiagnoseData:
             signals, proxy = proxied_signals(context, self.question)
         with pinned_kernels(self.question.config.evaluation_threads):
             findings, needed = self._find(context, signals, proxy, clock)
+        labels_N = all_labels(context.dataset)
         return diagnosis_of(
-            findings,
-            labels_N=signals.labels_N,
+            findings.by_id(context.numbering, labels_N),
+            labels_N=labels_N,
             class_names=context.dataset.class_names,
             kind=signals.kind,
             proxy=proxy,

@@ -36,9 +36,9 @@ class MapExamples:
             SignalsError: the features are not finite.
         """
         model = context.loaded_model(self.config, self.weights)
-        ids_M = torch.tensor(self.ids)
+        places_M = context.numbering.places(torch.tensor(self.ids))
         with pinned_kernels(self.config.evaluation_threads):
-            batches = context.batches(self.inputs, "computing features", some=ids_M)
+            batches = context.batches(self.inputs, "computing features", some=places_M)
             features_MD = compute_signals(model, batches).features_ND.float()
             places_M2 = tsne(features_MD, on_progress=context.progress("placing examples"))
         square_M2 = placed(places_M2, width=1.0, height=1.0, margin=0.02)

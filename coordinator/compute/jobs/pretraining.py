@@ -16,7 +16,7 @@ from torch import nn
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig, SoupMethod
-from lipt.common.data import input_format, pack_shard
+from lipt.common.data import all_labels, input_format, pack_shard
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
@@ -55,8 +55,10 @@ class DataDescription:
     sampled_fingerprint: str = ""
     # What its images are scaled to and what that costs, as a clause; empty where they are not.
     scaling: str = ""
-    # Little-endian int32: for the lane that opens no data set.
+    # Little-endian int32, of every id: for the lane that opens no data set.
     labels: bytes = field(default=b"", repr=False, compare=False)
+    # Ids of images that cannot be used, which nothing but the labels counts in.
+    quarantined: tuple[int, ...] = ()
     # What a model is to give where that is no single class; classes are strata then.
     other_target: OtherTarget | None = None
     # Of the labels or the numbers.
@@ -76,12 +78,18 @@ class DataDescription:
             self.inputs,
             self.fingerprints,
             self.labels,
+            self.quarantined,
         )
 
     @property
     def num_examples(self) -> int:
-        """N."""
+        """N, of those that can be used."""
         return sum(self.class_counts)
+
+    @property
+    def num_rows(self) -> int:
+        """All that the source has: ids are below this."""
+        return self.num_examples + len(self.quarantined)
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
@@ -104,7 +112,7 @@ class DescribeData:
         targets = dataset.rows.targets
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         full = context.settings.dataset.fingerprint is FingerprintKind.FULL
-        labels_N: np.ndarray = dataset.labels_N.numpy()
+        labels_N: np.ndarray = all_labels(dataset).numpy()
         return DataDescription(
             source=dataset.source,
             class_names=dataset.class_names,
@@ -114,6 +122,7 @@ class DescribeData:
             sampled_fingerprint=dataset.fingerprint if full else "",
             scaling=dataset.scaling,
             labels=labels_N.astype("<i4").tobytes(),
+            quarantined=dataset.quarantined,
             other_target=None if targets is None else targets.target,
             target_names=() if targets is None else targets.names,
         )

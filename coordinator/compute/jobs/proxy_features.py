@@ -34,7 +34,6 @@ from lipt.coordinator.proxies.patches import draw_filters, patch_features
 from lipt.coordinator.proxies.pooled import Loader, ModelBank
 from lipt.coordinator.proxies.proxy import Kind, Proxy
 from lipt.coordinator.proxies.side_by_side import Extractor
-from lipt.coordinator.signals.user_features import read_user_features
 
 ValueT = TypeVar("ValueT")
 
@@ -143,12 +142,7 @@ class FeatureMaker:
         return self._made[kind]
 
     def _user(self) -> Extractor:
-        context = self._context
-        features_ND = read_user_features(
-            context.blobs.verified_path(_given(self.question.features)),
-            num_examples=len(context.dataset),
-            max_bytes=context.settings.limits.max_blob_bytes,
-        ).features_ND
+        features_ND = self._context.user_features(_given(self.question.features)).features_ND
         return lambda ids_B, _: features_ND[ids_B].float()
 
     def _patches(self) -> Extractor:

@@ -108,6 +108,7 @@ def scan_of(
         threads=config.evaluation_threads,
         half_errors=halves[0],
         half_features=halves[1],
+        quarantined=dataset.quarantined,
         seed=model_seed(config),
     )
     same = compute.scoring_workers is ScoringWorkers.SAME

@@ -14,6 +14,7 @@ from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
+from lipt.common.data.numbering import Numbering
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
@@ -41,7 +42,6 @@ from lipt.coordinator.signals.signals import Signals, labels_only, unlabelled
 from lipt.coordinator.signals.user_features import (
     UserFeatures,
     features_of_pairs,
-    read_user_features,
 )
 
 
@@ -140,7 +140,7 @@ class SelectSubset:
                 f"strategy {self.strategy!r} chooses nothing for a budget of {self.budget}: "
                 f"{chosen.stopped_early} Select on other weights, or by another strategy."
             )
-        indices_K: np.ndarray = chosen.indices_K.numpy().astype("<i8")
+        indices_K: np.ndarray = context.numbering.ids(chosen.indices_K).numpy().astype("<i8")
         weights_K: np.ndarray = chosen.weights_K.numpy().astype("<f4")
         blob = context.blobs.put_bytes(b"".join((indices_K.data, weights_K.data)))
         return Selected(
@@ -148,7 +148,7 @@ class SelectSubset:
             device_name(device),
             num_examples=len(indices_K),
             stopped_early=chosen.stopped_early,
-            findings=chosen.findings,
+            findings=_by_id(chosen.findings, context.numbering),
             proxy=facts,
             seconds=monotonic() - started,
             warm_up_seconds=None if warmed is None else warmed.seconds,
@@ -244,11 +244,7 @@ class SelectSubset:
         if self.features is None:
             return None
         context.report("reading the features", 0, 1)
-        return read_user_features(
-            context.blobs.verified_path(self.features),
-            num_examples=len(context.dataset),
-            max_bytes=context.settings.limits.max_blob_bytes,
-        )
+        return context.user_features(self.features)
 
     def _cached(
         self,
@@ -278,3 +274,13 @@ class SelectSubset:
 
     def _labels_only(self, context: Context) -> Signals:
         return labels_only(context.dataset.labels_N, context.dataset.target.kind)
+
+
+def _by_id(findings: Mapping[str, Any], numbering: Numbering) -> Mapping[str, Any]:
+    """What a strategy has found, with ids in the place of places."""
+    left_out = findings.get("left_out")
+    if not numbering.left_out or left_out is None:
+        return findings
+    places = torch.tensor(left_out["least_trusted_ids"], dtype=torch.int64)
+    ids = numbering.ids(places).tolist()
+    return {**findings, "left_out": {**left_out, "least_trusted_ids": ids}}

@@ -40,7 +40,7 @@ class GetInfoResponse(_message.Message):
     def __init__(self, protocol: _Optional[_Union[_worker_pb2.ProtocolVersion, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., dataset: _Optional[_Union[DatasetInfo, _Mapping]] = ..., default_run: _Optional[_Union[_config_pb2.RunConfig, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., device: _Optional[str] = ...) -> None: ...
 
 class DatasetInfo(_message.Message):
-    __slots__ = ("source", "num_examples", "class_names", "class_counts", "fingerprint", "channels", "height", "width", "columns", "other_target", "target_names")
+    __slots__ = ("source", "num_examples", "class_names", "class_counts", "fingerprint", "channels", "height", "width", "columns", "other_target", "target_names", "quarantined")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class DatasetInfo(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     OTHER_TARGET_FIELD_NUMBER: _ClassVar[int]
     TARGET_NAMES_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     source: str
     num_examples: int
     class_names: _containers.RepeatedScalarFieldContainer[str]
@@ -63,7 +64,8 @@ class DatasetInfo(_message.Message):
     columns: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Column]
     other_target: _worker_pb2.Target
     target_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_worker_pb2.Column, _Mapping]]] = ..., other_target: _Optional[_Union[_worker_pb2.Target, _Mapping]] = ..., target_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    quarantined: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_worker_pb2.Column, _Mapping]]] = ..., other_target: _Optional[_Union[_worker_pb2.Target, _Mapping]] = ..., target_names: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker_id", "name", "device", "versions", "assignment", "seconds_since_heard", "idle_reason", "joined_at", "certificate_expires_at")

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from torch import Tensor
 
+from lipt.common.data.numbering import Numbering
 from lipt.coordinator.diagnosis.diagnosis import Diagnosis, Findings, diagnosis_of
 from lipt.coordinator.diagnosis.duplicates import Duplicates
 from lipt.coordinator.diagnosis.label_errors import find_label_errors
@@ -18,19 +20,28 @@ LABELS_N = torch.tensor([0, 0, 0, 1, 1, 1])
 
 
 @pytest.fixture
-def diagnosis() -> Diagnosis:
+def findings() -> Findings:
     chances_NC = torch.tensor(
         [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.4, 0.6], [0.3, 0.7], [0.2, 0.8]]
     )
     scores_N = torch.tensor([1.0, 1.0, 9.0, 1.0, 1.0, 5.0])
+    return Findings(
+        find_label_errors(signals_of(chances_NC, LABELS_N)),
+        Duplicates(torch.tensor([0, 0, 0, 3, 5, 5]), 1, 2, 0, 0.96),
+        Outliers(scores_N, fence=4.0),
+        judge((3, 6), (0.5, 0.6)),
+    )
+
+
+@pytest.fixture
+def diagnosis(findings: Findings) -> Diagnosis:
+    return put_together(findings, LABELS_N)
+
+
+def put_together(findings: Findings, labels_N: Tensor) -> Diagnosis:
     return diagnosis_of(
-        Findings(
-            find_label_errors(signals_of(chances_NC, LABELS_N)),
-            Duplicates(torch.tensor([0, 0, 0, 3, 5, 5]), 1, 2, 0, 0.96),
-            Outliers(scores_N, fence=4.0),
-            judge((3, 6), (0.5, 0.6)),
-        ),
-        labels_N=LABELS_N,
+        findings,
+        labels_N=labels_N,
         class_names=["cat", "dog"],
         proxy={"proxy": "ridge:patches", "accuracy": 0.6},
         redundancy={"share_for_90": 0.5},
@@ -76,3 +87,23 @@ def test_a_file_has_columns_and_the_summary(diagnosis: Diagnosis, tmp_path: Path
     read = Diagnosis.load(path)
     assert read.summary == diagnosis.summary
     assert torch.equal(read.columns["outlier_score"], diagnosis.columns["outlier_score"])
+
+
+def test_findings_are_told_by_id_and_say_nothing_of_what_was_left_out(findings: Findings) -> None:
+    # Places 0 to 5 are the ids 0, 2, 3, 4, 6, 7.
+    labels_N = torch.tensor([0, 1, 0, 0, 1, 0, 1, 1])
+    found = put_together(findings.by_id(Numbering((1, 5)), labels_N), labels_N)
+    assert (found.summary["num_examples"], found.summary["class_counts"]) == (8, [4, 4])
+    assert [one["id"] for one in found.summary["label_errors"]["ranked"]] == [3]
+    assert found.summary["duplicates"]["groups"] == [[0, 2, 3], [7, 6]]
+    assert found.summary["outliers"] == {"count": 2, "ranked": [3, 7]}
+    columns = found.columns
+    assert columns["given_label"].tolist() == labels_N.tolist()
+    assert columns["suggested_label"].tolist() == [0, 1, 0, 1, 1, 0, 1, 1]
+    assert columns["suspect"].nonzero().flatten().tolist() == [3]
+    assert columns["duplicate_of"].tolist() == [0, 1, 0, 0, 4, 5, 7, 7]
+    assert columns["label_quality"][[1, 5]].tolist() == [findings.label_errors.quality_N.max()] * 2
+
+
+def test_where_nothing_was_left_out_findings_are_those_of_the_places(findings: Findings) -> None:
+    assert findings.by_id(Numbering(), LABELS_N) is findings

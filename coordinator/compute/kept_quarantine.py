@@ -1,0 +1,70 @@
+"""Kept quarantine: the same images are left out as long as runs of a data set go on.
+
+What is computed counts images by their places among those that are used. A repaired image would
+move all behind it, so it stays out; one that broke since then is refused, as where none may be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from lipt.common.data import Dataset
+from lipt.common.errors import DataError, StateError
+
+_MOST_NAMED = 20
+
+
+def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
+    """The data set without the images that were left out when it was first served from here.
+
+    Args:
+        dataset: as it was opened.
+        folder: where that is kept, for each fingerprint.
+
+    Raises:
+        DataError: other images than those cannot be used.
+        StateError: what was kept cannot be read, or kept.
+    """
+    path = folder / f"{dataset.fingerprint}.json"
+    try:
+        kept = _read(path)
+        if kept is None:
+            _write(path, dataset.quarantined)
+            return dataset
+    except (OSError, ValueError) as error:
+        raise StateError(
+            f"which images of {dataset.source} are left out is kept in {path}, which cannot be "
+            f"used: {error}. Restore it from a backup of the state directory."
+        ) from error
+    broken = sorted(set(dataset.quarantined) - set(kept))
+    if broken:
+        named = ", ".join(map(str, broken[:_MOST_NAMED]))
+        raise DataError(
+            f"{len(broken)} images of {dataset.source} cannot be used that could when runs of this "
+            f"state directory were made: {named}. Restore them, or begin with another state "
+            "directory."
+        )
+    return replace(dataset, quarantined=kept)
+
+
+def _read(path: Path) -> tuple[int, ...] | None:
+    try:
+        ids = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
+        raise ValueError("it holds no list of ids")
+    return tuple(ids)
+
+
+def _write(path: Path, ids: tuple[int, ...]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(ids, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
