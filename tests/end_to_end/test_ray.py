@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lipt.common.states import LearnerState, RunState
 from tests.cluster import Cluster
+from tests.ray_nodes import RayNodes, two_nodes
 
 pytest.importorskip("ray")
 
@@ -23,58 +20,10 @@ POOL = ("-m", "lipt.worker.pool")
 LEARNERS = {"num_learners": 6, "num_steps": 40, "batch_size": 32}
 
 
-class RayNodes:
-    """Two nodes on this machine, each with room for two workers.
-
-    Attributes:
-        address: of the cluster.
-        doomed: the node that is not its head.
-    """
-
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster as RayCluster
-
-        # It asks for no dashboard, and has a store as small as Ray allows.
-        small: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
-        self.cluster = RayCluster()
-        self.cluster.add_node(include_dashboard=False, **small)
-        self.doomed = self.cluster.add_node(**small)
-        self.address = str(self.cluster.address)
-
-    def processes_of_the_doomed(self) -> set[int]:
-        """Its raylet, Ray's workers, and ours, by their ids."""
-        (raylet,) = self.doomed.all_processes["raylet"]
-        return with_descendants(raylet.process.pid)
-
-    def vanish(self) -> None:
-        """End the node as a machine ends that is switched off: nobody is told anything."""
-        for pid in self.processes_of_the_doomed():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.cluster.remove_node(self.doomed, allow_graceful=False)
-
-
-def with_descendants(pid: int) -> set[int]:
-    """A process and all that it has started, directly or not; none where it has ended."""
-    found = {pid}
-    with suppress(OSError):
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            for child in children.read_text().split():
-                found |= with_descendants(int(child))
-    return found
-
-
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "0")
-    # Whatever this user's own clusters do; a local one makes a token in the home folder.
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    nodes = RayNodes()
-    try:
+def nodes() -> Iterator[RayNodes]:
+    with two_nodes() as nodes:
         yield nodes
-    finally:
-        nodes.cluster.shutdown()
 
 
 def test_node_that_vanishes_with_its_learners_costs_nothing_but_time(
