@@ -29,7 +29,7 @@ def manifest_of(
             "source": data.source,
             "fingerprint": run.fingerprint,
             "num_examples": data.num_rows,
-            "num_quarantined": len(data.quarantined),
+            "quarantined": list(data.quarantined),
         },
         "strategy": job.strategy,
         "preset": job.preset,

@@ -83,10 +83,20 @@ def test_what_is_chosen_is_what_is_chosen_where_broken_images_were_removed(
     with cluster.client() as client:
         subset = client.subset(strategy="craig", fraction=0.1)
         assert subset.manifest["data"]["num_examples"] == NUM_IMAGES
-        assert subset.manifest["data"]["num_quarantined"] == 3
+        assert subset.quarantined == BROKEN
+        file = str(subset.save(tmp_path / "subset.json"))
         data = client.info().dataset
         assert data is not None
         assert (data.num_examples, data.quarantined) == (NUM_IMAGES, BROKEN)
+
+    # Who has the subset opens the same data, as far as it needs it.
+    trained = cluster.lipt(
+        "train", "--data", source, "--model", "resnet8", "--subset", file, "--steps", "2"
+    )
+    assert trained.returncode == 0, trained.stderr
+    written = ("--to", "webdataset", "--out", str(tmp_path / "shards"))
+    export = ("-m", "lipt.trainer.cli", "subset", "export", file, "--data", source, *written)
+    cluster.start("export", export).wait_for("40 examples")
 
     (tmp_path / "other").mkdir()
     with Cluster(tmp_path / "other") as other:

@@ -127,6 +127,15 @@ class Subset:
         return str(self.manifest.get("stopped_early") or "")
 
     @property
+    def quarantined(self) -> tuple[int, ...]:
+        """Ids of images that the coordinator found broken and left out, ascending."""
+        data = self.manifest.get("data")
+        ids = data.get("quarantined") if isinstance(data, Mapping) else None
+        if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
+            return ()
+        return tuple(ids)
+
+    @property
     def tags(self) -> dict[str, str]:
         """What an experiment tracker is told of it, so that it is found from what it trained.
 

@@ -219,6 +219,23 @@ def test_a_plain_npy_of_indices_is_not_taken_for_a_subset(tmp_path: Path) -> Non
         Subset.load(tmp_path / "indices.npy")
 
 
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"quarantined": [3, 5]}, (3, 5)),
+        ({"num_examples": 9}, ()),
+        ("digits", ()),
+        ({"quarantined": "35"}, ()),
+        ({"quarantined": [3, None]}, ()),
+        ({"quarantined": 3}, ()),
+    ],
+)
+def test_images_that_were_left_out_are_told_by_the_manifest(
+    data: object, expected: tuple[int, ...]
+) -> None:
+    assert make_subset([1], [1.0], manifest={"data": data}).quarantined == expected
+
+
 def test_a_pickled_npy_is_not_opened(tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(SubsetError, match="does not hold a subset"):

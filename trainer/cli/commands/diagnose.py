@@ -79,7 +79,7 @@ def diagnose(
     require_replaceable(page, table)
     require_apart({"--out": page, "--export": table})
     from lipt.trainer.cli.arguments.overrides import refusing_as_usage
-    from lipt.trainer.cli.display.opening import open_telling
+    from lipt.trainer.cli.display.opening import left_out_by, open_telling
     from lipt.trainer.diagnosis.export import export_issues, writer_of
     from lipt.trainer.report.diagnosis_page import render_diagnosis
     from lipt.trainer.report.examining import examine, file_paths
@@ -96,7 +96,10 @@ def diagnose(
 
         def work(tell: Callable[[str], None]) -> tuple[Diagnosis, Dataset | None]:
             modules = modules_of(allow_module, data)
-            dataset = None if data is None else open_telling(data, image_size, modules, tell)
+            dataset = None
+            if data is not None:
+                left_out = left_out_by(client)
+                dataset = open_telling(data, image_size, modules, tell, left_out)
             diagnosis = client.diagnose(
                 run, proxy, features=features, on_progress=lambda progress: tell(str(progress))
             )

@@ -50,7 +50,7 @@ def report(
 ) -> None:
     """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
     from lipt.trainer.cli.arguments.overrides import parse_names, refusing_as_usage
-    from lipt.trainer.cli.display.opening import open_telling
+    from lipt.trainer.cli.display.opening import left_out_by, open_telling
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.report.gathering import gather
     from lipt.trainer.report.page import render
@@ -67,7 +67,7 @@ def report(
 
         def work(tell: Callable[[str], None]) -> Report:
             modules = modules_of(allow_module, data)
-            dataset = open_telling(data, None, modules, tell)
+            dataset = open_telling(data, None, modules, tell, left_out_by(client))
             view = client.wait(client.ready_run(run).run_id)
             diagnosed = _diagnosis(client, tell) if diagnosis else None
             tell("gathering the report")

@@ -150,7 +150,8 @@ def export(
     from lipt.trainer.subsets.subset import Subset
 
     chosen = Subset.load(subset)
-    opened = open_talking(data, image_size=None, modules=modules_of(allow_module, data))
+    modules, quarantined = modules_of(allow_module, data), chosen.quarantined
+    opened = open_talking(data, image_size=None, modules=modules, quarantined=quarantined)
     write = chosen.to_webdataset if to is Format.WEBDATASET else chosen.to_parquet
     shards = run_talking(
         lambda tell: write(

@@ -112,7 +112,7 @@ def train(
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
     from lipt.trainer.cli.commands.redrawing import redrawing_of
     from lipt.trainer.cli.commands.reselecting import Reselecting
-    from lipt.trainer.cli.display.opening import open_talking
+    from lipt.trainer.cli.display.opening import left_out_by, open_talking
     from lipt.trainer.cli.display.training_progress import TrainingProgress, resumed_text
     from lipt.trainer.main_training import Recipe, Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
@@ -141,17 +141,21 @@ def train(
     modules = modules_of(allow_module, data, test, model)
     with _pausing(), ExitStack() as stack:
         progress = TrainingProgress()
-        initial, reselecting = None, None
+        initial, reselecting, quarantined = None, None, () if chosen is None else chosen.quarantined
         if init != _SCRATCH or choice.strategy is not None:
             client = stack.enter_context(coordinator.connect())
             if choice.strategy is not None:
                 reselecting = Reselecting(client, run, choice.strategy, request, progress.say)
                 reselecting.require_model(model)
                 run = reselecting.run
+                quarantined = left_out_by(client)
             if init != _SCRATCH:
                 initial = _weights(client, run, init)
         opened = partial(open_talking, image_size=image_size, modules=modules)
-        train_data, test_data = opened(data), None if test is None else opened(test)
+        train_data, test_data = (
+            opened(data, quarantined=quarantined),
+            None if test is None else opened(test),
+        )
         progress.score_name = train_data.target.kind.score_name
         lines = stack.enter_context(closing(JsonLines(log)))
         stack.enter_context(progress)
