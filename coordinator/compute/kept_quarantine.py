@@ -7,12 +7,15 @@ move all behind it, so it stays out; one that broke since then is refused, as wh
 from __future__ import annotations
 
 import json
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
 
 from lipt.common.data import Dataset
 from lipt.common.errors import DataError, StateError
+
+logger = logging.getLogger(__name__)
 
 _MOST_NAMED = 20
 
@@ -31,14 +34,14 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     path = folder / f"{dataset.fingerprint}.json"
     try:
         kept = _read(path)
-        if kept is None:
-            _write(path, dataset.quarantined)
-            return dataset
     except (OSError, ValueError) as error:
         raise StateError(
             f"which images of {dataset.source} are left out is kept in {path}, which cannot be "
             f"used: {error}. Restore it from a backup of the state directory."
         ) from error
+    if kept is None:
+        _keep(path, dataset)
+        return dataset
     broken = sorted(set(dataset.quarantined) - set(kept))
     if broken:
         named = ", ".join(map(str, broken[:_MOST_NAMED]))
@@ -58,6 +61,19 @@ def _read(path: Path) -> tuple[int, ...] | None:
     if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
         raise ValueError("it holds no list of ids")
     return tuple(ids)
+
+
+def _keep(path: Path, dataset: Dataset) -> None:
+    try:
+        _write(path, dataset.quarantined)
+    except OSError as error:
+        if dataset.quarantined:
+            raise StateError(
+                f"which images of {dataset.source} are left out cannot be kept in {path}: {error}. "
+                "Make room, and start again."
+            ) from error
+        # A full disk is no reason not to serve what is whole.
+        logger.warning("that all of %s can be used is not noted: %s", dataset.source, error)
 
 
 def _write(path: Path, ids: tuple[int, ...]) -> None:
