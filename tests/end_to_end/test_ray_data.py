@@ -1,14 +1,18 @@
-"""A Ray Data pipeline that scores all examples, on two nodes of which one vanishes on the way."""
+"""Ray Data pipelines that score all examples, on two nodes of which one vanishes on the way."""
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from tests.cluster import Cluster
+from tests.cluster import SMALL_RUN, Cluster
 from tests.ray_nodes import RayNodes, two_nodes
 
 pytest.importorskip("ray.data")
@@ -17,7 +21,7 @@ pytest.importorskip("sklearn")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
-# Whoever builds the model says that it is there, and waits until it may.
+# Whoever opens the data, or builds the model, says that it is there, and waits until it may.
 WAITING = """
 import os, pathlib, time
 
@@ -27,12 +31,20 @@ def wait():
     while not (folder / "open").exists():
         time.sleep(0.02)
 
-built = model
+def waiting(given):
+    def wait_and_give(*arguments, **named):
+        if "GATE" in os.environ:
+            wait()
+        return given(*arguments, **named)
+    return wait_and_give
 
-def model(num_classes):
-    if "GATE" in os.environ:
-        wait()
-    return built(num_classes)
+data, model = waiting(data), waiting(model)
+"""
+ON_RAY = """
+[compute]
+scoring = "ray"
+ray_address = "{address}"
+scoring_range = 128
 """
 
 
@@ -90,6 +102,33 @@ def test_node_that_vanishes_with_its_scores_changes_no_subset(
     gate.open()
     pipeline.wait_for("180 examples, as the coordinator: True")
     assert pipeline.process.wait() == 0
+
+
+def test_coordinator_that_scores_on_ray_loses_nothing_with_a_node(
+    cluster: Cluster, modules: Path, gate: Gate, nodes: RayNodes
+) -> None:
+    path = {"PYTHONPATH": str(modules)}
+    served = ("--model", "resnet8", "--data", "mine:data", "--image-size", "32")
+    started = partial(cluster.start_coordinator, *served, environment=path)
+    alone = started()
+    cluster.start_worker("one")
+    with cluster.client() as client:
+        client.wait(client.start_run({**SMALL_RUN, "evaluation_threads": 1}).run_id)
+        expected = client.subset(strategy="craig", fraction=0.1).digest
+    alone.stop()
+    # What was computed, and chosen, is forgotten.
+    shutil.rmtree(cluster.state / "signals")
+    with sqlite3.connect(cluster.state / "lipt.db") as database:
+        database.execute("DELETE FROM subsets")
+
+    coordinator = started(*cluster.config(ON_RAY.format(address=nodes.address)))
+    with cluster.client() as client, ThreadPoolExecutor() as threads:
+        wanted = threads.submit(client.subset, strategy="craig", fraction=0.1)
+        wait_until_at(gate, nodes)
+        nodes.vanish()
+        gate.open()
+        assert wanted.result().digest == expected
+    assert coordinator.wait_for(r"of 15 ranges, (\d+) by 1 workers")[1] == "15"
 
 
 def wait_until_at(gate: Gate, nodes: RayNodes) -> None:

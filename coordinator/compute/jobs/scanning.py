@@ -31,6 +31,7 @@ from lipt.coordinator.compute.context import Context, model_seed
 from lipt.coordinator.compute.jobs.believing import Believing
 from lipt.coordinator.compute.jobs.model_signals import model_signals
 from lipt.coordinator.compute.range_folder import HERE, RangeFile, RangeFolder, scans_dir
+from lipt.coordinator.compute.ray_scoring import RAY, OnNodes, scored_on_ray
 from lipt.coordinator.compute.scan import (
     RangeDone,
     Scan,
@@ -39,7 +40,7 @@ from lipt.coordinator.compute.scan import (
     WorkerDistrusted,
     range_size,
 )
-from lipt.coordinator.settings import ScoringWorkers
+from lipt.coordinator.settings import Scoring, ScoringWorkers
 from lipt.coordinator.signals.compute import empty_signals
 from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.signals.stored import STORAGE_LIMITS
@@ -71,7 +72,9 @@ def scanned_signals(
         StateError: the state directory cannot be written.
     """
     scan = scan_of(context, config, inputs, model, weights)
-    shared = context.settings.compute.scoring_workers is not ScoringWorkers.NONE
+    compute = context.settings.compute
+    on_ray = compute.scoring is Scoring.RAY
+    shared = on_ray or compute.scoring_workers is not ScoringWorkers.NONE
     if scan.num_ranges < 2 or not shared:
         return model_signals(context, config, inputs, model)
     return _SharedPass(context, scan, model).run()
@@ -142,6 +145,8 @@ class _SharedPass:
         self._context.send(
             ScanOpened("", 0, 0, scan_id=self._scan.scan_id, scan=self._scan, present=present)
         )
+        if self._context.settings.compute.scoring is Scoring.RAY:
+            self._fill_on_ray()
         while True:
             self._fill()
             if self._holds() and (signals := self._gathered()) is not None:
@@ -170,6 +175,37 @@ class _SharedPass:
             self._context.send(RangeDone("", 0, 0, scan_id=self._scan.scan_id, index=index))
             if before == self._scan.num_ranges:
                 self._say_how_long(len(self._scan.task(index)))
+
+    def _fill_on_ray(self) -> None:
+        """Have Ray do what is missing; where it cannot, it is done as without it."""
+        missing = self._missing()
+        if not missing:
+            return
+        context, done = self._context, 0
+        settings = context.settings
+        given = OnNodes(
+            address=settings.compute.ray_address,
+            source=settings.compute.ray_data or settings.dataset.source,
+            allow_modules=settings.allow_modules,
+            weights=context.blobs.read_bytes(self._scan.weights),
+            max_bytes=settings.limits.max_blob_bytes,
+            num_gpus=int(context.device.type == "cuda"),
+        )
+        context.report("computing signals on Ray", 0, len(missing))
+        try:
+            for index, content in scored_on_ray(self._scan, missing, given):
+                self._folder.keep(index, RAY, content)
+                self._context.send(RangeDone("", 0, 0, scan_id=self._scan.scan_id, index=index))
+                done += 1
+                context.report("computing signals on Ray", done, len(missing))
+        except Exception as error:  # noqa: BLE001 - Ray raises whatever it likes
+            logger.warning(
+                "Ray has scored %d of %d ranges, and the rest is scored without it: %s",
+                done,
+                len(missing),
+                # Of a traceback on a node the last line says why.
+                (str(error).strip() or repr(error)).splitlines()[-1],
+            )
 
     def _watching(self, index: int, num_done: int) -> _Watching:
         return _Watching(self._context, self._folder, index, num_done, len(self._scan.whole))
