@@ -7,13 +7,14 @@ another where its node is lost. What comes back is read as a worker's is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lipt.common.data import Bearable, open_dataset, without_quarantined
-from lipt.common.errors import OtherDataError
+from lipt.common.errors import ConfigError, OtherDataError, SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.imports.extras import import_extra
 from lipt.common.inputs.formats import spec_of
@@ -61,14 +62,20 @@ def scored_on_ray(
 
     Raises:
         MissingExtraError: Ray is not installed.
-        Exception: Ray's own, where there is no cluster, or no node can do it.
+        ConfigError: no node has room for it.
+        SignalsError: it gave what nobody asked for.
+        Exception: Ray's own, where there is no cluster, or nodes cannot do it.
     """
     what = {"extra": "ray", "needed_for": "scoring on Ray"}
     ray: Any = import_extra("ray", package="ray", **what)
     data: Any = import_extra("ray.data", package="ray", **what)
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+    on_term = signal.getsignal(signal.SIGTERM)
     ray.init(address=given.address, log_to_driver=False, logging_level=logging.ERROR)
+    # Ray has put its own there, which ends the process.
+    signal.signal(signal.SIGTERM, on_term)
     try:
+        require_room(ray.nodes(), scan.whole.threads, given.num_gpus)
         data.DataContext.get_current().enable_progress_bars = False
         rows = data.from_items([{"index": index} for index in indexes]).repartition(len(indexes))
         # Tasks, and no actors: what an actor had in hand waits for it, though its node is lost.
@@ -80,10 +87,39 @@ def scored_on_ray(
             num_cpus=scan.whole.threads,
             num_gpus=given.num_gpus,
         )
+        wanted = set(indexes)
         for row in scored.iter_rows():
-            yield int(row["index"]), bytes(row["content"])
+            index, content = row["index"], row["content"]
+            if index not in wanted or len(content) > scan.max_file_bytes:
+                raise SignalsError(
+                    f"Ray gave range {index} with {len(content)} bytes, which nobody asked for. "
+                    "See who is in the cluster."
+                )
+            wanted.remove(index)
+            yield index, content
     finally:
         ray.shutdown()
+
+
+def require_room(nodes: Iterable[Mapping[str, Any]], num_cpus: int, num_gpus: int) -> None:
+    """See that a range fits some node: Ray itself would wait for one for ever.
+
+    Args:
+        nodes: as `ray.nodes()` tells of them.
+        num_cpus: that a range takes.
+        num_gpus: likewise.
+
+    Raises:
+        ConfigError: it fits none.
+    """
+    room = [node["Resources"] for node in nodes if node["Alive"]]
+    if not any(one.get("CPU", 0) >= num_cpus and one.get("GPU", 0) >= num_gpus for one in room):
+        most = max((int(one.get("CPU", 0)) for one in room), default=0)
+        raise ConfigError(
+            f"a range takes {num_cpus} CPUs and {num_gpus} GPUs of one node; of the cluster's "
+            f"{len(room)} nodes none has both, and {most} CPUs are the most. Lower "
+            "evaluation_threads, or add such a node."
+        )
 
 
 def score_rows(rows: pa.Table, scan: Scan, given: OnNodes) -> pa.Table:

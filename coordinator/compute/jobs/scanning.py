@@ -9,7 +9,7 @@ computed here as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from time import monotonic
 
@@ -181,8 +181,14 @@ class _SharedPass:
         missing = self._missing()
         if not missing:
             return
-        context, done = self._context, 0
-        settings = context.settings
+        self._context.report("computing signals on Ray", 0, len(missing))
+        for done, (index, content) in enumerate(self._from_ray(missing), start=1):
+            self._folder.keep(index, RAY, content)
+            self._context.send(RangeDone("", 0, 0, scan_id=self._scan.scan_id, index=index))
+            self._context.report("computing signals on Ray", done, len(missing))
+
+    def _from_ray(self, missing: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        context, settings = self._context, self._context.settings
         given = OnNodes(
             address=settings.compute.ray_address,
             source=settings.compute.ray_data or settings.dataset.source,
@@ -191,20 +197,16 @@ class _SharedPass:
             max_bytes=settings.limits.max_blob_bytes,
             num_gpus=int(context.device.type == "cuda"),
         )
-        context.report("computing signals on Ray", 0, len(missing))
         try:
-            for index, content in scored_on_ray(self._scan, missing, given):
-                self._folder.keep(index, RAY, content)
-                self._context.send(RangeDone("", 0, 0, scan_id=self._scan.scan_id, index=index))
-                done += 1
-                context.report("computing signals on Ray", done, len(missing))
+            yield from scored_on_ray(self._scan, missing, given)
         except Exception as error:  # noqa: BLE001 - Ray raises whatever it likes
+            # Of a traceback on a node the last line says why.
+            why = (str(error).strip() or repr(error)).splitlines()[-1].strip()
             logger.warning(
                 "Ray has scored %d of %d ranges, and the rest is scored without it: %s",
-                done,
+                len(missing) - len(self._missing()),
                 len(missing),
-                # Of a traceback on a node the last line says why.
-                (str(error).strip() or repr(error)).splitlines()[-1],
+                why,
             )
 
     def _watching(self, index: int, num_done: int) -> _Watching:

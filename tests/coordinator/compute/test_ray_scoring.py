@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,13 +12,19 @@ import torch
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.scoring_task import ScoringTask
 from lipt.common.data import open_dataset
-from lipt.common.errors import OtherDataError
+from lipt.common.errors import ConfigError, OtherDataError, SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.process.devices import device_name, kind_of, versions_on
 from lipt.common.signals.ranges import read_range, score_range
 from lipt.common.weights.container import pack
-from lipt.coordinator.compute.ray_scoring import OnNodes, RangeScorer
+from lipt.coordinator.compute import ray_scoring
+from lipt.coordinator.compute.ray_scoring import (
+    OnNodes,
+    RangeScorer,
+    require_room,
+    scored_on_ray,
+)
 from lipt.coordinator.compute.scan import Scan
 
 pa = pytest.importorskip("pyarrow")
@@ -76,3 +84,93 @@ def test_data_that_changes_while_it_is_scored_is_noticed(monkeypatch: pytest.Mon
     monkeypatch.setattr("lipt.common.data.Dataset.has_changed", lambda _: True)
     with pytest.raises(OtherDataError, match="have changed meanwhile"):
         scorer(pa.table({"index": [0]}))
+
+
+def node(*, alive: bool = True, **resources: float) -> dict[str, object]:
+    return {"Alive": alive, "Resources": resources}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "num_cpus", "num_gpus", "fits"),
+    [
+        ([node(CPU=2.0)], 2, 0, True),
+        ([node(CPU=1.0), node(CPU=4.0)], 2, 0, True),
+        ([node(CPU=1.0), node(CPU=1.0)], 2, 0, False),
+        ([node(CPU=8.0, alive=False), node(CPU=1.0)], 2, 0, False),
+        ([node(CPU=8.0), node(CPU=1.0, GPU=1.0)], 2, 1, False),
+        ([node(CPU=8.0, GPU=1.0)], 2, 1, True),
+        ([], 1, 0, False),
+    ],
+)
+def test_a_range_has_to_fit_one_node(
+    nodes: list[dict[str, object]], num_cpus: int, num_gpus: int, fits: bool
+) -> None:
+    if fits:
+        require_room(nodes, num_cpus, num_gpus)
+    else:
+        with pytest.raises(ConfigError, match="of the cluster's"):
+            require_room(nodes, num_cpus, num_gpus)
+
+
+class Rows:
+    """What stands for Ray and its data sets, whose nodes give these rows."""
+
+    def __init__(self, *rows: tuple[int, bytes]) -> None:
+        self.rows = rows
+        self.is_up = False
+
+    def init(self, **_: object) -> None:
+        self.is_up = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def shutdown(self) -> None:
+        self.is_up = False
+
+    def nodes(self) -> list[dict[str, object]]:
+        return [node(CPU=1.0)]
+
+    def from_items(self, _: object) -> Rows:
+        return self
+
+    repartition = from_items
+
+    def map_batches(self, _: object, **__: object) -> Rows:
+        return self
+
+    def iter_rows(self) -> list[dict[str, object]]:
+        return [{"index": index, "content": content} for index, content in self.rows]
+
+    class DataContext:
+        @staticmethod
+        def get_current() -> SimpleNamespace:
+            return SimpleNamespace()
+
+
+def on(monkeypatch: pytest.MonkeyPatch, rows: Rows) -> None:
+    monkeypatch.setattr(ray_scoring, "import_extra", lambda *_, **__: rows)
+
+
+def test_ray_leaves_what_the_process_does_at_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows((2, b"a"), (0, b"b"))
+    on(monkeypatch, rows)
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert list(scored_on_ray(SCAN, (0, 2), GIVEN)) == [(2, b"a"), (0, b"b")]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not rows.is_up
+
+
+@pytest.mark.parametrize(
+    "rows", [[(1, b"")], [(0, b""), (0, b"")], [(0, bytes(SCAN.max_file_bytes + 1))], [(-1, b"")]]
+)
+def test_what_nobody_asked_for_is_not_taken(
+    rows: list[tuple[int, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = Rows(*rows)
+    on(monkeypatch, given)
+    with pytest.raises(SignalsError, match="nobody asked for"):
+        list(scored_on_ray(SCAN, (0, 2), GIVEN))
+    assert not given.is_up

@@ -11,6 +11,7 @@ from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
+from lipt.common.errors import StateError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.signals.ranges import encode_range, score_range
 from lipt.coordinator.compute.context import Context
@@ -275,7 +276,10 @@ def test_what_ray_does_not_score_is_scored_here(
     on_ray(world, monkeypatch, two_of_them)
     assert same(world.signals(), world.alone())
     assert world.done_here() == [5, 6, 7, 4, 3, 2, 1, 0]
-    assert "Ray has scored 2 of 8 ranges, and the rest is scored without it:   the" in caplog.text
+    assert (
+        "Ray has scored 2 of 8 ranges, and the rest is scored without it: the cluster is gone"
+        in caplog.text
+    )
 
 
 def test_ray_is_believed_no_more_than_a_worker(
@@ -290,3 +294,18 @@ def test_ray_is_believed_no_more_than_a_worker(
     assert same(world.signals(), world.alone())
     (distrusted,) = (said for said in world.news if isinstance(said, WorkerDistrusted))
     assert (distrusted.worker_id, distrusted.ranges) == ("ray", set(range(8)))
+
+
+def test_a_disk_that_is_full_is_not_taken_for_ray_s_failure(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one(*_: object) -> Iterator[tuple[int, bytes]]:
+        yield 0, world.file(0, world.model)
+
+    def full(*_: object) -> None:
+        raise StateError("the disk is full")
+
+    on_ray(world, monkeypatch, one)
+    monkeypatch.setattr(RangeFolder, "keep", full)
+    with pytest.raises(StateError, match="the disk is full"):
+        world.signals()
