@@ -134,7 +134,7 @@ def test_coordinator_that_scores_on_ray_loses_nothing_with_a_node(
 def wait_until_at(gate: Gate, nodes: RayNodes) -> None:
     """Until a process of the doomed node is about to score."""
     moment = Event()
-    for _ in range(2400):
+    for _ in range(6000):
         if gate.builders() & nodes.processes_of_the_doomed():
             return
         moment.wait(0.05)
