@@ -19,6 +19,9 @@ pytest.importorskip("ray.data")
 pytest.importorskip("pyarrow")
 pytest.importorskip("sklearn")
 
+# Every process of Ray's imports PyTorch, on as many cores as there are.
+pytestmark = pytest.mark.timeout(600)
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 # Whoever opens the data, or builds the model, says that it is there, and waits until it may.
@@ -113,7 +116,7 @@ def test_coordinator_that_scores_on_ray_loses_nothing_with_a_node(
     alone = started()
     cluster.start_worker("one")
     with cluster.client() as client:
-        client.wait(client.start_run({**SMALL_RUN, "evaluation_threads": 1}).run_id)
+        client.wait(client.start_run({**SMALL_RUN, "evaluation_threads": 2}).run_id)
         expected = client.subset(strategy="craig", fraction=0.1).digest
     alone.stop()
     # What was computed, and chosen, is forgotten.
