@@ -302,6 +302,13 @@ def test_dask_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run)
     assert said == f"{SCORED}a ridge head of 1152 features\n"
 
 
+def test_ray_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run) -> None:
+    pytest.importorskip("ray.data")
+    # A cluster of its own, that reports to nobody and makes no token in the home folder.
+    own = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    assert run_example("ray_scores.py", **own).stdout.endswith(SCORED)
+
+
 def test_spark_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run) -> None:
     pytest.importorskip("pyspark", reason="Spark takes 450 MB, and is in no test environment")
     assert run_example("spark_scores.py").stdout == SCORED
