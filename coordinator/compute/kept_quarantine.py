@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from dataclasses import replace
 from pathlib import Path
 
+from lipt.common.blobs.durable import make_directory, publish, temporary_file, write_all
 from lipt.common.data import Dataset
 from lipt.common.errors import DataError, StateError
 
@@ -77,10 +77,7 @@ def _keep(path: Path, dataset: Dataset) -> None:
 
 
 def _write(path: Path, ids: tuple[int, ...]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(ids, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    make_directory(path.parent)
+    with temporary_file(path.parent) as (file, temporary):
+        write_all(file, json.dumps(ids).encode())
+        publish(file, temporary, path)
