@@ -17,7 +17,7 @@ from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.scoring_task import ScoringTask
-from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
+from lipt.common.data import Dataset
 from lipt.common.errors import (
     ConfigError,
     ForeignBlobError,
@@ -28,9 +28,9 @@ from lipt.common.errors import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.formats import spec_of
-from lipt.common.models.loading import load_model
 from lipt.common.observability.tracing import span
 from lipt.common.signals.ranges import encode_range, score_range
+from lipt.common.signals.task_parts import is_data_of, load_task_model, open_task_data
 from lipt.worker.client import CoordinatorClient, Report, ScoringAssignment
 from lipt.worker.exchange import Exchange
 from lipt.worker.instruments import SCORED, Phase
@@ -65,7 +65,7 @@ class Scorer:
         """
         dataset = self._opened(task)
         found = dataset.fingerprint_like(task.fingerprint)
-        if found != task.fingerprint or dataset.inputs != spec_of(task.inputs):
+        if not is_data_of(task, dataset, found):
             raise OverLimitError(
                 f"{dataset.source} has the fingerprint {found} and examples of {dataset.inputs}; "
                 f"the coordinator's data has {task.fingerprint} and {spec_of(task.inputs)}. Give "
@@ -78,13 +78,10 @@ class Scorer:
         key = (task.model, task.num_classes, task.inputs, task.seed, weights)
         if self._model is None or self._model[0] != key:
             self._model = None
-            model = load_model(
-                task.model,
+            model = load_task_model(
+                task,
                 exchange.weights(weights),
-                num_classes=task.num_classes,
-                inputs=spec_of(task.inputs),
                 device=self.device,
-                seed=task.seed,
                 allowed_modules=self._settings.allow_modules,
                 max_bytes=exchange.max_blob_bytes,
             )
@@ -111,13 +108,11 @@ class Scorer:
             raise ConfigError("this worker has no data before it. Give it some (--worker-data).")
 
         def opened() -> Dataset:
-            return without_quarantined(
-                open_dataset(
-                    source,
-                    image_size=self._image_size,
-                    allowed_modules=self._settings.allow_modules,
-                    bearable=Bearable(known=task.quarantined),
-                )
+            return open_task_data(
+                task,
+                source,
+                image_size=self._image_size,
+                allowed_modules=self._settings.allow_modules,
             )
 
         if self._dataset is None or self._dataset.quarantined != task.quarantined:

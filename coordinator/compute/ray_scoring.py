@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from lipt.common.data import Bearable, open_dataset, without_quarantined
 from lipt.common.errors import ConfigError, OtherDataError, SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.imports.extras import import_extra
-from lipt.common.inputs.formats import spec_of
-from lipt.common.models.loading import load_model
 from lipt.common.process.devices import device_name, kind_of, resolve_device, versions_on
 from lipt.common.signals.ranges import encode_range, score_range
+from lipt.common.signals.task_parts import is_data_of, load_task_model, open_task_data
 from lipt.coordinator.compute.scan import Scan
 
 if TYPE_CHECKING:
@@ -152,27 +150,22 @@ class RangeScorer:
                 "differ. Use nodes of its kind, or compute.scoring_workers = any."
             )
         image = whole.inputs if isinstance(whole.inputs, ImageFormat) else None
-        self._dataset = without_quarantined(
-            open_dataset(
-                given.source,
-                image_size=None if image is None else image.height,
-                allowed_modules=given.allow_modules,
-                bearable=Bearable(known=whole.quarantined),
-            )
+        self._dataset = open_task_data(
+            whole,
+            given.source,
+            image_size=None if image is None else image.height,
+            allowed_modules=given.allow_modules,
         )
         found = self._dataset.fingerprint_like(whole.fingerprint)
-        if found != whole.fingerprint or self._dataset.inputs != spec_of(whole.inputs):
+        if not is_data_of(whole, self._dataset, found):
             raise OtherDataError(
                 f"{given.source} has the fingerprint {found} on this node, and the coordinator's "
                 f"data {whole.fingerprint}. Give nodes the same data (compute.ray_data)."
             )
-        self._model = load_model(
-            whole.model,
+        self._model = load_task_model(
+            whole,
             given.weights,
-            num_classes=whole.num_classes,
-            inputs=spec_of(whole.inputs),
             device=self._device,
-            seed=whole.seed,
             allowed_modules=given.allow_modules,
             max_bytes=given.max_bytes,
         )
