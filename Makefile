@@ -23,7 +23,7 @@ INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip in
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test tools test-faults test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
+.PHONY: help env demo test tools test-faults test-mutations test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -55,6 +55,9 @@ tools:  ## What some tests need besides Python, from Debian's packages; as root.
 
 test-faults: env  ## What `make test` leaves out because it takes minutes: faults, load, fuzzing.
 	$(BIN)/pytest -m faults tests
+
+test-mutations: env  ## Take out each protection of tests/mutations/rows; ARGUMENTS='--jobs 2 --only soup'.
+	$(BIN)/python -m tests.mutations $(ARGUMENTS)
 
 test-gpu: env  ## What a CUDA device comes to, against the CPU; fails where there is none.
 	$(BIN)/python -m tests.devices.present

@@ -1,0 +1,167 @@
+"""Mutation run: takes each protection of the table out, and names those that no test misses.
+
+`make test-mutations` runs it; docs/reliability.md says how to add a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+# One thread for each process, also in the libraries that read this when they are imported.
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+from tests.mutations.mutants import (
+    Mutant,
+    Outcome,
+    StaleError,
+    Verdict,
+    digest,
+    is_expected,
+    judge,
+    mutated_files,
+    read_mutants,
+)
+from tests.mutations.results import Results
+from tests.mutations.scratch import ROOT, Scratch, Trial
+
+_TABLES = Path(__file__).parent / "rows"
+_UNMUTATED_LIMIT_S = 900.0
+# A mutant's tests may take so many times as long as without it, and a minute at least.
+_LIMIT_FACTOR, _LEAST_LIMIT_S = 5, 60.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the mutants that the command line names; 0 if each verdict is the expected one."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser.add_argument("--only", default="", help="pattern of a row's name, module or tests")
+    parser.add_argument("--slow", action="store_true", help="rows that take minutes, too")
+    parser.add_argument("--stale", action="store_true", help="only compare the rows with the code")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at a time")
+    parser.add_argument("--output", type=Path, help="results as JSON; another run resumes there")
+    options = parser.parse_args(arguments)
+    mutants = [
+        mutant
+        for mutant in read_mutants(_TABLES)
+        if (options.slow or options.stale or not mutant.slow)
+        and any(re.search(options.only, text) for text in _texts(mutant))
+    ]
+    fitting = [mutant for mutant in mutants if _fits(mutant)]
+    if options.stale:
+        return int(len(fitting) < len(mutants))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    results = Results(options.output)
+    with tempfile.TemporaryDirectory(prefix="lipt-mutations-") as folder:
+        scratches = [Scratch(Path(folder, str(number))) for number in range(options.jobs)]
+        for scratch in scratches:
+            scratch.fill()
+        Runner(scratches, results).run(fitting)
+    for line in results.summary(fitting):
+        _say(line)
+    _say(f"{len(mutants) - len(fitting)} stale rows")
+    expected = [is_expected(mutant, results.verdict(mutant)) for mutant in fitting]
+    return int(not all(expected) or len(fitting) < len(mutants))
+
+
+def _texts(mutant: Mutant) -> list[str]:
+    return [mutant.name, *mutant.tests, *(edit.file for edit in mutant.edits)]
+
+
+def _fits(mutant: Mutant) -> bool:
+    try:
+        mutated_files(mutant, ROOT)
+    except StaleError as error:
+        _say(f"{Verdict.STALE:9} {mutant.name}: {error}")
+        return False
+    return True
+
+
+class Runner:
+    """Runs tests with and without mutations, in as many scratch copies at a time as there are."""
+
+    def __init__(self, scratches: Sequence[Scratch], results: Results) -> None:
+        self._free = list(scratches)
+        self._tree = scratches[0].tree
+        self._results = results
+        self._under_way: list[tuple[Scratch, Trial, Mutant | tuple[str, ...], str]] = []
+
+    def run(self, mutants: Sequence[Mutant]) -> None:
+        """Run each set of tests once without mutations, then every mutant."""
+        modules: dict[tuple[str, ...], set[str]] = {}
+        for mutant in mutants:
+            modules.setdefault(mutant.tests, set()).update(edit.file for edit in mutant.edits)
+        try:
+            for tests, changed in modules.items():
+                key = digest(self._tree, [*tests, *sorted(changed)])
+                if not self._results.has_tests(tests, key):
+                    self._start(tests, tests, key, _UNMUTATED_LIMIT_S)
+            self._finish()
+            for mutant in mutants:
+                key = digest(self._tree, mutant.tests, mutant.edits)
+                if not self._results.has_mutant(mutant, key):
+                    self._try(mutant, key)
+            self._finish()
+        finally:
+            for _, trial, _, _ in self._under_way:
+                trial.kill()
+
+    def _try(self, mutant: Mutant, key: str) -> None:
+        outcome, seconds = self._results.unmutated(mutant.tests)
+        if outcome is Outcome.PASSED:
+            limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * seconds)
+            self._start(mutant, mutant.tests, key, limit_s)
+        else:
+            self._report(mutant, key, Verdict.BROKEN)
+
+    def _start(
+        self, subject: Mutant | tuple[str, ...], tests: tuple[str, ...], key: str, limit_s: float
+    ) -> None:
+        while not self._free:
+            self._wait()
+        scratch = self._free.pop()
+        if isinstance(subject, Mutant):
+            scratch.mutate(mutated_files(subject, scratch.tree))
+        self._under_way.append((scratch, scratch.start(tests, limit_s=limit_s), subject, key))
+
+    def _finish(self) -> None:
+        while self._under_way:
+            self._wait()
+
+    def _wait(self) -> None:
+        for entry in [entry for entry in self._under_way if entry[1].poll()]:
+            self._under_way.remove(entry)
+            scratch, trial, subject, key = entry
+            scratch.restore()
+            self._free.append(scratch)
+            if isinstance(subject, Mutant):
+                outcome, _ = self._results.unmutated(subject.tests)
+                verdict = judge(outcome, trial.outcome, hangs=subject.hangs)
+                self._report(subject, key, verdict, seconds=trial.seconds, failed=trial.failed)
+                continue
+            found = {"outcome": trial.outcome, "seconds": trial.seconds, "failed": trial.failed}
+            self._results.put_tests(subject, key, **found)
+            _say(f"{trial.outcome:9} {trial.seconds:6.1f} s  {' '.join(subject)}")
+            if trial.outcome is not Outcome.PASSED:
+                _say(scratch.log.read_text("utf-8", errors="replace"))
+        time.sleep(0.02)
+
+    def _report(
+        self, mutant: Mutant, key: str, verdict: Verdict, *, seconds: float = 0.0, failed: str = ""
+    ) -> None:
+        self._results.put_mutant(mutant, key, verdict, seconds=seconds, failed=failed)
+        _say(f"{verdict:9} {seconds:6.1f} s  {mutant.name}  {failed}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - the command's output
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Mutants: the rows of the table, the text that each replaces, and the verdict on it."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """What the tests say of a mutant."""
+
+    CAUGHT = "caught"
+    SURVIVED = "survived"
+    TIMEOUT = "timeout"  # counts as caught where the row says `hangs`
+    BROKEN = "broken"  # the tests fail without the mutation
+    STALE = "stale"  # the text of the row is not in the file
+
+
+class Outcome(StrEnum):
+    """How the tests ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    NOT_RUN = "not run"  # a wrong node id, or every test was skipped
+
+
+class StaleError(Exception):
+    """A row does not fit the code."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A text that occurs `count` times in a file, and its replacement."""
+
+    file: str
+    find: str
+    replace: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One row of the table.
+
+    Attributes:
+        name: the protection or decision that is taken out.
+        group: the table's name.
+        tests: files or node ids that have to fail.
+        hangs: a timeout counts as caught.
+        slow: takes minutes, or needs a tool; run by `--slow` only.
+        survives: why no test fails; empty where one has to.
+    """
+
+    name: str
+    group: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+    hangs: bool = False
+    slow: bool = False
+    survives: str = ""
+
+
+def read_mutants(folder: Path) -> list[Mutant]:
+    """The rows of all tables in a folder.
+
+    Raises:
+        ValueError: a row has an unknown key, lacks one, or has the name of another.
+    """
+    mutants: list[Mutant] = []
+    for path in sorted(folder.glob("*.toml")):
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        for module in table["module"]:
+            mutants += [_mutant(row, module, path.stem) for row in module["mutant"]]
+    names = [mutant.name for mutant in mutants]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"two rows have the name {min(twice)!r}. Rename one.")
+    return mutants
+
+
+def _mutant(row: Mapping[str, Any], module: Mapping[str, Any], group: str) -> Mutant:
+    given = dict(row)
+    name = given.pop("name")
+    edits = given.pop("edit", None) or [
+        {key: given.pop(key) for key in ("find", "replace", "count") if key in given}
+    ]
+    tests = tuple(given.pop("tests", None) or module["tests"])
+    given.setdefault("slow", module.get("slow", False))
+    try:
+        made = tuple(Edit(**{"file": module["file"], **edit}) for edit in edits)
+        return Mutant(name, group, made, tests, **given)
+    except TypeError as error:
+        raise ValueError(f"row {name!r}: {error}") from error
+
+
+def mutated_files(mutant: Mutant, root: Path) -> dict[str, str]:
+    """The new text of each file that a mutant changes.
+
+    Raises:
+        StaleError: a file is missing, a text does not occur as often as the row says, or the
+            replacement changes nothing.
+    """
+    texts: dict[str, str] = {}
+    for edit in mutant.edits:
+        path = root / edit.file
+        if not path.is_file():
+            raise StaleError(f"{edit.file} is missing")
+        texts[edit.file] = apply_edit(texts.get(edit.file) or path.read_text("utf-8"), edit)
+    return texts
+
+
+def apply_edit(text: str, edit: Edit) -> str:
+    """The text after one edit.
+
+    Raises:
+        StaleError: the edit does not fit the text.
+    """
+    found = text.count(edit.find) if edit.find else 0
+    if found != edit.count:
+        raise StaleError(
+            f"{edit.file} has {edit.find.strip().splitlines()[:1]} {found} times, not {edit.count}"
+        )
+    if edit.find == edit.replace:
+        raise StaleError(f"{edit.file}: the replacement is the text itself")
+    return text.replace(edit.find, edit.replace)
+
+
+def judge(unmutated: Outcome, mutated: Outcome, *, hangs: bool) -> Verdict:
+    """The verdict on a mutant, from its tests' outcomes without and with it."""
+    if unmutated is not Outcome.PASSED or mutated is Outcome.NOT_RUN:
+        return Verdict.BROKEN
+    if mutated is Outcome.TIMEOUT:
+        return Verdict.CAUGHT if hangs else Verdict.TIMEOUT
+    return Verdict.CAUGHT if mutated is Outcome.FAILED else Verdict.SURVIVED
+
+
+def is_expected(mutant: Mutant, verdict: Verdict) -> bool:
+    """Whether a verdict is the one that the row promises."""
+    return verdict is (Verdict.SURVIVED if mutant.survives else Verdict.CAUGHT)
+
+
+def digest(root: Path, tests: Sequence[str], edits: Iterable[Edit] = ()) -> str:
+    """Identifies edits, the files they change and the tests: a result with it is kept."""
+    hashed = hashlib.sha256(repr((tuple(tests), tuple(edits))).encode())
+    named = [test.partition("::")[0] for test in tests] + sorted({edit.file for edit in edits})
+    for path in map(root.joinpath, named):
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            hashed.update(file.read_bytes() if file.is_file() else b"")
+    return hashed.hexdigest()[:16]

@@ -1,0 +1,133 @@
+"""The rows of the table, what they replace, and the verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutations.mutants import (
+    Edit,
+    Mutant,
+    Outcome,
+    StaleError,
+    Verdict,
+    apply_edit,
+    digest,
+    is_expected,
+    judge,
+    mutated_files,
+    read_mutants,
+)
+from tests.mutations.results import Results
+
+TABLE = """
+[[module]]
+file = "a.py"
+tests = ["test_a.py"]
+
+[[module.mutant]]
+name = "one"
+find = "x > 0"
+replace = "x >= 0"
+
+[[module.mutant]]
+name = "two"
+tests = ["test_b.py"]
+hangs = true
+[[module.mutant.edit]]
+find = "x"
+replace = "y"
+count = 2
+[[module.mutant.edit]]
+file = "b.py"
+find = "lock"
+replace = ""
+"""
+
+
+def make_mutant(*edits: Edit, survives: str = "") -> Mutant:
+    return Mutant("m", "table", edits, ("test_a.py",), survives=survives)
+
+
+def test_a_row_has_its_module_s_file_and_tests_unless_it_names_others(tmp_path: Path) -> None:
+    (tmp_path / "table.toml").write_text(TABLE)
+    one, two = read_mutants(tmp_path)
+    assert one == Mutant("one", "table", (Edit("a.py", "x > 0", "x >= 0"),), ("test_a.py",))
+    assert two.edits == (Edit("a.py", "x", "y", count=2), Edit("b.py", "lock", ""))
+    assert (two.tests, two.hangs) == (("test_b.py",), True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('name = "two"', 'name = "one"'), ("hangs = true", "hang = true"), ('find = "lock"', "")],
+)
+def test_a_wrong_row_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    (tmp_path / "table.toml").write_text(TABLE.replace(old, new))
+    with pytest.raises(ValueError, match="row"):
+        read_mutants(tmp_path)
+
+
+def test_an_edit_replaces_as_many_texts_as_it_counts() -> None:
+    assert apply_edit("a b a", Edit("f", "a", "c", count=2)) == "c b c"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [Edit("f", "gone", "x"), Edit("f", "a", "x"), Edit("f", "b", "b"), Edit("f", "", "x")],
+)
+def test_an_edit_that_does_not_fit_the_text_is_stale(edit: Edit) -> None:
+    with pytest.raises(StaleError):
+        apply_edit("a b a", edit)
+
+
+def test_edits_of_one_file_follow_each_other(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1")
+    mutant = make_mutant(Edit("a.py", "x", "y"), Edit("a.py", "y = 1", "y = 2"))
+    assert mutated_files(mutant, tmp_path) == {"a.py": "y = 2"}
+    assert (tmp_path / "a.py").read_text() == "x = 1"
+
+
+def test_a_row_of_a_missing_file_is_stale(tmp_path: Path) -> None:
+    with pytest.raises(StaleError, match="missing"):
+        mutated_files(make_mutant(Edit("a.py", "x", "y")), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("unmutated", "mutated", "hangs", "verdict"),
+    [
+        (Outcome.PASSED, Outcome.FAILED, False, Verdict.CAUGHT),
+        (Outcome.PASSED, Outcome.PASSED, False, Verdict.SURVIVED),
+        (Outcome.PASSED, Outcome.TIMEOUT, False, Verdict.TIMEOUT),
+        (Outcome.PASSED, Outcome.TIMEOUT, True, Verdict.CAUGHT),
+        (Outcome.PASSED, Outcome.NOT_RUN, False, Verdict.BROKEN),
+        (Outcome.FAILED, Outcome.FAILED, False, Verdict.BROKEN),
+        (Outcome.NOT_RUN, Outcome.FAILED, False, Verdict.BROKEN),
+    ],
+)
+def test_a_mutant_is_caught_if_its_tests_fail_and_pass_without_it(
+    unmutated: Outcome, mutated: Outcome, hangs: bool, verdict: Verdict
+) -> None:
+    assert judge(unmutated, mutated, hangs=hangs) is verdict
+
+
+def test_a_survivor_is_expected_only_where_the_row_says_why() -> None:
+    assert is_expected(make_mutant(), Verdict.CAUGHT)
+    assert not is_expected(make_mutant(), Verdict.SURVIVED)
+    assert is_expected(make_mutant(survives="equivalent"), Verdict.SURVIVED)
+    assert not is_expected(make_mutant(survives="equivalent"), Verdict.CAUGHT)
+
+
+def test_a_verdict_is_kept_until_the_module_or_the_test_changes(tmp_path: Path) -> None:
+    mutant = make_mutant(Edit("a.py", "x", "y"))
+    for name in ("a.py", "test_a.py"):
+        (tmp_path / name).write_text("x")
+    before = digest(tmp_path, mutant.tests, mutant.edits)
+    Results(tmp_path / "out.json").put_mutant(mutant, before, Verdict.CAUGHT)
+    kept = Results(tmp_path / "out.json")
+    assert kept.has_mutant(mutant, before)
+    assert kept.summary([mutant]) == ["table: 1 mutants: 1 caught"]
+    for name in ("a.py", "test_a.py"):
+        (tmp_path / name).write_text("x + 1")
+        assert not kept.has_mutant(mutant, digest(tmp_path, mutant.tests, mutant.edits))
+        (tmp_path / name).write_text("x")
