@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import signal
 import sys
 import tempfile
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--slow", action="store_true", help="rows that take minutes, too")
     parser.add_argument("--stale", action="store_true", help="only compare the rows with the code")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at a time")
+    parser.add_argument("--pytest", default="", help="more options for pytest, in one text")
     parser.add_argument("--output", type=Path, help="results as JSON; another run resumes there")
     options = parser.parse_args(arguments)
     mutants = [
@@ -59,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     results = Results(options.output)
     with tempfile.TemporaryDirectory(prefix="lipt-mutations-") as folder:
-        scratches = [Scratch(Path(folder, str(number))) for number in range(options.jobs)]
+        more = shlex.split(options.pytest)
+        scratches = [Scratch(Path(folder, str(number)), more) for number in range(options.jobs)]
         for scratch in scratches:
             scratch.fill()
         Runner(scratches, results).run(fitting)
@@ -88,7 +91,7 @@ class Runner:
 
     def __init__(self, scratches: Sequence[Scratch], results: Results) -> None:
         self._free = list(scratches)
-        self._tree = scratches[0].tree
+        self._tree, self._options = scratches[0].tree, scratches[0].options
         self._results = results
         self._under_way: list[tuple[Scratch, Trial, Mutant | tuple[str, ...], str]] = []
 
@@ -99,12 +102,12 @@ class Runner:
             modules.setdefault(mutant.tests, set()).update(edit.file for edit in mutant.edits)
         try:
             for tests, changed in modules.items():
-                key = digest(self._tree, [*tests, *sorted(changed)])
+                key = digest(self._tree, [*tests, *self._options, *sorted(changed)])
                 if not self._results.has_tests(tests, key):
                     self._start(tests, tests, key, _UNMUTATED_LIMIT_S)
             self._finish()
             for mutant in mutants:
-                key = digest(self._tree, mutant.tests, mutant.edits)
+                key = digest(self._tree, [*mutant.tests, *self._options], mutant.edits)
                 if not self._results.has_mutant(mutant, key):
                     self._try(mutant, key)
             self._finish()

@@ -22,11 +22,13 @@ class Results:
 
     def has_mutant(self, mutant: Mutant, key: str) -> bool:
         """Whether there is a verdict on this text, in these modules and tests."""
-        return self._kept["mutants"].get(mutant.name, {}).get("key") == key
+        found = self._kept["mutants"].get(mutant.name, {})
+        return found.get("key") == key and found["verdict"] != Verdict.BROKEN
 
     def has_tests(self, tests: tuple[str, ...], key: str) -> bool:
-        """Whether these tests were run without mutations, on these modules."""
-        return self._kept["tests"].get(" ".join(tests), {}).get("key") == key
+        """Whether these tests passed without mutations, on these modules."""
+        found = self._kept["tests"].get(" ".join(tests), {})
+        return found.get("key") == key and found["outcome"] == Outcome.PASSED
 
     def unmutated(self, tests: tuple[str, ...]) -> tuple[Outcome, float]:
         """The outcome of tests without mutations, and their seconds."""

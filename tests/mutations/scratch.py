@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -68,7 +69,8 @@ for _name in _PRELOADED:
 class Scratch:
     """One copy of the tree; runs one set of tests at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
+        self.options = options
         self.tree = folder / "tree"
         self.links = folder / "links"
         self.temporary = folder / "tmp"
@@ -144,12 +146,13 @@ class Scratch:
             "TMPDIR": str(self.temporary),
             "LIPT_DATA": os.environ.get("LIPT_DATA", str(ROOT.parent / "shared" / "data")),
         }
+        tempfile.tempdir = None  # what this process found before is not TMPDIR
         torch.set_num_threads(1)
         hypothesis.settings.register_profile("mutations", derandomize=True, database=None)
         hypothesis.settings.load_profile("mutations")
         report = _Report()
-        arguments = [*_OPTIONS, *_WARNINGS, f"--basetemp={self.temporary / 'pytest'}", *tests]
-        code = int(pytest.main(arguments, plugins=[report]))
+        arguments = [*_OPTIONS, *_WARNINGS, f"--basetemp={self.temporary / 'pytest'}"]
+        code = int(pytest.main([*arguments, *self.options, *tests], plugins=[report]))
         if not _is_inside(self.links):
             return _WRONG_IMPORT
         report.write(self._report)

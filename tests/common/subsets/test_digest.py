@@ -40,6 +40,11 @@ def test_indices_that_do_not_ascend_are_refused(indices: list[int]) -> None:
         subset_digest(indices, [1.0, 1.0])
 
 
+def test_an_index_that_is_no_whole_number_is_refused() -> None:
+    with pytest.raises(TypeError, match="Cannot cast"):
+        subset_digest([0.5, 1.5], [1.0, 1.0])
+
+
 def test_a_weight_per_index_is_needed() -> None:
     with pytest.raises(InvalidRequestError, match=r"\[2\].*\[1\].*one weight per index"):
         subset_digest([1, 2], [1.0])

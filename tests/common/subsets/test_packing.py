@@ -128,6 +128,7 @@ GOOD = PackedRun(5, 2, bytes([0b01001001, 0b00000100]), bytes([0b0010, 0b1100]),
         ({"low_bits": 2**32 - 1}, "4294967295 low bits"),
         ({"low_bits": 3}, "2 bytes are not 3 planes of 4 bits"),
         ({"low": b""}, "0 bytes are not 2 planes"),
+        ({"low": bytes(3)}, "3 bytes are not 2 planes"),
         ({"high": b""}, "0 examples"),
         ({"high": bytes(100)}, "0 examples"),
         ({"high": bytes(24_577)}, "bitmap of 24577 bytes"),
@@ -143,6 +144,14 @@ def test_what_cannot_be_a_run_is_refused(changes: dict[str, object], complaint: 
     unpack(GOOD)
     with pytest.raises(SubsetError, match=f"{complaint}.*Ask again"):
         unpack(replace(GOOD, **changes))  # type: ignore[arg-type]
+
+
+def test_the_largest_index_that_the_bits_allow_is_a_row_number() -> None:
+    # The last of four has 7 in `high`: with two low bits up to 31 are left out before it.
+    last = 2**63 - 1 - 31 - 3
+    assert unpack(replace(GOOD, first=last)).indices_K[0] == last
+    with pytest.raises(SubsetError, match="leave the range"):
+        unpack(replace(GOOD, first=last + 1))
 
 
 @given(

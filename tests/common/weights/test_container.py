@@ -88,6 +88,7 @@ MALFORMED = {
     "metadata is a list": (file_of({"__metadata__": [1]}), "metadata is not a map"),
     "metadata is a number": (file_of({"__metadata__": {"a": 1}}), "metadata is not a map"),
     "no shape": (file_of({"w": {"dtype": "F32", "data_offsets": [0, 4]}}, b"1234"), "needs a"),
+    "another field": (file_of({"w": entry() | {"more": 1}}, b"1234"), "needs a dtype"),
     "unknown dtype": (file_of({"w": entry("C64")}, b"1234"), "dtype 'C64', known are"),
     "dtype is a list": (file_of({"w": entry(["F32"])}, b"1234"), "known are"),  # type: ignore[arg-type]
     "negative size": (file_of({"w": entry(shape=[-1])}, b"1234"), "no possible shape"),
@@ -115,6 +116,14 @@ def test_refuses_malformed_files(case: str) -> None:
     content, message = MALFORMED[case]
     with pytest.raises(WeightsError, match=message):
         read_container(content, **LIMITS)
+
+
+def test_refuses_a_file_that_is_too_large(tmp_path: Path) -> None:
+    content = file_of({"w": entry("U8", [10_000], [0, 10_000])}, bytes(10_000))
+    (tmp_path / "file").write_bytes(content)
+    for source in (content, tmp_path / "file"):
+        with pytest.raises(BlobTooLargeError, match=f"{len(content)} bytes; at most 10000"):
+            read_container(source, **LIMITS)
 
 
 def test_refuses_too_many_tensors_and_too_long_a_header() -> None:

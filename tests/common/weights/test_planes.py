@@ -114,6 +114,7 @@ REFUSED = {
     "negative shape": (file_of(shape=[-9]), "has an impossible entry"),
     "version": (file_of(version=2), "version 2, this program reads version 1"),
     "mask is not bytes": (file_of(MASK.float()), "not 1-D uint8"),
+    "mask in two dimensions": (file_of(MASK[None]), "not 1-D uint8"),
     "mask misses": (
         pack({"planes/w": VALUE}, {METADATA_KEY: ENTRY}),
         "mask or the values of 'w' are missing",

@@ -38,6 +38,15 @@ def test_renewal_counts_from_now(table: LeaseTable, clock: Clock) -> None:
     assert table.expired() == ()
 
 
+def test_an_extension_counts_from_now(table: LeaseTable, clock: Clock) -> None:
+    table.renew(KEY, "w", 1)
+    clock.now = 200.0
+    table.extend(KEY, 1.0)
+    assert table.expired() == ()
+    clock.now = 201.0
+    assert [key for key, _ in table.expired()] == [KEY]
+
+
 def out(run: RunRecord, index: int, worker_id: str, epoch: int) -> RunRecord:
     """The run with a learner at a worker, under this epoch."""
     learner = run.learners[index].changed(epoch=epoch - 1)
