@@ -77,6 +77,24 @@ def test_split_depends_on_the_seed_alone() -> None:
     assert not torch.equal(splits[0].validation_ids, splits[2].validation_ids)
 
 
+def test_classes_of_one_size_hold_out_different_positions() -> None:
+    split = split_validation(
+        labels_of(50, 50), ValidationConfig(fraction=0.2, min_per_class=1), seed=1
+    )
+    first, second = split.validation_ids.view(2, 10)
+    assert not torch.equal(first, second - 50)
+
+
+def test_shards_and_densities_depend_on_the_seed() -> None:
+    learners = LearnersConfig(num_learners=2, num_minibatches=1, batch_size=10)
+    one, same, other = (draw_shards(torch.arange(100), learners, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.cat(one), torch.cat(same))
+    assert not torch.equal(torch.cat(one), torch.cat(other))
+    pruning = PruningConfig(density_min=0.8, density_max=0.9)
+    assert draw_densities(2, pruning, seed=1) == draw_densities(2, pruning, seed=1)
+    assert draw_densities(2, pruning, seed=1) != draw_densities(2, pruning, seed=2)
+
+
 def test_shards_are_disjoint_and_from_the_training_split() -> None:
     train_ids = torch.arange(0, 200, 2)
     shards = draw_shards(

@@ -102,6 +102,17 @@ def test_of_equally_good_alphas_the_smallest_is_taken() -> None:
     assert soup.ingredients[1].alpha == 0.2
 
 
+def test_every_ratio_below_1_is_tried() -> None:
+    tried: list[float] = []
+
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
+        tried.append(weights["w"].item())
+        return Scored(0.5, {})
+
+    greedy([vector(0.0), vector(1.0)], evaluate, num_alphas=4)
+    assert tried == [0.0, 1.0, 0.25, 0.5, 0.75]
+
+
 def test_order_is_by_accuracy_then_by_index() -> None:
     accuracies = {1.0: 0.3, 2.0: 0.6, 3.0: 0.6, 4.0: 0.2}
     evaluate = lambda weights: Scored(accuracies.get(weights["w"].item(), 0.0), {})  # noqa: E731
@@ -279,6 +290,18 @@ def test_uniform_soup_is_the_mean() -> None:
         item.kept and item.soup_accuracy == soup.accuracy for item in soup.ingredients.values()
     )
     assert told[-1] == (4, 4)
+
+
+def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics() -> None:
+    # 2**24 + 1 is no float32: only a sum in float64 has all three.
+    learners = [
+        {"a": torch.tensor([a]), "b": torch.tensor([b, 0.0]), "mean": torch.tensor(99.0)}
+        for a, b in ((2.0**24, 10.0), (1.0, 20.0), (1.0, 60.0))
+    ]
+    evaluate = one_by_one(lambda _: Scored(0.5, {"mean": torch.tensor(7.0)}))
+    soup = uniform_soup(loaders(learners), evaluate, on_progress=ignore)
+    found = {name: tensor.tolist() for name, tensor in soup.weights.items()}
+    assert found == {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "mean": 7.0}
 
 
 def test_stirring_by_the_reported_alphas_gives_the_uniform_soup() -> None:
