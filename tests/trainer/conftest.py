@@ -36,6 +36,8 @@ from lipt.v1 import (
     subset_pb2_grpc,
     worker_pb2,
 )
+from tests.relay import Relay
+from tests.service import Service, serving
 from tests.trainer.made_up import made_up_subset
 
 
@@ -326,10 +328,39 @@ def fake(serve: Callable[[FakeCoordinator | None], str]) -> FakeCoordinator:
     return coordinator
 
 
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The real service, with a run that is ready."""
+    with serving(tmp_path_factory.mktemp("service")) as service:
+        yield service
+
+
 @pytest.fixture
-def client(fake: FakeCoordinator) -> Iterator[Client]:
-    with Client(fake.address) as opened:
+def relay(service: Service) -> Iterator[Relay]:
+    """What the test's clients talk to; runs that they have started are cancelled at the end."""
+    with Relay(service.address) as relay:
+        yield relay
+    if relay.requests_of(run_pb2.CreateRunRequest):
+        with Client(service.address) as client:
+            for run in client.runs():
+                if run.goes_on:
+                    client.cancel(run.run_id)
+
+
+@pytest.fixture
+def client(relay: Relay) -> Iterator[Client]:
+    with Client(relay.address) as opened:
         yield opened
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """The address of a gRPC server that knows no call."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
 
 
 @pytest.fixture

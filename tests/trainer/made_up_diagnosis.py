@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from lipt.common.weights.container import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.reading import read_diagnosis
 from lipt.v1 import diagnosis_pb2
+from tests.relay import Fault, answer
 
 FINGERPRINT = "f" * 64
 
@@ -120,6 +121,25 @@ def made_up_diagnosis(
         num_examples=chosen["num_examples"],
         fingerprint=fingerprint,
         manifest={"data": {"source": "pets"}, "versions": {"lipt": "0.1.0"}},
+    )
+
+
+def diagnosis_answer(
+    store: Callable[[bytes], BlobName], content: bytes | None = None, **changes: Any
+) -> Fault:
+    """A coordinator's answer: progress, and the description of a file that is stored there."""
+    progress = diagnosis_pb2.DiagnosisProgress(activity="computing features", done=4, total=8)
+    described: dict[str, Any] = {
+        "file": blob_to_proto(store(content or diagnosis_file())),
+        "fingerprint": FINGERPRINT,
+        "num_examples": 8,
+        "proxy": "ridge:patches",
+        "manifest_json": '{"data": {"source": "pets"}}',
+    }
+    description = diagnosis_pb2.DiagnosisDescription(**{**described, **changes})
+    return answer(
+        diagnosis_pb2.DiagnoseResponse(progress=progress),
+        diagnosis_pb2.DiagnoseResponse(diagnosis=description),
     )
 
 

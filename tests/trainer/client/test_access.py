@@ -1,89 +1,86 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
 from lipt.common.access.token import Token
-from lipt.common.errors import ConfigError, PermissionDeniedError
+from lipt.common.errors import ConfigError, PermissionDeniedError, UnauthenticatedError
 from lipt.trainer.client.client import Client
-from lipt.trainer.views import CallerView, RoleName, TokenView
+from lipt.trainer.views import RoleName
 from lipt.v1 import access_pb2
+from tests.relay import Relay, change
 
-TRAINER = RoleName("trainer")
-
-
-def token(**fields: Any) -> access_pb2.Token:
-    made = access_pb2.Token(
-        token_id="0a1b2c3d", name="ci", role="ROLE_TRAINER", created_by="me", **fields
-    )
-    made.created_at.FromDatetime(datetime(2026, 1, 2, tzinfo=UTC))
-    return made
+TRAINER, ADMIN = RoleName("trainer"), RoleName("admin")
 
 
 def test_caller_is_told_its_name_and_roles(client: Client) -> None:
-    assert client.access.who_am_i() == CallerView("the token 0a1b2c3d", (TRAINER,))
+    caller = client.access.who_am_i()
+    assert (caller.name, caller.roles) == ("the coordinator's own user", (ADMIN,))
 
 
-def test_token_that_is_made_comes_with_its_text_once(fake: Any, client: Client) -> None:
-    fake.tokens = [token()]
+def test_token_lets_its_holder_in_until_it_is_revoked(relay: Relay, client: Client) -> None:
     given = client.access.create_token("trainer", name="ci", days=30)
-    assert given.secret == "the secret"
-    assert "the secret" not in repr(given)
-    assert given.token == TokenView(
-        token_id="0a1b2c3d",
-        name="ci",
-        role=TRAINER,
-        created_at=datetime(2026, 1, 2, tzinfo=UTC),
-        expires_at=None,
-        revoked_at=None,
-        created_by="me",
+    assert given.secret not in repr(given)
+    token = given.token
+    assert (token.name, token.role, token.created_by) == (
+        "ci",
+        TRAINER,
+        "the coordinator's own user",
     )
-    (request,) = fake.requests_of(access_pb2.CreateTokenRequest)
-    assert (request.role, request.name, request.days) == (access_pb2.ROLE_TRAINER, "ci", 30.0)
+    assert token.created_at is not None
+    assert token.expires_at == token.created_at + timedelta(days=30)
+    assert (token.revoked_at, token in client.access.tokens()) == (None, True)
+    with Client(relay.address, token=given.secret) as holder:
+        caller = holder.access.who_am_i()
+        assert caller.roles == (TRAINER,)
+        assert token.token_id in caller.name
+        with pytest.raises(PermissionDeniedError):
+            holder.access.tokens()
+        revoked = client.access.revoke_token(token.token_id)
+        assert revoked.revoked_at is not None
+        assert datetime.now(UTC) - revoked.revoked_at < timedelta(minutes=5)
+        with pytest.raises(UnauthenticatedError):
+            holder.access.who_am_i()
 
 
-def test_role_of_a_newer_coordinator_does_not_hide_the_others(fake: Any, client: Client) -> None:
+def test_role_of_a_newer_coordinator_does_not_hide_the_others(relay: Relay, client: Client) -> None:
     newer = access_pb2.Token.FromString(b"\x18\x09")
     assert newer.role not in access_pb2.Role.values()
-    fake.tokens = [newer, token()]
-    assert [item.role for item in client.access.tokens()] == ["9", "trainer"]
+    client.access.create_token("worker")
+    relay.next("ListTokens", change(lambda answer: answer.tokens.append(newer)))
+    roles = [item.role for item in client.access.tokens()]
+    assert "worker" in roles[:-1]
+    assert roles[-1] == "9"
 
 
-def test_token_is_revoked_by_its_id(fake: Any, client: Client) -> None:
-    fake.tokens = [token()]
-    fake.tokens[0].revoked_at.FromDatetime(datetime(2026, 1, 3, tzinfo=UTC))
-    revoked = client.access.revoke_token("0a1b2c3d")
-    assert revoked.revoked_at == datetime(2026, 1, 3, tzinfo=UTC)
-    (request,) = fake.requests_of(access_pb2.RevokeTokenRequest)
-    assert request.token_id == "0a1b2c3d"
-
-
-def test_refusal_is_raised_as_its_own_class(fake: Any, client: Client, refusal: Any) -> None:
-    fake.refusal = refusal(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", "no admin")
-    with pytest.raises(PermissionDeniedError, match="no admin"):
-        client.access.tokens()
-
-
-def test_client_shows_its_token_and_a_renewed_one(fake: Any, tmp_path: Path) -> None:
-    one, other = Token.draw("one").text, Token.draw("other").text
-    with Client(fake.address, token=one) as client:
-        client.access.who_am_i()
+def test_client_shows_its_token_and_a_renewed_one(
+    relay: Relay, client: Client, tmp_path: Path
+) -> None:
+    one, other = (client.access.create_token("trainer").secret for _ in range(2))
+    relay.calls.clear()
+    with Client(relay.address, token=one) as holder:
+        holder.access.who_am_i()
     file = tmp_path / "token"
     file.write_text(one)
-    with Client(fake.address, token_file=str(file)) as client:
-        client.access.who_am_i()
+    with Client(relay.address, token_file=str(file)) as holder:
+        holder.access.who_am_i()
         file.write_text(other)
+        holder.access.who_am_i()
+    shown = [call.authorization for call in relay.calls]
+    assert shown == [f"Bearer {one}", f"Bearer {one}", f"Bearer {other}"]
+
+
+def test_token_that_the_coordinator_did_not_give_is_refused(relay: Relay) -> None:
+    made_up = Token.draw("0a1b2c3d").text
+    with Client(relay.address, token=made_up) as client, pytest.raises(UnauthenticatedError):
         client.access.who_am_i()
-    assert fake.authorizations == [f"Bearer {one}", f"Bearer {one}", f"Bearer {other}"]
 
 
-def test_what_is_no_token_is_refused_before_anything_is_sent(fake: Any, tmp_path: Path) -> None:
+def test_what_is_no_token_is_refused_before_anything_is_sent(relay: Relay, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no token"):
-        Client(fake.address, token="secret")
+        Client(relay.address, token="secret")
     with pytest.raises(ConfigError, match="cannot be read"):
-        Client(fake.address, token_file=tmp_path / "none")
-    assert fake.requests == []
+        Client(relay.address, token_file=tmp_path / "none")
+    assert relay.calls == []

@@ -7,12 +7,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
-import grpc
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
+from grpc import StatusCode
 
 from lipt.common.errors import (
     ConfigError,
@@ -23,136 +21,96 @@ from lipt.common.errors import (
     UnknownRunError,
     UnreachableError,
 )
+from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.client.client import Client
-from lipt.v1 import config_pb2, info_pb2, run_pb2, subset_pb2
+from lipt.v1 import config_pb2, run_pb2
+from tests.relay import Fault, Relay, answer, before, change, refuse
+from tests.service import MODEL, READY, SMALLEST, SOURCE, WORKER
 
 
-def test_starting_a_run_sends_only_what_was_given(fake: Any, client: Client) -> None:
+def test_starting_a_run_sends_only_what_was_given(relay: Relay, client: Client) -> None:
     run = client.start_run({"model": "resnet8", "learners": {"num_steps": 5}}, name="mine")
-    (request,) = fake.requests
+    (request,) = relay.requests
     assert request.name == "mine"
     assert request.request_id
     assert request.config == config_pb2.RunConfig(
         model="resnet8", learners=config_pb2.LearnersConfig(num_steps=5)
     )
-    assert (run.run_id, run.name, run.state, run.config.learners.num_steps) == (
-        "r-1",
-        "mine",
-        RunState.PENDING,
-        5,
-    )
+    assert (run.name, run.state, run.config.learners.num_steps) == ("mine", RunState.PENDING, 5)
 
 
-def test_an_unknown_setting_is_refused_before_anything_is_sent(fake: Any, client: Client) -> None:
+def test_an_unknown_setting_is_refused_before_anything_is_sent(
+    relay: Relay, client: Client
+) -> None:
     with pytest.raises(ConfigError, match=r"learners\.num_stepz: there is no such setting"):
         client.start_run({"learners": {"num_stepz": 5}})
-    assert fake.requests == []
+    assert relay.calls == []
 
 
-def test_a_run_is_a_frozen_value(fake: Any, client: Client) -> None:
-    created = Timestamp()
-    created.FromDatetime(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
-    ingredient = run_pb2.IngredientReport(
-        position=0, accuracy=0.5, soup_accuracy=0.5, alpha=1.0, kept=True
+def test_a_run_is_a_frozen_value(client: Client) -> None:
+    run = client.run(READY)
+    assert (run.label, run.state, run.ended, run.config.model) == (
+        READY,
+        RunState.READY,
+        True,
+        MODEL,
     )
-    learner = run_pb2.Learner(
-        index=3, state=run_pb2.LEARNER_STATE_DONE, worker_name="w", ingredient=ingredient
-    )
-    fake.runs = [
-        run_pb2.Run(
-            run_id="r-9",
-            state=run_pb2.RUN_STATE_READY,
-            created_at=created,
-            learners=[learner],
-            soup=run_pb2.SoupReport(soup_accuracy=0.75, num_kept=1),
-        )
-    ]
-    run = client.run("r-9")
-    assert run.ended
-    assert run.label == "r-9"
-    assert run.created_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    assert run.ended_at is None
+    assert run.created_at is not None
+    assert run.ended_at is not None
+    assert run.created_at < run.ended_at
     assert run.soup is not None
-    assert run.soup.soup_accuracy == 0.75
-    assert run.learners[0].state is LearnerState.DONE
-    assert run.learners[0].ingredient is not None
-    assert run.learners[0].ingredient.alpha == 1.0
-    assert run.learners[0].result is None
+    assert [learner.state for learner in run.learners] == [LearnerState.DONE] * 2
+    kept = [learner.ingredient.kept for learner in run.learners if learner.ingredient]
+    assert kept.count(True) == run.soup.num_kept
     with pytest.raises(AttributeError):
         run.name = "other"  # type: ignore[misc]
 
 
-def test_a_state_of_a_newer_coordinator_is_unknown(fake: Any, client: Client) -> None:
-    fake.runs = [run_pb2.Run(run_id="r", state=99)]  # type: ignore[arg-type]
-    assert client.run("r").state is RunState.UNKNOWN
-
-
-def test_all_pages_of_runs_are_read(fake: Any, client: Client) -> None:
-    fake.runs = [run_pb2.Run(run_id=name) for name in ("c", "b", "a")]
-    assert [run.run_id for run in client.runs()] == ["c", "b", "a"]
-    assert len(fake.requests_of(run_pb2.ListRunsRequest)) == 3
-
-
-def test_a_run_that_was_cancelled_is_not_waited_for_and_named_once(
-    fake: Any, client: Client
-) -> None:
-    fake.runs = [
-        run_pb2.Run(
-            run_id="r-1", name="mine", state=run_pb2.RUN_STATE_CANCELLED, message="cancelled"
-        )
-    ]
-    with pytest.raises(RunFailedError, match=r"^run mine is cancelled\.$"):
-        client.wait("r-1")
-
-
-def test_cancelling_gives_the_cancelled_run(fake: Any, client: Client) -> None:
-    fake.runs = [run_pb2.Run(run_id="r")]
-    assert client.cancel("r").state is RunState.CANCELLED
-    assert fake.requests_of(run_pb2.CancelRunRequest)[0].run_id == "r"
-
-
-def test_info_describes_data_and_workers(fake: Any, client: Client) -> None:
-    fake.info.workers.add(name="worker-1", device="cpu", seconds_since_heard=1.5)
-    info = client.info()
-    assert info.protocol == (1, 0)
-    assert info.dataset is not None
-    assert info.dataset.image_shape == (1, 8, 8)
-    assert info.default_run.model == "resnet8"
-    assert info.workers[0].seconds_since_heard == 1.5
-
-
-def test_a_coordinator_without_data_says_none(fake: Any, client: Client) -> None:
-    fake.info = info_pb2.GetInfoResponse()
-    assert client.info().dataset is None
-
-
-def test_strategies_come_with_their_options(fake: Any, client: Client) -> None:
-    option = subset_pb2.StrategyOption(
-        name="norm", default_value="last_layer", allowed_values=["last_layer", "full"]
+def test_all_pages_of_runs_are_read(relay: Relay, client: Client) -> None:
+    pages = (("c", "1"), ("b", "2"), ("a", ""))
+    relay.next(
+        "ListRuns",
+        *(
+            answer(run_pb2.ListRunsResponse(runs=[run_pb2.Run(run_id=run)], next_page_token=token))
+            for run, token in pages
+        ),
     )
-    fake.strategies = [
-        subset_pb2.Strategy(name="grand", balanced_by_default=True, options=[option])
-    ]
-    (strategy,) = client.strategies()
-    assert strategy.name == "grand"
-    assert strategy.options[0].allowed_values == ("last_layer", "full")
+    assert [run.run_id for run in client.runs()] == ["c", "b", "a"]
+    assert [request.page_token for request in relay.requests] == ["", "1", "2"]
 
 
-def test_a_refusal_is_raised_as_its_class_with_its_sentence(
-    fake: Any, client: Client, refusal: Any
-) -> None:
-    sentence = "there is no run 'x'. There are: a, b."
-    fake.refusal = refusal(grpc.StatusCode.NOT_FOUND, "UNKNOWN_RUN", sentence)
-    with pytest.raises(UnknownRunError) as caught:
+def test_a_run_that_was_cancelled_is_not_waited_for_and_named_once(client: Client) -> None:
+    run = client.start_run(SMALLEST, name="cancelled")
+    assert client.cancel(run.run_id).state is RunState.CANCELLED
+    with pytest.raises(RunFailedError, match=r"^run cancelled is cancelled\.$"):
+        client.wait(run.run_id)
+
+
+def test_info_describes_data_and_workers(client: Client) -> None:
+    info = client.info()
+    assert info.protocol == (PROTOCOL_MAJOR, PROTOCOL_MINOR)
+    assert info.dataset is not None
+    assert (info.dataset.source, info.dataset.image_shape) == (SOURCE, (1, 8, 8))
+    assert info.default_run.model == MODEL
+    assert [worker.device for worker in info.workers if worker.name == WORKER] == ["cpu"]
+
+
+def test_strategies_come_with_their_options(client: Client) -> None:
+    (strategy,) = (found for found in client.strategies() if found.name == "craig")
+    (metric,) = (option for option in strategy.options if option.name == "metric")
+    assert metric.default_value in metric.allowed_values
+
+
+def test_a_refusal_is_raised_as_its_class_with_its_sentence(client: Client) -> None:
+    with pytest.raises(UnknownRunError, match=r"^there is no run 'x'; the newest are: "):
         client.run("x")
-    assert str(caught.value) == sentence
 
 
 def test_a_reason_of_a_newer_coordinator_is_still_a_lipt_error(
-    fake: Any, client: Client, refusal: Any
+    relay: Relay, client: Client
 ) -> None:
-    fake.refusal = refusal(grpc.StatusCode.NOT_FOUND, "FROM_THE_FUTURE", "no such thing.")
+    relay.next("GetRun", refuse(StatusCode.NOT_FOUND, "FROM_THE_FUTURE", "no such thing."))
     with pytest.raises(LiptError, match="no such thing"):
         client.run("x")
 
@@ -170,11 +128,10 @@ def test_a_watch_of_nobody_does_not_wait_for_a_restart(dead_address: str) -> Non
         next(client.watch("x"))
 
 
-def test_another_kind_of_server_is_named_as_such(serve: Callable[[None], str]) -> None:
-    address = serve(None)
-    with Client(address) as client:
+def test_another_kind_of_server_is_named_as_such(stranger: str) -> None:
+    with Client(stranger) as client:
         for call in (client.info, client.runs, client.strategies, lambda: next(client.watch("x"))):
-            with pytest.raises(NotACoordinatorError, match=f"{address} is not a LiPT coordinator"):
+            with pytest.raises(NotACoordinatorError, match=f"{stranger} is not a LiPT coordinator"):
                 call()
 
 
@@ -253,7 +210,7 @@ def test_importing_the_trainer_costs_no_grpc() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_a_client_goes_on_after_it_was_closed(fake: Any, client: Client) -> None:
+def test_a_client_goes_on_after_it_was_closed(client: Client) -> None:
     client.info()
     client.close()
     assert client.info().device == "cpu"
@@ -264,47 +221,58 @@ def test_an_address_without_a_port_is_refused() -> None:
         Client("localhost")
 
 
-def test_waiting_returns_the_ready_run(fake: Any, client: Client) -> None:
-    fake.runs = [run_pb2.Run(run_id="r", revision=1, state=run_pb2.RUN_STATE_TRAINING)]
-    fake.watch_scripts = [[run_pb2.Run(run_id="r", revision=2, state=run_pb2.RUN_STATE_READY)]]
-    assert client.wait("r").state is RunState.READY
+def in_state(state: Any, message: str = "") -> Fault:
+    """An answer with the run, in another state."""
+
+    def edit(response: Any) -> None:
+        response.run.state = state
+        response.run.message = message
+
+    return change(edit)
 
 
-def test_waiting_for_a_run_that_fails_raises_with_its_reason(fake: Any, client: Client) -> None:
-    fake.runs = [
-        run_pb2.Run(run_id="r", state=run_pb2.RUN_STATE_FAILED, message="no learner arrived.")
-    ]
-    with pytest.raises(RunFailedError, match="run r is failed: no learner arrived"):
-        client.wait("r")
+def test_waiting_returns_the_ready_run(relay: Relay, client: Client) -> None:
+    relay.next("GetRun", in_state(run_pb2.RUN_STATE_TRAINING))
+    assert client.wait(READY).state is RunState.READY
+    assert relay.requests_of(run_pb2.WatchRunRequest)
 
 
 HELD = "run r was made on data with fingerprint a, this coordinator now serves other with b."
 
 
-def test_waiting_for_a_run_that_is_held_says_what_to_do(fake: Any, client: Client) -> None:
-    fake.runs = [run_pb2.Run(run_id="r", state=run_pb2.RUN_STATE_HELD, message=HELD)]
-    with pytest.raises(OtherDataError, match=HELD):
-        client.wait("r")
+@pytest.mark.parametrize(
+    ("state", "message", "error", "told"),
+    [
+        (
+            run_pb2.RUN_STATE_FAILED,
+            "no learner arrived.",
+            RunFailedError,
+            "run first is failed: no learner arrived",
+        ),
+        (run_pb2.RUN_STATE_HELD, HELD, OtherDataError, HELD),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_waiting_for_a_run_that_does_not_go_on_raises_its_reason(
+    relay: Relay,
+    client: Client,
+    state: Any,
+    message: str,
+    error: type[LiptError],
+    told: str,
+    *,
+    at_once: bool,
+) -> None:
+    if at_once:
+        relay.next("GetRun", in_state(state, message))
+    else:
+        relay.next("GetRun", in_state(run_pb2.RUN_STATE_TRAINING))
+        relay.next("WatchRun", in_state(state, message))
+    with pytest.raises(error, match=told):
+        client.wait(READY)
 
 
-def test_waiting_ends_when_the_run_is_held(fake: Any, client: Client) -> None:
-    fake.runs = [run_pb2.Run(run_id="r", revision=1, state=run_pb2.RUN_STATE_TRAINING)]
-    fake.watch_scripts = [
-        [
-            run_pb2.Run(run_id="r", revision=2, state=run_pb2.RUN_STATE_MERGING),
-            run_pb2.Run(run_id="r", revision=3, state=run_pb2.RUN_STATE_HELD, message=HELD),
-            run_pb2.Run(run_id="r", revision=4, state=run_pb2.RUN_STATE_READY),
-        ]
-    ]
-    with pytest.raises(OtherDataError, match=HELD):
-        client.wait("r")
-
-
-def test_a_watch_goes_on_while_the_run_is_held(fake: Any, client: Client) -> None:
-    fake.watch_scripts = [
-        [
-            run_pb2.Run(run_id="r", revision=1, state=run_pb2.RUN_STATE_HELD, message=HELD),
-            run_pb2.Run(run_id="r", revision=2, state=run_pb2.RUN_STATE_READY),
-        ]
-    ]
-    assert [run.state for run in client.watch("r")] == [RunState.HELD, RunState.READY]
+def test_a_watch_goes_on_while_the_run_is_held(relay: Relay, client: Client) -> None:
+    held = run_pb2.Run(run_id="r", revision=1, state=run_pb2.RUN_STATE_HELD, message=HELD)
+    relay.next("WatchRun", before(run_pb2.WatchRunResponse(run=held)))
+    assert [run.state for run in client.watch(READY)] == [RunState.HELD, RunState.READY]

@@ -1,308 +1,258 @@
 from __future__ import annotations
 
-import hashlib
 import json
-import struct
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from grpc import StatusCode
 
 from lipt.common.errors import (
     BudgetError,
     FeaturesError,
     InvalidRequestError,
+    LiptError,
     ProxyError,
     SubsetError,
     WeightsError,
 )
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import ProgressView
-from lipt.v1 import blob_pb2, subset_pb2
-from tests.trainer.made_up import subset_description, subset_examples
-
-INDICES = [2, 5, 9]
-WEIGHTS = [1.0, 0.5, 2.0]
-DIGEST = hashlib.sha256(struct.pack("<3q3f", *INDICES, *WEIGHTS)).hexdigest()
+from lipt.v1 import subset_pb2
+from tests.relay import Fault, Relay, answer, before, change, cut, refuse
+from tests.service import READY, Service
 
 
-def progress(done: int) -> subset_pb2.GetSubsetResponse:
-    part = subset_pb2.SubsetProgress(activity="gradients", done=done, total=4)
+def progress(activity: str = "gradients", **fields: int) -> subset_pb2.GetSubsetResponse:
+    part = subset_pb2.SubsetProgress(activity=activity, **fields)
     return subset_pb2.GetSubsetResponse(progress=part)
 
 
-description = partial(
-    subset_description, DIGEST, run_id="r-1", manifest_json=json.dumps({"seed": 0})
-)
+def described(**changes: Any) -> Fault:
+    """The answer, with another description."""
+
+    def edit(message: Any) -> None:
+        if message.HasField("subset"):
+            for name, value in changes.items():
+                setattr(message.subset, name, value)
+
+    return change(edit)
 
 
-def whole() -> list[Any]:
-    return [
-        progress(1),
-        progress(4),
-        description(),
-        subset_examples(INDICES[:2], WEIGHTS[:2]),
-        subset_examples(INDICES[2:], WEIGHTS[2:]),
-    ]
+def noting(kinds: list[str]) -> Fault:
+    """The answer as it is; of what its messages are goes into the list."""
+    return change(lambda message: kinds.append(message.WhichOneof("part")))
 
 
-def test_a_subset_is_put_together_from_its_parts(fake: Any, client: Client) -> None:
-    fake.subset_scripts = [whole()]
+def test_a_subset_comes_packed_with_its_progress(
+    service: Service, relay: Relay, client: Client
+) -> None:
+    kinds: list[str] = []
+    relay.next("GetSubset", noting(kinds))
     seen: list[ProgressView] = []
-    subset = client.subset("r-1", "grand", fraction=0.1, on_progress=seen.append)
-    assert subset.indices.tolist() == INDICES
-    assert subset.weights.tolist() == WEIGHTS
+    subset = client.subset(READY, "el2n", budget=30, on_progress=seen.append)
+    assert (len(subset), subset.strategy) == (30, "el2n")
     assert (str(subset.indices.dtype), str(subset.weights.dtype)) == ("int64", "float32")
-    assert subset.fingerprint == "f" * 64
-    assert subset.manifest == {"seed": 0}
-    assert [(item.done, item.total) for item in seen] == [(1, 4), (4, 4)]
+    assert subset.fingerprint == service.ready.fingerprint
+    assert subset.manifest["run_name"] == READY
+    assert (subset.kept, subset.stopped_early) == (False, "")
+    assert [kind for kind in kinds if kind != "progress"] == ["subset", "packed"]
+    assert len(seen) == kinds.count("progress") > 0
+    assert any(view.total for view in seen)
+    (request,) = relay.requests
+    assert (request.run_id, request.strategy, request.accept_packed) == (READY, "el2n", True)
 
 
-def test_the_request_says_what_was_asked(fake: Any, client: Client) -> None:
-    fake.subset_scripts = [whole()]
-    client.subset(budget=3, balanced=False, options={"exact": True, "rate": 0.5})
-    (request,) = fake.requests
-    assert request.run_id == "latest"
-    assert request.strategy == "auto"
+def test_a_plain_request_leaves_everything_to_the_coordinator(relay: Relay, client: Client) -> None:
+    relay.next("GetSubset", refuse(StatusCode.INVALID_ARGUMENT, "INVALID_BUDGET", "none."))
+    with pytest.raises(BudgetError):
+        client.subset(fraction=0.1)
+    (request,) = relay.requests
+    assert (request.run_id, request.strategy) == ("latest", "auto")
+    assert request.WhichOneof("size") == "fraction"
+    absent = ("balanced", "weights", "features")
+    assert not [name for name in absent if request.HasField(name)]
+    assert (request.preset, request.proxy, request.previous) == ("", "", "")
+    assert request.labels in ("", "given")
+
+
+def test_the_request_says_what_was_asked(relay: Relay, client: Client) -> None:
+    options = {"normalized": True, "num_neighbors": 5}
+    client.subset(READY, "cal", budget=3, balanced=False, options=options)
+    (request,) = relay.requests
     assert request.WhichOneof("size") == "budget"
     assert (request.budget, request.balanced) == (3, False)
-    assert dict(request.options) == {"exact": "true", "rate": "0.5"}
-    assert not request.HasField("weights")
+    assert dict(request.options) == {"normalized": "true", "num_neighbors": "5"}
 
 
-def test_a_preset_is_asked_for_and_answered(fake: Any, client: Client) -> None:
-    script = whole()
-    script[2] = description(manifest_json=json.dumps({"preset": "paper"}))
-    fake.subset_scripts = [script]
-    assert client.subset(strategy="ccs", budget=3, preset="paper").indices.tolist() == INDICES
-    (request,) = fake.requests
-    assert request.preset == "paper"
-
-
-def test_a_coordinator_without_presets_is_not_taken_for_one_with_them(
-    fake: Any, client: Client
+@pytest.mark.parametrize(
+    ("asked", "older", "error", "words"),
+    [
+        (
+            {"strategy": "gradmatch", "preset": "paper"},
+            "preset",
+            InvalidRequestError,
+            "'paper' was asked for, and the coordinator selected without it.*Update it",
+        ),
+        (
+            {"strategy": "el2n", "proxy": "soup"},
+            "proxy",
+            ProxyError,
+            "older version.*'soup'",
+        ),
+        (
+            {"strategy": "herding", "labels": "none", "features": torch.eye(1442)[:, :2]},
+            "labels",
+            InvalidRequestError,
+            "labels=none was asked for, and the coordinator selected as if they were given.*Upd",
+        ),
+    ],
+    ids=["preset", "proxy", "labels"],
+)
+def test_what_an_older_coordinator_passes_over_is_noticed(
+    relay: Relay,
+    client: Client,
+    asked: dict[str, Any],
+    older: str,
+    error: type[LiptError],
+    words: str,
 ) -> None:
-    fake.subset_scripts = [whole()]
-    words = "'paper' was asked for, and the coordinator selected without it.*Update it"
-    with pytest.raises(InvalidRequestError, match=words):
-        client.subset(budget=3, preset="paper")
-
-
-def test_a_proxy_is_named_and_has_to_be_looked_at(fake: Any, client: Client) -> None:
-    told = json.dumps({"proxy": {"proxy": "ridge:patches"}})
-    examples = subset_examples(INDICES, WEIGHTS)
-    fake.subset_scripts = [[description(manifest_json=told), examples], whole(), whole()]
-    assert client.subset(budget=3, proxy="ridge:patches").indices.tolist() == INDICES
-    assert fake.requests[0].proxy == "ridge:patches"
-    # An older coordinator answers as if nothing had been said.
-    with pytest.raises(ProxyError, match=r"older version.*'ridge:patches'"):
-        client.subset(budget=3, proxy="ridge:patches")
-    client.subset(budget=3)
-    assert fake.requests[-1].proxy == ""
-
-
-def test_labels_are_left_out_where_that_is_asked_for(fake: Any, client: Client) -> None:
-    told = json.dumps({"labels": "none"})
-    examples = subset_examples(INDICES, WEIGHTS)
-    fake.subset_scripts = [[description(manifest_json=told), examples], whole(), whole()]
-    subset = client.subset(strategy="kcenter", budget=3, labels="none")
-    assert subset.indices.tolist() == INDICES
-    assert fake.requests[0].labels == "none"
-    # An older coordinator lets them enter.
-    words = "labels=none was asked for, and the coordinator selected as if they were given.*Update"
-    with pytest.raises(InvalidRequestError, match=words):
-        client.subset(strategy="kcenter", budget=3, labels="none")
-    # It is asked what it knows.
-    assert client.subset(budget=3).indices.tolist() == INDICES
-    assert fake.requests[-1].labels in ("", "given")
-
-
-def test_balance_is_left_to_the_strategy_where_it_is_not_given(fake: Any, client: Client) -> None:
-    fake.subset_scripts = [whole()]
-    client.subset(fraction=0.1)
-    (request,) = fake.requests
-    assert request.WhichOneof("size") == "fraction"
-    assert not request.HasField("balanced")
+    assert older in client.subset(READY, budget=40, **asked).manifest
+    request = relay.requests_of(subset_pb2.GetSubsetRequest)[0]
+    assert getattr(request, older) == asked[older]
+    relay.next("GetSubset", described(manifest_json=json.dumps({"seed": 0})))
+    with pytest.raises(error, match=words):
+        client.subset(READY, budget=40, **asked)
 
 
 @pytest.mark.parametrize("size", [{}, {"fraction": 0.1, "budget": 3}])
 def test_one_of_fraction_and_budget_has_to_be_given(
-    fake: Any, client: Client, size: dict[str, Any]
+    relay: Relay, client: Client, size: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidRequestError, match="give one of them"):
         client.subset(**size)
-    assert fake.requests == []
+    assert relay.calls == []
 
 
-def test_a_cut_stream_is_asked_again_from_its_start(fake: Any, client: Client, cut: Any) -> None:
-    fake.subset_scripts = [[*whole()[:4], cut], whole()]
-    assert client.subset(fraction=0.1).indices.tolist() == INDICES
+def test_a_cut_stream_goes_on_after_what_has_come(relay: Relay, client: Client) -> None:
+    whole = client.subset(READY, "uniform", budget=40)
+    relay.next("GetSubset", cut(after=1), cut(after=2))
+    again = client.subset(READY, "uniform", budget=40)
+    assert again == whole
+    asked = [(request.received_digest, request.num_received) for request in relay.requests[1:]]
+    # Nothing but the description had come at first, and then all examples.
+    assert asked == [("", 0), ("", 0), (whole.digest, 40)]
 
 
-def test_a_refusal_is_raised_as_its_class(fake: Any, client: Client, refusal: Any) -> None:
-    sentence = "budget 9 is outside 1..3."
-    fake.subset_scripts = [[refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_BUDGET", sentence)]]
-    with pytest.raises(BudgetError, match=r"outside 1\.\.3"):
-        client.subset(budget=9)
+def test_examples_without_a_description_are_refused(relay: Relay, client: Client) -> None:
+    part = subset_pb2.SubsetExamples(indices=[1], weights=[1.0])
+    relay.next("GetSubset", answer(subset_pb2.GetSubsetResponse(examples=part)))
+    with pytest.raises(SubsetError, match="no description"):
+        client.subset(READY, fraction=0.1)
 
 
-@pytest.mark.parametrize(
-    ("script", "complaint"),
-    [
-        ([subset_description("0" * 64), subset_examples(INDICES, WEIGHTS)], "was announced"),
-        ([description(), subset_examples([2, 5, 8], WEIGHTS)], DIGEST),
-        ([description(), subset_examples(INDICES, [1.0, 0.5, 2.5])], DIGEST),
-        ([description(), subset_examples(INDICES[:2], WEIGHTS[:2])], "3 examples and sent 2"),
-        (
-            [description(), subset_examples([*INDICES, 10], [*WEIGHTS, 1.0])],
-            "3 examples and sent 4",
-        ),
-        ([description(), subset_examples([9, 5, 2], WEIGHTS)], "ascending"),
-        ([description(), subset_examples(INDICES, WEIGHTS[:2])], "one weight per index"),
-        ([description(), subset_examples([], [1.0] * 4)], "3 examples and sent 4"),
-        ([subset_examples(INDICES, WEIGHTS)], "no description"),
-        ([description(manifest_json="{"), subset_examples(INDICES, WEIGHTS)], "not JSON"),
-        ([description(manifest_json="[]"), subset_examples(INDICES, WEIGHTS)], "not a JSON object"),
-    ],
-)
-def test_what_differs_from_its_announcement_is_refused(
-    fake: Any, client: Client, script: list[Any], complaint: str
+def test_what_differs_from_its_announcement_is_refused(relay: Relay, client: Client) -> None:
+    relay.next("GetSubset", described(digest="0" * 64))
+    with pytest.raises(SubsetError, match="was announced"):
+        client.subset(READY, "uniform", budget=40)
+
+
+def test_a_refusal_is_raised_as_its_class(client: Client) -> None:
+    with pytest.raises(BudgetError, match=r"outside 1\.\.1442"):
+        client.subset(READY, "uniform", budget=1443)
+
+
+def test_weights_to_select_on_are_uploaded_before(
+    service: Service, relay: Relay, client: Client
 ) -> None:
-    fake.subset_scripts = [script]
-    with pytest.raises(SubsetError, match=complaint):
-        client.subset(fraction=0.1)
+    weights = safetensors.torch.load(client.weights(READY))
+    content = safetensors.torch.save({name: tensor + 1 for name, tensor in weights.items()})
+    subset = client.subset(READY, "el2n", budget=30, weights=content)
+    assert subset != client.subset(READY, "el2n", budget=30)
+    request = relay.requests_of(subset_pb2.GetSubsetRequest)[0]
+    assert request.weights.size_bytes == len(content)
+    assert service.blob(request.weights.sha256) == content
 
 
-def test_weights_to_select_on_are_uploaded_before(fake: Any, client: Client) -> None:
-    content = struct.pack("<Q", 2) + b"{}"
-    fake.subset_scripts = [whole()]
-    client.subset(fraction=0.1, weights=content)
-    name = hashlib.sha256(content).hexdigest()
-    assert fake.blobs[name] == content
-    (request,) = fake.requests_of(subset_pb2.GetSubsetRequest)
-    assert request.weights == blob_pb2.BlobRef(sha256=name, size_bytes=10)
-
-
-def test_a_pickle_to_select_on_is_never_sent(fake: Any, client: Client) -> None:
-    with pytest.raises(WeightsError, match="pickle"):
+def test_what_is_no_weights_or_features_is_never_sent(relay: Relay, client: Client) -> None:
+    with pytest.raises(WeightsError):
         client.subset(fraction=0.1, weights=b"\x80\x02}q\x00.")
-    assert fake.requests == []
+    with pytest.raises(FeaturesError):
+        client.subset(fraction=0.1, features=b"\x80\x02}q\x00.")
+    assert relay.calls == []
 
 
-def test_a_plain_request_has_no_features_and_no_previous_subset(fake: Any, client: Client) -> None:
-    fake.subset_scripts = [whole()]
-    subset = client.subset(fraction=0.1)
-    (request,) = fake.requests
-    assert not request.HasField("features")
-    assert request.previous == ""
-    assert not subset.kept
-    assert subset.stopped_early == ""
-
-
-def test_the_previous_subset_is_named_by_its_digest(fake: Any, client: Client) -> None:
-    kept = [description(kept=True), subset_examples(INDICES, WEIGHTS)]
-    fake.subset_scripts = [whole(), kept, kept]
-    first = client.subset(fraction=0.1)
-    again = client.subset(fraction=0.1, previous=first)
-    assert again.kept
-    assert again == first  # the very same examples
-    assert client.subset(fraction=0.1, previous=first.digest).kept
-    assert [request.previous for request in fake.requests] == ["", DIGEST, DIGEST]
-
-
-def test_an_early_stop_is_read_from_the_manifest(fake: Any, client: Client) -> None:
-    manifest = json.dumps({"stopped_early": "nothing is left to gain."})
-    fake.subset_scripts = [[description(manifest_json=manifest), subset_examples(INDICES, WEIGHTS)]]
-    assert client.subset(fraction=0.1).stopped_early == "nothing is left to gain."
-
-
-@pytest.mark.parametrize("form", ["path", "text", "bytes"])
+@pytest.mark.parametrize("form", ["path", "content", "array"])
 def test_features_to_select_on_are_uploaded_before(
-    fake: Any, client: Client, tmp_path: Path, form: str
+    service: Service, relay: Relay, client: Client, tmp_path: Path, form: str
 ) -> None:
+    features = np.random.default_rng(0).normal(size=(1442, 2)).astype(np.float32)
     path = tmp_path / "features.safetensors"
-    safetensors.torch.save_file({"features": torch.ones(3, 2)}, path)
-    content = path.read_bytes()
-    fake.subset_scripts = [whole()]
-    given = {"path": path, "text": str(path), "bytes": content}[form]
-    client.subset(fraction=0.1, features=given)
-    name = hashlib.sha256(content).hexdigest()
-    assert fake.blobs[name] == content
-    (request,) = fake.requests_of(subset_pb2.GetSubsetRequest)
-    assert request.features == blob_pb2.BlobRef(sha256=name, size_bytes=len(content))
+    safetensors.torch.save_file({"features": torch.from_numpy(features)}, path)
+    given = {"path": path, "content": path.read_bytes(), "array": features}[form]
+    assert len(client.subset(READY, "herding", budget=20, features=given)) == 20
+    (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
+    sent = safetensors.torch.load(service.blob(request.features.sha256))
+    assert sent["features"].tolist() == features.tolist()
 
 
-def test_features_may_be_tensors_arrays_or_lists(fake: Any, client: Client) -> None:
-    fake.subset_scripts = [whole()]
-    features = {
-        "features": torch.ones(2, 2, dtype=torch.bfloat16, requires_grad=True),
-        "paired_features": np.array([[1.0], [2.0]], np.float32),
-    }
-    client.subset(fraction=0.1, features=features)
-    (request,) = fake.requests_of(subset_pb2.GetSubsetRequest)
-    sent = safetensors.torch.load(fake.blobs[request.features.sha256])
-    assert sent["features"].dtype == torch.bfloat16
-    assert sent["features"].tolist() == [[1.0, 1.0]] * 2
-    assert sent["paired_features"].tolist() == [[1.0], [2.0]]
-    fake.subset_scripts = [whole()]
-    client.subset(fraction=0.1, features={"features": [[0.5], [1.5]]})
-    request = fake.requests_of(subset_pb2.GetSubsetRequest)[-1]
-    assert safetensors.torch.load(fake.blobs[request.features.sha256])["features"].shape == (2, 1)
+def test_features_that_do_not_fit_the_data_are_refused(client: Client) -> None:
+    with pytest.raises(FeaturesError, match="1442"):
+        client.subset(READY, "herding", budget=20, features=torch.ones(3, 2))
 
 
-@pytest.mark.parametrize("form", ["array", "read-only", "transposed", "tensor", "lists"])
-def test_features_may_be_given_without_a_name(fake: Any, client: Client, form: str) -> None:
-    rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
-    array = np.array(rows)
-    read_only = array.copy()
-    read_only.flags.writeable = False
-    given = {
-        "array": array,
-        "read-only": read_only,
-        "transposed": np.array(rows).T.copy().T,
-        "tensor": torch.tensor(rows),
-        "lists": rows,
-    }
-    fake.subset_scripts = [whole()]
-    client.subset(fraction=0.1, features=given[form])
-    (request,) = fake.requests_of(subset_pb2.GetSubsetRequest)
-    sent = safetensors.torch.load(fake.blobs[request.features.sha256])
-    assert list(sent) == ["features"]
-    assert sent["features"].tolist() == rows
-
-
-@pytest.mark.parametrize(
-    ("features", "words"),
-    [
-        (b"\x80\x02}q\x00.", r"the content is a pickle, .* any code\. Give \{'features'"),
-        (b"nothing of the kind", r"not a safetensors file.*'features': N x d"),
-        ({"features": [[1.0], [2.0, 3.0]]}, r"are no tensors \(.*'features': N x d"),
-        ({"features": "many"}, "are no tensors"),
-    ],
-)
-def test_what_is_no_features_is_never_sent(
-    fake: Any, client: Client, features: Any, words: str
+def test_a_difference_is_sent_to_who_has_the_previous_examples(
+    relay: Relay, client: Client
 ) -> None:
-    with pytest.raises(FeaturesError, match=words):
-        client.subset(fraction=0.1, features=features)
-    assert fake.requests == []
+    old = client.subset(READY, "el2n", budget=300)
+    whole: list[str] = []
+    relay.next("GetSubset", noting(whole))
+    new = client.subset(READY, "el2n", budget=301, previous=old.digest)
+    parts: list[str] = []
+    relay.next("GetSubset", noting(parts))
+    again = client.subset(READY, "el2n", budget=301, previous=old)
+    assert again == new
+    assert "packed" in whole
+    assert "difference" in parts
+    asked = [(request.previous, request.accept_difference) for request in relay.requests[-2:]]
+    assert asked == [(old.digest, False), (old.digest, True)]
 
 
-def test_a_full_queue_is_told_and_asked_again(fake: Any, client: Client, refusal: Any) -> None:
-    full = refusal(
-        grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", "9 requests wait. Ask again.", 0.25
+def test_a_difference_for_who_has_only_a_digest_is_refused(relay: Relay, client: Client) -> None:
+    relay.next("GetSubset", described(difference_to="0" * 64))
+    with pytest.raises(SubsetError, match="and none is here"):
+        client.subset(READY, "uniform", budget=40, previous="0" * 64)
+
+
+def test_the_answer_may_be_the_previous_subset(relay: Relay, client: Client) -> None:
+    first = client.subset(READY, "uniform", budget=40)
+    relay.every("GetSubset", described(kept=True))
+    again = client.subset(READY, "uniform", budget=40, previous=first)
+    assert again.kept
+    assert again == first
+    assert client.subset(READY, "uniform", budget=40, previous=first.digest).kept
+
+
+def test_an_early_stop_is_read_from_the_manifest(relay: Relay, client: Client) -> None:
+    manifest = json.dumps({"stopped_early": "nothing is left to gain."})
+    relay.next("GetSubset", described(manifest_json=manifest))
+    subset = client.subset(READY, "uniform", budget=40)
+    assert subset.stopped_early == "nothing is left to gain."
+
+
+def test_a_full_queue_is_told_and_asked_again(relay: Relay, client: Client) -> None:
+    full = "9 requests wait. Ask again."
+    code, waiting = StatusCode.RESOURCE_EXHAUSTED, progress("waiting for its turn", ahead=3)
+    relay.next(
+        "GetSubset", refuse(code, "QUEUE_FULL", full, retry_after_seconds=0.25), before(waiting)
     )
-    waiting = subset_pb2.SubsetProgress(activity="waiting for its turn", ahead=3)
-    fake.subset_scripts = [[full], [subset_pb2.GetSubsetResponse(progress=waiting), *whole()]]
     seen: list[ProgressView] = []
-    assert client.subset(budget=3, on_progress=seen.append).indices.tolist() == INDICES
+    assert len(client.subset(READY, "uniform", budget=40, on_progress=seen.append)) == 40
     assert [str(progress) for progress in seen[:2]] == [
         "9 requests wait; asking again in 0.2 s",
         "waiting for its turn, 3 ahead",
     ]
-    assert len(fake.requests) == 2
+    assert len(relay.calls) == 2

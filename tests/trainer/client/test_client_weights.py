@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,34 @@ from lipt.common.errors import (
     NotACoordinatorError,
     UnreachableError,
 )
+from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.common.weights.files import read_specs
 from lipt.trainer.client.client import Client
-from lipt.v1 import run_pb2
+from lipt.trainer.views import WeightsKind
+from lipt.v1 import blob_pb2
+from tests.relay import Relay
+from tests.service import READY, SMALLEST, Service
 
 # A header of 640 bytes makes the first two bytes those of a pickle.
 AMBIGUOUS = struct.pack("<Q", 640) + b"{}".ljust(640)
 
 
-def test_uploaded_weights_can_start_a_run(fake: Any, client: Client, tmp_path: Path) -> None:
+def test_weights_that_look_like_a_pickle_are_uploaded_once(
+    service: Service, relay: Relay, client: Client, tmp_path: Path
+) -> None:
     path = tmp_path / "w.safetensors"
     path.write_bytes(AMBIGUOUS)
     blob = client.upload_weights(path)
     assert blob.sha256 == hashlib.sha256(AMBIGUOUS).hexdigest()
-    assert fake.blobs[blob.sha256] == AMBIGUOUS
-    client.start_run({"initialization": {"weights_sha256": blob.sha256}})
-    (request,) = fake.requests_of(run_pb2.CreateRunRequest)
-    assert request.config.initialization.weights_sha256 == blob.sha256
+    assert service.blob(blob.sha256) == AMBIGUOUS
+    assert client.upload_weights(AMBIGUOUS) == blob
+    assert len(relay.requests_of(blob_pb2.WriteBlobRequest)) == 1
+
+
+def test_uploaded_weights_can_start_a_run(service: Service, client: Client) -> None:
+    weights = client.weights(READY)
+    run = client.start_run(SMALLEST, name="from-theta_p", initial_weights=weights)
+    assert run.config.initialization.weights_sha256 == hashlib.sha256(weights).hexdigest()
 
 
 def test_an_upload_to_nobody_fails_with_the_address(dead_address: str) -> None:
@@ -36,48 +47,40 @@ def test_an_upload_to_nobody_fails_with_the_address(dead_address: str) -> None:
         client.upload_weights(AMBIGUOUS)
 
 
-def test_an_upload_to_another_kind_of_server_says_so(serve: Any) -> None:
-    with Client(serve(None)) as client, pytest.raises(NotACoordinatorError):
+def test_an_upload_to_another_kind_of_server_says_so(stranger: str) -> None:
+    with Client(stranger) as client, pytest.raises(NotACoordinatorError):
         client.upload_weights(AMBIGUOUS)
 
 
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    [("initial", run_pb2.WEIGHTS_KIND_INITIAL), ("pretrained", run_pb2.WEIGHTS_KIND_PRETRAINED)],
-)
+@pytest.mark.parametrize("kind", ["initial", "pretrained"])
 def test_weights_come_as_bytes_or_as_a_file(
-    fake: Any, client: Client, tmp_path: Path, kind: str, number: int
+    service: Service, client: Client, tmp_path: Path, kind: str
 ) -> None:
-    content = os.urandom(600_000)
-    fake.weights = {number: content}
+    expected: Any = getattr(service.ready, f"{kind}_weights")
     path = tmp_path / "out.safetensors"
     counts: list[int] = []
-    blob = client.save_weights(path, "r-1", kind, on_bytes=counts.append)
-    assert path.read_bytes() == content
-    assert blob.size_bytes == 600_000
-    assert counts == [262_144, 262_144, 75_712]
-    assert client.weights("r-1", kind) == content
+    blob = client.save_weights(path, READY, kind, on_bytes=counts.append)
+    assert blob == expected
+    assert counts == [CHUNK_BYTES, expected.size_bytes - CHUNK_BYTES]
+    content = path.read_bytes()
+    assert hashlib.sha256(content).hexdigest() == expected.sha256
+    assert read_specs(path)
+    assert client.weights(READY, kind) == content
     # Nothing but the file is left beside it.
     assert [item.name for item in tmp_path.iterdir()] == ["out.safetensors"]
 
 
 def test_an_unknown_kind_is_refused_with_those_there_are(client: Client) -> None:
     with pytest.raises(InvalidRequestError, match=r"'final' weights; choose initial \(or"):
-        client.weights("r-1", "final")
+        client.weights(READY, "final")
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "kind"),
     [
-        *((name, b"theta*") for name in ("initial", "theta*", "theta_star")),
-        *((name, b"theta_p") for name in ("pretrained", "theta_p")),
+        *((name, WeightsKind.INITIAL) for name in ("initial", "theta*", "theta_star")),
+        *((name, WeightsKind.PRETRAINED) for name in ("pretrained", "theta_p")),
     ],
 )
-def test_weights_are_called_as_the_documentation_calls_them(
-    fake: Any, client: Client, name: str, content: bytes
-) -> None:
-    fake.weights = {
-        run_pb2.WEIGHTS_KIND_INITIAL: b"theta*",
-        run_pb2.WEIGHTS_KIND_PRETRAINED: b"theta_p",
-    }
-    assert client.weights("r-1", name) == content
+def test_weights_are_called_as_the_documentation_calls_them(name: str, kind: WeightsKind) -> None:
+    assert WeightsKind.parse(name) is kind

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import BudgetError
 from lipt.trainer.redrawing.cycles import Cycles
+from tests.properties import at_most
 
 
 def permutation(seed: int, cycle: int, num_examples: int) -> list[int]:
@@ -35,7 +36,7 @@ def test_an_epoch_across_two_cycles_has_no_example_twice() -> None:
         assert cycles.draw(4).tolist() == second[2:]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=at_most(60))
 @given(st.data(), st.integers(1, 30), st.integers(0, 5), st.booleans())
 def test_every_example_is_seen_once_per_cycle(
     data: st.DataObject, num_examples: int, seed: int, classes: bool

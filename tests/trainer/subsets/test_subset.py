@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.errors import MissingExtraError, SubsetError
@@ -54,7 +54,6 @@ def subsets(draw: st.DrawFn) -> Subset:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(deadline=None)
 @given(subset=subsets())
 def test_every_format_gives_back_what_was_saved(
     subset: Subset, suffix: str, tmp_path_factory: pytest.TempPathFactory
@@ -69,7 +68,6 @@ def test_every_format_gives_back_what_was_saved(
 
 
 @given(subset=subsets())
-@settings(deadline=None)
 def test_a_subset_within_something_else_is_exact_too(subset: Subset) -> None:
     again = Subset.from_json(subset.to_json())
     assert again == subset
@@ -188,7 +186,6 @@ def test_another_suffix_is_refused_with_the_four(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(deadline=None)
 @given(share=st.floats(0.0, 1.0, exclude_max=True))
 def test_a_truncated_file_never_gives_another_subset(
     suffix: str, share: float, tmp_path_factory: pytest.TempPathFactory
