@@ -100,14 +100,17 @@ class Runner:
         modules: dict[tuple[str, ...], set[str]] = {}
         for mutant in mutants:
             modules.setdefault(mutant.tests, set()).update(edit.file for edit in mutant.edits)
+        # Before a mutant is written into the tree.
+        keys = [
+            digest(self._tree, [*mutant.tests, *self._options], mutant.edits) for mutant in mutants
+        ]
         try:
             for tests, changed in modules.items():
                 key = digest(self._tree, [*tests, *self._options, *sorted(changed)])
                 if not self._results.has_tests(tests, key):
                     self._start(tests, tests, key, _UNMUTATED_LIMIT_S)
             self._finish()
-            for mutant in mutants:
-                key = digest(self._tree, [*mutant.tests, *self._options], mutant.edits)
+            for mutant, key in zip(mutants, keys, strict=True):
                 if not self._results.has_mutant(mutant, key):
                     self._try(mutant, key)
             self._finish()
