@@ -46,6 +46,9 @@ replace = ""
 """
 
 
+ROWS = Path(__file__).parent / "rows"
+
+
 def make_mutant(*edits: Edit, survives: str = "") -> Mutant:
     return Mutant("m", "table", edits, ("test_a.py",), survives=survives)
 
@@ -131,3 +134,8 @@ def test_a_verdict_is_kept_until_the_module_or_the_test_changes(tmp_path: Path) 
         (tmp_path / name).write_text("x + 1")
         assert not kept.has_mutant(mutant, digest(tmp_path, mutant.tests, mutant.edits))
         (tmp_path / name).write_text("x")
+
+
+def test_the_tests_that_rows_name_are_there() -> None:
+    named = {test.partition("::")[0] for mutant in read_mutants(ROWS) for test in mutant.tests}
+    assert not sorted(test for test in named if not (ROWS.parents[2] / test).exists())
