@@ -23,7 +23,7 @@ INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip in
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test tools test-faults test-mutations test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
+.PHONY: help env demo test test-all coverage tools test-faults test-mutations test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -43,8 +43,20 @@ $(VENV)/.installed: $(VENV)/.dependencies $(DIRECTORIES)
 demo: env  ## The whole pipeline on this machine: three workers, main training, the verdict.
 	$(BIN)/lipt demo
 
-test: env  ## The tests, two at a time.
-	$(BIN)/pytest -n 2 --dist loadfile
+# Without most tests that start processes or take seconds; hypothesis tries few examples.
+QUICK := --hypothesis-profile quick -m '(smoke or not (processes or slow)) and not (faults or cuda or lint)'
+
+test: env  ## The tests that notice most, in at most 8 minutes on two cores.
+	$(BIN)/pytest -n 2 --dist worksteal $(QUICK) $(ARGUMENTS)
+
+test-all: env  ## All tests but those of test-faults and test-gpu.
+	$(BIN)/pytest -n 2 --dist worksteal $(ARGUMENTS)
+
+coverage: env  ## Lines and branches that test-all runs.
+	$(BIN)/coverage erase
+	COVERAGE_PROCESS_START=pyproject.toml $(BIN)/coverage run -m pytest -n 2 --dist worksteal $(ARGUMENTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --precision 2 --sort cover
 
 # A browser, Prometheus, Slurm and the like: tests that need one of them skip where it is missing.
 TOOLS := chromium nodejs prometheus slurmctld slurmd slurm-client munge systemd iproute2
@@ -74,13 +86,13 @@ test-newest:  ## The same with the newest that the registry has, in .venv-newest
 test-extras: env  ## Each extra without the others. NAMES='fast report' tries those alone.
 	$(BIN)/python -m tests.each_extra $(NAMES)
 
-lint: env  ## Format, style, types, dependency direction, stub freshness.
+lint: env  ## Format, style, types, dependency direction, stub freshness, deploy files.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(PACKAGES)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q tests/test_stubs.py
+	$(BIN)/pytest -q -m lint
 
 format: env  ## Format the sources and mend what can be mended.
 	$(BIN)/ruff format .

@@ -116,6 +116,7 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.common.process.logs import configure_logging
     from lipt.common.process.talking import talking
     from lipt.common.process.threads import wait_passively
+    from lipt.coordinator.compute.children import start_server
 
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))
     configure_logging(settings.log_level, settings.log_format)
@@ -128,6 +129,7 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
         settings.listen,
         settings.state_dir,
     )
+    start_server()
     with talking("importing PyTorch", say):
         from lipt.coordinator.server import serve
 

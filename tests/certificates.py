@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Self
 
 from lipt.common.network.tls import TlsFiles
+from tests import processes
 
 
 class Certificates:
@@ -33,10 +32,9 @@ class Certificates:
 
     def make(self, *arguments: str) -> str:
         """`lipt certs ARGUMENTS`; what it says."""
-        command = [sys.executable, "-m", "lipt.trainer.cli", "certs", *arguments]
-        done = subprocess.run(
-            [*command, "--folder", str(self.folder)], check=True, capture_output=True, text=True
-        )
+        command = ["-m", "lipt.trainer.cli", "certs", *arguments]
+        done = processes.run([*command, "--folder", str(self.folder)])
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     def files(self, name: str) -> TlsFiles:

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -15,6 +14,7 @@ from typing import Self
 
 from lipt.common.rpc.channel import open_channel
 from lipt.trainer import Client
+from tests import processes
 from tests.played_worker import PlayedWorker
 
 COORDINATOR = ("-m", "lipt.coordinator")
@@ -37,26 +37,43 @@ class LoggedProcess:
         log: Path,
         environment: Mapping[str, str],
         *,
-        program: str = sys.executable,
+        program: str = "",
+        fresh: bool = False,
     ) -> None:
+        """Start it.
+
+        Args:
+            arguments: of the program.
+            log: the file that keeps its output.
+            environment: all of it.
+            program: what to run in place of Python.
+            fresh: take a new interpreter, with the seconds that its imports take.
+        """
         self.log = log
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
-        self.process = subprocess.Popen(
-            [program, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=dict(environment),
-        )
+        output, theirs = os.pipe()
+        self.process: processes.Process
+        if program:
+            self.process = subprocess.Popen(
+                [program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+            )
+        else:
+            self.process = processes.start(
+                arguments, environment, output=theirs, errors=theirs, fresh=fresh
+            )
+        os.close(theirs)
+        self._output = os.fdopen(output, encoding="utf-8", errors="replace")
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as output, self.log.open("w") as log:
+        with self._output as output, self.log.open("w") as log:
             for line in output:
                 log.write(line)
                 log.flush()
@@ -87,14 +104,15 @@ class LoggedProcess:
 
     def children(self) -> list[int]:
         """The processes that it has started and that are there now."""
-        pid = self.process.pid
-        return [
-            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
+        return _children(self.process.pid)
+
+    def computing(self) -> list[int]:
+        """The processes that run a coordinator's jobs: children of its fork server."""
+        return [child for server in self.children() for child in _children(server)]
 
     def kill_computing(self) -> int:
-        """End the process that runs a coordinator's jobs, if there is one; how many there were."""
-        computing = [child for child in self.children() if b"spawn_main" in _command(child)]
+        """End the processes that run a coordinator's jobs; how many there were."""
+        computing = self.computing()
         for child in computing:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
@@ -149,7 +167,12 @@ class Cluster:
             process.stop(signal.SIGKILL)
 
     def start(
-        self, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        fresh: bool = False,
     ) -> LoggedProcess:
         """Start `python ARGUMENTS`."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith("LIPT_")}
@@ -157,6 +180,7 @@ class Cluster:
             arguments,
             self.directory / f"{name}-{len(self._processes)}.log",
             clean | dict(environment or {}),
+            fresh=fresh,
         )
         self._processes.append(process)
         return process
@@ -227,16 +251,13 @@ class Cluster:
 
     def lipt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`lipt ARGUMENTS` for this coordinator, run to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "lipt.trainer.cli", *arguments, "--coordinator", self.address],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return processes.run(["-m", "lipt.trainer.cli", *arguments, "--coordinator", self.address])
 
 
-def _command(pid: int) -> bytes:
+def _children(pid: int) -> list[int]:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except FileNotFoundError:
-        return b""
+        return []

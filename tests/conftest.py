@@ -8,14 +8,41 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cluster import SMALL_RUN, Cluster
+from tests.processes import end_template
+from tests.properties import register_profiles
+
+register_profiles()
+
+
+# What starts whole processes of the product; everything in end_to_end/ does.
+_PROCESSES = frozenset({"cluster", "demo", "run_alone", "served"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that start processes, by the fixtures that they use."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "end_to_end" in item.path.parts or _PROCESSES.intersection(fixtures):
+            item.add_marker(pytest.mark.processes)
 
 
 def pytest_configure() -> None:
-    """Let processes that tests start hear Ctrl-C: a shell has its background jobs ignore it."""
+    """One torch thread a process; processes that tests start hear Ctrl-C.
+
+    A shell has its background jobs ignore it.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure() -> None:
+    """End what all tests of this process shared."""
+    end_template()
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from lipt.common.errors import ComputeError, LiptError
 from lipt.common.observability.exporting import exporting
 from lipt.common.process.logs import configure_logging
 from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
+from lipt.coordinator.compute.children import IGNORED_SIGNALS
 from lipt.coordinator.compute.context import Context, Report
 from lipt.coordinator.compute.memory import out_of_memory
 from lipt.coordinator.compute.messages import (
@@ -31,9 +32,6 @@ from lipt.coordinator.compute.progress import Progressed
 # Makes what jobs are given; travels to the child by pickle, before the first job.
 OpenContext = Callable[[Report], Context]
 
-# Ctrl-C and a service manager's SIGTERM reach the whole process group: the parent decides.
-IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
     """Run jobs until the parent closes the pipe or is gone; what opens a context comes first.
@@ -44,7 +42,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    # The parent had them blocked meanwhile, which a child of this process must not inherit.
+    # Blocked since before the fork, which a child of this process must not inherit.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     go_first_without_memory()

@@ -1,8 +1,7 @@
 """Compute process, as the event loop sees it: one child, one job at a time.
 
-The child is spawned (a fork of a process with threads and an event loop is a trap). One that
-somebody else kills has its job done again by a new one: jobs
-only read what is stored, and give the same however often they run. A job that is dropped is told
+A child that somebody else kills has its job done again by a new one: jobs only read what is
+stored, and give the same however often they run. A job that is dropped is told
 so when it says how far it is; where it goes on for too long all the same, its child is killed, and
 the next job has another. A job that ran out of memory is not done again: it would do so again.
 """
@@ -11,21 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from lipt.common.errors import ComputeError
 from lipt.common.observability.events import EventKind, Events
 from lipt.common.process.machine import this_machine
 from lipt.common.sizes import format_bytes
-from lipt.coordinator.compute.child import IGNORED_SIGNALS, OpenContext, serve
+from lipt.coordinator.compute.child import OpenContext, serve
+from lipt.coordinator.compute.children import start_child
 from lipt.coordinator.compute.memory import MemoryWatch, Seen, ended_for_memory, out_of_memory
 from lipt.coordinator.compute.messages import (
     DroppedError,
@@ -81,7 +80,7 @@ class ComputeProcess:
         self._patience_seconds = patience_seconds
         self._stopped = self._dropped = False
         self._deaf: asyncio.TimerHandle | None = None
-        self._child: SpawnProcess | None = None
+        self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._opening: Future[None] | None = None
         # Its own, so that whoever hashes or writes holds nobody up here.
@@ -174,13 +173,8 @@ class ComputeProcess:
             raise ComputeError("nothing is computed any more: the coordinator is stopping.")
         if self._pipe is None or self._child is None or not self._child.is_alive():
             self._end_child()
-            context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._child = context.Process(
-                target=serve, args=(theirs, self._memory_bytes), name=self._name, daemon=True
-            )
-            with _signals_blocked():
-                self._child.start()
+            self._pipe, theirs = Pipe()
+            self._child = start_child(serve, (theirs, self._memory_bytes), self._name)
             theirs.close()
             # It may be more than a pipe holds, and the child reads nothing while it is importing.
             self._opening = self._thread.submit(self._pipe.send, self._open_context)
@@ -259,18 +253,3 @@ def _end(exit_code: int | None) -> str:
     if exit_code >= 0:
         return f"with exit code {exit_code}"
     return f"by {signal.Signals(-exit_code).name}"
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Let a child be deaf, from its first moment on, to what is sent to the whole process group.
-
-    It begins with this thread's blocked signals, and ignores these once it is up.
-    """
-    # Python starts this helper with the first child, and unblocks them after that.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

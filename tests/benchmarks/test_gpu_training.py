@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.gpu_training import figures, flops_per_image, peak_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("name", "peak"),

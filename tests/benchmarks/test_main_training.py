@@ -12,6 +12,8 @@ from PIL import Image
 from benchmarks import main_training
 from benchmarks.main_training import Files, images, with_fit, with_loader
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -24,6 +24,8 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
 from lipt.trainer.main_training import TrainingPaused
 
+pytestmark = pytest.mark.slow
+
 CPU = SCALES["cpu"]
 CELL = Cell("cpu", "grand", 0.1, "lipt")
 RESULT = Result(0.5, 100, 10, 30.0, looks=((5, 10.0, 0.4), (10, 20.0, 0.5)), digest="d")

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from benchmarks.poisoner import TARGET, backdoored, permuted, with_patch
 from lipt.common.data.shard import Shard
 from lipt.common.inputs.stored import images_in
 from tests.worker.fake_client import TASK
+
+pytestmark = pytest.mark.slow
 
 
 def shard() -> Shard:

@@ -6,6 +6,8 @@ from benchmarks import prefetch_timeline
 from benchmarks.prefetch_timeline import Turn, rows, timelines
 from lipt.worker.minibatches import BatchTimes
 
+pytestmark = pytest.mark.slow
+
 
 def made(*, ahead: bool) -> Turn:
     """Two minibatches, each decoded in 2 seconds, augmented in 1, and trained on in 4."""

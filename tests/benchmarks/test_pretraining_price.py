@@ -18,6 +18,8 @@ from benchmarks.pretraining_price.tables import (
     write_section,
 )
 
+pytestmark = pytest.mark.slow
+
 LIPT_STAGES = {"initialization": 1.0, "sharding": 0.5, "training": 4.0, "merging": 2.0}
 # Of the tiny scale: 8 s to theta_p and 10 s to a subset, against 40 and 41 s.
 OURS = Price(20.0, {**LIPT_STAGES, "signals and selection": 2.0}, 8.0, 10.0, 12.0, 3_000_000)

@@ -13,6 +13,8 @@ from benchmarks.selection.tables import Row, cost_table, number
 from benchmarks.selection.workload import Shape, make_signals, materialized
 from lipt.coordinator.signals.signals import Signals
 
+pytestmark = pytest.mark.slow
+
 
 def on_a_line(*errors: float, labels: list[int] | None = None) -> Signals:
     """Without features a gradient is the error: distances are sqrt(2) |a - b|."""

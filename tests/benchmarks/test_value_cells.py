@@ -23,6 +23,8 @@ from benchmarks.value.searching import section
 from benchmarks.value.tables import page
 from benchmarks.value.training import Result
 
+pytestmark = pytest.mark.slow
+
 CELL = Cell("digits", "clean", 0.1, "uniform_per_class", "", "short", "resnet8", 0)
 
 

@@ -11,6 +11,8 @@ from benchmarks.value.pipeline import wait_for_address
 from lipt.common.errors import ProcessEndedError, UnreachableError
 from lipt.trainer.cli.demo.processes import Children
 
+pytestmark = pytest.mark.slow
+
 SAYS = "import signal, sys; open(sys.argv[1], 'w').write('127.0.0.1:7\\n'); signal.pause()"
 SILENT = "import signal; signal.pause()"
 ENDS = "print('no such data')"

@@ -8,6 +8,8 @@ import torch
 from benchmarks.value.originals import Images
 from benchmarks.value.settings import SETTINGS, Dirty, make
 
+pytestmark = pytest.mark.slow
+
 CLASSES = tuple(map(str, range(10)))
 
 

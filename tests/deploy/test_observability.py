@@ -73,6 +73,7 @@ def test_panels_say_what_they_show_in_lines_that_can_be_told_apart() -> None:
         assert len(legends) == len(set(legends))
 
 
+@pytest.mark.lint
 def test_prometheus_can_read_every_expression_of_the_dashboard(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "5m")}
@@ -83,11 +84,13 @@ def test_prometheus_can_read_every_expression_of_the_dashboard(tmp_path: Path) -
     assert f"{len(rules)} rules found" in promtool("check", "rules", str(file))
 
 
+@pytest.mark.lint
 def test_prometheus_can_read_its_configuration_and_the_alerts() -> None:
     said = promtool("check", "config", "prometheus.yml")
     assert f"{len(NAMES_OF_ALERTS)} rules found" in said
 
 
+@pytest.mark.lint
 def test_prometheus_can_read_its_configuration_on_kubernetes(tmp_path: Path) -> None:
     # Debian builds it without what finds pods: this part alone is taken on trust.
     text = (OBSERVABILITY / "prometheus-kubernetes.yml").read_text("utf-8")
@@ -100,6 +103,7 @@ def test_prometheus_can_read_its_configuration_on_kubernetes(tmp_path: Path) -> 
     assert "is valid prometheus config file" in promtool("check", "config", str(tmp_path / "p.yml"))
 
 
+@pytest.mark.lint
 def test_alerts_pass_their_own_tests() -> None:
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.cuda
 def test_a_run_its_subset_and_its_training_are_computed_on_the_device(

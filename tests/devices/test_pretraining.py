@@ -33,6 +33,8 @@ from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_
 from tests.devices.comparing import close
 from tests.digits import digits_context
 
+pytestmark = pytest.mark.slow
+
 DATASET = made_up_dataset(120)
 EVERY = torch.arange(120)
 

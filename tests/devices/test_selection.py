@@ -11,6 +11,8 @@ from lipt.coordinator.signals.device import moved
 from tests.coordinator.selection.builders import full_signals
 from tests.coordinator.selection.test_conformance import LABELS, Options, choose, variants
 
+pytestmark = pytest.mark.slow
+
 CASES = [
     pytest.param(strategy, options, id="-".join([name, *options.values()]))
     for name, strategy in STRATEGIES.items()

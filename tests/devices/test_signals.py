@@ -21,6 +21,8 @@ from lipt.coordinator.signals.signals import Signals
 from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.devices.comparing import close
 
+pytestmark = pytest.mark.slow
+
 DATASET = made_up_dataset(50)
 
 

@@ -22,6 +22,8 @@ from lipt.worker.training import compute_mode
 from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset
 from tests.devices.comparing import close
 
+pytestmark = pytest.mark.slow
+
 DATASET = made_up_dataset(96)
 cuda = pytest.mark.cuda
 

@@ -69,26 +69,3 @@ def test_operations_lists_every_event() -> None:
     row = r"^\| `(\w+)` \| [^|]+ \| [^|]*\|$"
     listed = re.findall(row, text(DOCS / "operations.md"), re.MULTILINE)
     assert listed == [kind.value for kind in EventKind]
-
-
-def mutations() -> list[tuple[str, str]]:
-    table = text(DOCS / "reliability.md").partition("| take out |")[2]
-    rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
-    return [(taken_out, failing) for taken_out, failing in rows]
-
-
-def test_what_the_table_of_mutations_takes_out_is_in_the_sources() -> None:
-    code = sources(*PACKAGES)
-    paths = str([path.relative_to(ROOT) for name in PACKAGES for path in (ROOT / name).rglob("*")])
-    for taken_out, _ in mutations():
-        for quoted in re.findall(r"`([^`]+)`", taken_out):
-            known = code if "/" not in quoted and not quoted.endswith(".py") else paths
-            for word in re.findall(r"[\w/]+", quoted):
-                assert word in known, f"{word} of {quoted}"
-
-
-def test_what_the_table_of_mutations_says_fails_is_in_the_tests() -> None:
-    code = sources("tests") + str(list((ROOT / "tests").rglob("*.py")))
-    for _, failing in mutations():
-        for name in re.findall(r"`(test_\w+)[.]*`", failing):
-            assert name in code, name

@@ -58,7 +58,7 @@ class FileSizeLimit:
     """The kernel refuses to let the processes' files grow; needs no privilege."""
 
     def __init__(self, _: Path, coordinator: LoggedProcess) -> None:
-        self._pids = [coordinator.process.pid, *coordinator.children()]
+        self._pids = [coordinator.process.pid, *coordinator.computing()]
 
     def fill(self) -> None:
         self._limit(0)

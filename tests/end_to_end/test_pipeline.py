@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from lipt.common.data import open_dataset
 from lipt.common.inputs.specs import ImageSpec
@@ -16,6 +17,7 @@ from lipt.trainer import Client
 from tests.cluster import Cluster
 
 
+@pytest.mark.smoke
 def test_two_workers_carry_a_run_to_its_subsets(
     ready: Cluster, client: Client, small_run: dict[str, Any], tmp_path: Path
 ) -> None:

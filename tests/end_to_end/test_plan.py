@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 
 from lipt.common.subsets.difference import Examples
 from lipt.common.subsets.packing import packed_bytes
+from tests import processes
 from tests.cluster import Cluster
 
 MODULE = """
@@ -79,7 +78,7 @@ def test_bytes_and_memory_are_within_a_factor_of_two_of_the_plan(
         assert costs is not None
         stored = disk_bytes(cluster.state / "blobs")
         subset = client.subset(run.run_id, size.strategy, fraction=size.fraction)
-        computing = max(most_bytes(child) for child in coordinator.children())
+        computing = max(most_bytes(child) for child in coordinator.computing())
         training = most_bytes(worker.process.pid)
 
     moved = costs.bytes_to_workers + costs.bytes_from_workers
@@ -101,13 +100,9 @@ def plan(size: Size, source: str, environment: dict[str, str]) -> Any:
     words += ["--strategy", size.strategy, "--fraction", str(size.fraction), "--json"]
     for name, value in size.learners.items():
         words += ["--set", f"learners.{name}={value}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "lipt.trainer.cli", *words, "--set", "soup.num_alphas=2"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, **environment},
-    )
+    words += ["--set", "soup.num_alphas=2"]
+    done = processes.run(["-m", "lipt.trainer.cli", *words], os.environ | environment)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 

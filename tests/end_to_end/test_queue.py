@@ -89,7 +89,7 @@ def num_subsets(cluster: Cluster) -> int:
 def start(cluster: Cluster, settings: str, small_run: dict[str, Any]) -> tuple[Any, list[int]]:
     """A coordinator with a run "r" that is ready, and the process of its dear lane."""
     coordinator = cluster.start_coordinator(*cluster.config(settings))
-    dear = coordinator.children()
+    dear = coordinator.computing()
     worker = cluster.play_worker("w")
     with cluster.client() as client:
         learners = {**small_run["learners"], "num_learners": 1}

@@ -52,6 +52,7 @@ def test_little_change_comes_as_a_difference_and_much_in_full(
     assert sent(ready, "grand", smaller, accept=False)[-1] == "examples"
 
 
+@pytest.mark.smoke
 def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> None:
     digits = open_dataset("digits")
     model = build_model("resnet8", num_classes=10, inputs=digits.inputs, seed=0)

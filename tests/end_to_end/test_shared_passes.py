@@ -128,6 +128,7 @@ def test_a_result_that_comes_after_the_end_is_not_used(cluster: Cluster, digest:
         late.client.commit(late.worker_id, held, BlobName.of(b"result"), REPORT)
 
 
+@pytest.mark.smoke
 def test_what_was_acknowledged_outlives_a_coordinator_that_is_killed(
     cluster: Cluster, digest: str
 ) -> None:

@@ -19,6 +19,7 @@ def certificates(tmp_path: Path) -> Certificates:
     return Certificates.made(tmp_path / "certs")
 
 
+@pytest.mark.smoke
 def test_certified_peers_work_and_others_do_not_get_in(
     cluster: Cluster, small_run: dict[str, Any], certificates: Certificates
 ) -> None:

@@ -89,6 +89,7 @@ def test_other_user_of_the_machine_is_refused(cluster: Cluster) -> None:
     assert file == "unreadable"
 
 
+@pytest.mark.smoke
 def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
     cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
 ) -> None:

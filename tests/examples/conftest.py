@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.cluster import Cluster
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -56,15 +56,8 @@ def _run(
     folder: Path, arguments: tuple[str, ...], environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     name, *rest = arguments
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *rest],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
+    program = [str(EXAMPLES / name), *rest]
+    done = processes.run(program, os.environ | environment, folder=folder, timeout=250)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -40,6 +40,7 @@ def test_every_example_is_run_here_and_named_in_their_readme() -> None:
         assert f'"{path.name}"' in here or path.name == "mine.py"
 
 
+@pytest.mark.smoke
 def test_defaults_fit_the_data_of_the_readme(served: Cluster) -> None:
     with served.client() as client:
         oldest = client.runs()[-1]
@@ -58,6 +59,7 @@ def test_the_data_is_diagnosed(run_example: Run) -> None:
     assert 1500 < int(match[1]) <= 1797
 
 
+@pytest.mark.smoke
 def test_a_subset_is_chosen_in_one_call(run_alone: Run) -> None:
     said = run_alone("one_call.py").stdout
     match = re.fullmatch(r"140 of 1400 examples, ([\d.]+)% on the test set\n", said)
@@ -120,6 +122,7 @@ def test_weights_of_a_subset_count_in_the_loss(run_example: Run) -> None:
     assert int(match[1]) > 1
 
 
+@pytest.mark.smoke
 def test_the_training_script_selects_again_every_20_epochs(
     run_example: Run, served: Cluster
 ) -> None:
@@ -138,6 +141,7 @@ def test_training_goes_on_where_it_was_stopped(run_example: Run) -> None:
     assert run_example("resumable.py", EPOCHS="7").stdout.startswith("epochs 3 to 6, ")
 
 
+@pytest.mark.smoke
 def test_lightning_selects_again(run_example: Run) -> None:
     pytest.importorskip("lightning")
     said = run_example("with_lightning.py", EPOCHS="11").stdout  # past epochs 5 and 10

@@ -221,6 +221,8 @@ import lipt
 from lipt.session import Session
 from tests.face.digits import few_digits
 
+pytestmark = pytest.mark.slow
+
 stage = sys.argv[1]
 
 def show(progress):

@@ -38,7 +38,7 @@ def test_control_calls_are_answered_while_the_compute_process_stands_still(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
     coordinator = cluster.start_coordinator()
-    pids = coordinator.children()
+    pids = coordinator.computing()
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

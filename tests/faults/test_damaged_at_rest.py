@@ -89,6 +89,7 @@ def test_weights_that_the_coordinator_s_disk_damages_or_loses_are_made_again_for
     assert coordinator.text().count(" is not whole: it is made again") == 1
 
 
+@pytest.mark.smoke
 def test_theta_star_and_shards_that_were_damaged_are_made_again_after_a_restart(
     cluster: Cluster,
 ) -> None:

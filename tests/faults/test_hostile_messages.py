@@ -20,6 +20,8 @@ from lipt.trainer.views import InfoView, RunView, StrategyView
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2
 from tests.faults.mutation import random_message
 
+pytestmark = pytest.mark.slow
+
 NUM_CASES = 10_000
 
 CONVERTERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {

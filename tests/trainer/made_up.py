@@ -18,6 +18,7 @@ from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import IngredientView, LearnerView, RunView, ServiceView
 from lipt.v1 import subset_pb2
+from tests.relay import Fault, change
 
 _RUN = RunView(
     run_id="r-1",
@@ -153,15 +154,12 @@ def made_up_subset(
     return Subset(indices_N, weights_N, fingerprint, digest, strategy, manifest)
 
 
-def subset_description(digest: str, **changes: Any) -> subset_pb2.GetSubsetResponse:
-    """What the coordinator says of a subset before its examples."""
-    fields = {"strategy": "grand", "num_examples": 3, "fingerprint": "f" * 64} | changes
-    return subset_pb2.GetSubsetResponse(subset=subset_pb2.Subset(digest=digest, **fields))
+def described(**changes: Any) -> Fault:
+    """The coordinator's answer with a subset, in another description."""
 
+    def edit(message: subset_pb2.GetSubsetResponse) -> None:
+        if message.HasField("subset"):
+            for name, value in changes.items():
+                setattr(message.subset, name, value)
 
-def subset_examples(
-    indices: Sequence[int], weights: Sequence[float]
-) -> subset_pb2.GetSubsetResponse:
-    """Examples of a subset, all or some."""
-    part = subset_pb2.SubsetExamples(indices=indices, weights=weights)
-    return subset_pb2.GetSubsetResponse(examples=part)
+    return change(edit)

@@ -141,25 +141,3 @@ def diagnosis_answer(
         diagnosis_pb2.DiagnoseResponse(progress=progress),
         diagnosis_pb2.DiagnoseResponse(diagnosis=description),
     )
-
-
-def diagnosis_script(
-    blobs: dict[str, bytes], content: bytes | None = None, **changes: Any
-) -> list[diagnosis_pb2.DiagnoseResponse]:
-    """What a coordinator sends: progress, and a description of a file that is among its blobs."""
-    file = content or diagnosis_file()
-    name = BlobName.of(file)
-    blobs[name.sha256] = file
-    progress = diagnosis_pb2.DiagnosisProgress(activity="computing features", done=4, total=8)
-    described: dict[str, Any] = {
-        "file": blob_to_proto(name),
-        "fingerprint": FINGERPRINT,
-        "num_examples": 8,
-        "proxy": "ridge:patches",
-        "manifest_json": '{"data": {"source": "pets"}}',
-    }
-    description = diagnosis_pb2.DiagnosisDescription(**{**described, **changes})
-    return [
-        diagnosis_pb2.DiagnoseResponse(progress=progress),
-        diagnosis_pb2.DiagnoseResponse(diagnosis=description),
-    ]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.blobs.messages import MAX_CHUNK_BYTES, chunk_data, fill_chunk
@@ -30,7 +30,6 @@ def test_gives_back_the_bytes_of_a_chunk_that_fits() -> None:
     assert chunk_data(blob_pb2.Chunk(offset_bytes=10), blob=BLOB, offset_bytes=10) == b""
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=10), st.data())
 def test_any_flipped_bit_is_noticed(data: bytes, draw: st.DataObject) -> None:
     message = chunk(0, data)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.blobs.name import BlobName
@@ -32,7 +32,6 @@ def test_refuses_what_is_not_a_digest(sha256: str) -> None:
         BlobName(sha256, 1)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_no_text_but_a_digest_becomes_a_name(text: str) -> None:
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

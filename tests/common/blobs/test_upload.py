@@ -45,7 +45,7 @@ def test_an_upload_goes_on_after_a_restart(store: BlobStore) -> None:
     assert restarted.read_bytes(NAME) == DATA
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 1000), max_size=5), data=st.binary(max_size=1000))
 def test_any_cuts_give_the_same_blob(tmp_path: Path, cuts: list[int], data: bytes) -> None:
     store = BlobStore(tmp_path, max_blob_bytes=10_000)

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch import Tensor
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
@@ -48,7 +48,6 @@ def test_full_one_is_the_digest_of_the_documented_bytes() -> None:
 
 
 @given(row=st.integers(0, 299))
-@settings(deadline=None)
 def test_full_one_misses_no_row_and_the_sampled_one_those_that_it_does_not_read(row: int) -> None:
     def other(asked: int) -> bytes:
         return b"changed" if asked == row else raw(asked)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch import Tensor
 
 from lipt.common.data import Dataset, Shard, open_dataset, pack_shard, unpack_shard
@@ -117,7 +117,6 @@ def test_comes_back_as_the_data_set_has_it(image_folder: Path, budget: int) -> N
     seed=st.integers(0, 2**32 - 1),
     data=st.data(),
 )
-@settings(deadline=None)
 def test_pixels_of_any_shape_come_back(
     shape: tuple[int, int, int, int], seed: int, data: st.DataObject
 ) -> None:
@@ -284,7 +283,6 @@ def test_refuses_files_and_pixels_together(encode: Encode) -> None:
 @given(
     position=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.none() | st.integers(0, 10**6)
 )
-@settings(max_examples=300, deadline=None)
 def test_damaged_bytes_are_refused_or_a_shard(position: int, value: int, cut: int | None) -> None:
     data = bytearray(pack_shard(tiny(), torch.tensor([2, 0])))
     data[position % len(data)] = value

@@ -16,6 +16,7 @@ from lipt.common.errors import DataError
 from lipt.common.images.decode import check_file, decode_image
 from lipt.common.images.formats import Header
 from lipt.common.images.pixels import fit_image, fit_pixels
+from tests.properties import at_most
 
 Encode = Callable[..., bytes]
 
@@ -107,7 +108,7 @@ def test_halving_weighs_neighbours_as_a_triangle() -> None:
     channels=st.sampled_from([1, 3]),
     own_channels=st.sampled_from([1, 3]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=at_most(60))
 def test_a_flat_image_stays_flat_at_every_size(
     size: tuple[int, int], target: tuple[int, int], channels: int, own_channels: int
 ) -> None:
@@ -183,7 +184,6 @@ def test_refuses_an_image_that_declares_too_many_pixels() -> None:
         ]
     ),
 )
-@settings(max_examples=150, deadline=None)
 @pytest.mark.filterwarnings("ignore")
 def test_garbage_is_refused_or_decoded_and_nothing_else(data: bytes, prefix: bytes) -> None:
     try:

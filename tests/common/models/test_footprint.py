@@ -12,6 +12,8 @@ from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_mode
 from lipt.common.models.registry import build_model, build_without_values
 from tests.faults.memory import memory_growth
 
+pytestmark = pytest.mark.slow
+
 
 def figures(model: nn.Module, *shape: int) -> ModelFigures:
     channels, height, width = shape

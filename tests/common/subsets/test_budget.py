@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.errors import BudgetError
@@ -31,7 +31,6 @@ def test_budget_of_a_fraction(fraction: float, num_examples: int, expected: int)
     assert budget_from_fraction(fraction, num_examples) == expected
 
 
-@settings(deadline=None)
 @given(
     fraction=st.floats(0.0, 1.0, exclude_min=True, allow_subnormal=False),
     num_examples=st.integers(1, 10**7),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.errors import SubsetError
@@ -39,7 +39,6 @@ WEIGHTS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 SUBSETS = st.dictionaries(INDICES, WEIGHTS, max_size=20).map(examples)
 
 
-@settings(deadline=None)
 @given(old=SUBSETS, new=SUBSETS)
 def test_a_difference_makes_the_new_subset_of_the_old(old: Examples, new: Examples) -> None:
     made = apply_difference(old, find_difference(old, new))
@@ -47,7 +46,6 @@ def test_a_difference_makes_the_new_subset_of_the_old(old: Examples, new: Exampl
     assert made.weights_K.tobytes() == new.weights_K.tobytes()
 
 
-@settings(deadline=None)
 @given(old=SUBSETS, new=SUBSETS)
 def test_sizes_are_those_of_the_messages(old: Examples, new: Examples) -> None:
     found = find_difference(old, new)

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import BlobTooLargeError, WeightsError
@@ -71,7 +71,6 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("encoding", LOSSLESS)
-@settings(max_examples=200, deadline=None)
 @given(weights=st.dictionaries(st.text(min_size=1, max_size=5), tensors(), max_size=4))
 def test_decoding_gives_back_the_very_bits(encoding: WeightEncoding, weights: Weights) -> None:
     content = encode_weights(weights, encoding)
@@ -86,7 +85,6 @@ def test_decoding_gives_back_the_very_bits(encoding: WeightEncoding, weights: We
 
 
 @pytest.mark.parametrize("encoding", WeightEncoding)
-@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_damaged_files_are_refused_or_decode_to_the_right_shapes(
     encoding: WeightEncoding, data: st.DataObject

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lipt.coordinator.compute.messages import Cost
 from lipt.coordinator.compute.order import DEAREST_EVERY, Shares, Waiting, in_order
+from tests.properties import at_most
 
 NOW = 1000.0
 
@@ -122,7 +123,6 @@ jobs = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(jobs, max_size=30), st.integers(0, 100))
 def test_every_job_has_one_place(drawn: list[tuple[str, str, Cost, float]], turn: int) -> None:
     waiting = [job(number, *values) for number, values in enumerate(drawn)]
@@ -150,7 +150,7 @@ def simulated(
     return begun
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=at_most(50))
 @given(
     debt=st.floats(0, 30),
     seconds=st.floats(1, 20),
@@ -183,7 +183,7 @@ def test_a_dear_job_lets_eight_cheaper_ones_pass_at_most(others: Cost) -> None:
     assert begun[-1][0].number == 0
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=at_most(20))
 @given(st.lists(st.floats(0.5, 10), min_size=1, max_size=5), st.floats(0.5, 10))
 def test_callers_that_always_wait_have_equal_seconds(
     of_flood: list[float], of_other: float

@@ -104,6 +104,15 @@ def test_weights_far_longer_than_theta_are_rejected(
         check_learner(path, specs_of(WEIGHTS), initial_norm=initial_norm)
 
 
+def test_a_hundred_times_theta_is_taken(tmp_path: Path) -> None:
+    theta = {"w": torch.tensor([[3.0, 0.0], [0.0, 4.0]])}
+    path = tmp_path / "learner"
+    path.write_bytes(encode_sparse({"w": 100 * theta["w"]}))
+    check_learner(path, specs_of(theta), initial_norm=5.0)
+    with pytest.raises(LearnerRejectedError, match=r"theta\*'s 4\.99"):
+        check_learner(path, specs_of(theta), initial_norm=4.99)
+
+
 def test_theta_of_zeros_says_nothing_of_norms(tmp_path: Path) -> None:
     path = tmp_path / "learner"
     path.write_bytes(encode_sparse(WEIGHTS))
@@ -132,7 +141,14 @@ def test_density_far_from_the_task_s_is_rejected(
 
 @pytest.mark.parametrize(
     ("loss", "seconds", "received"),
-    [(math.nan, 1.0, 0), (math.inf, 1.0, 0), (1.0, math.nan, 0), (1.0, -1.0, 0), (1.0, 1.0, -1)],
+    [
+        (math.nan, 1.0, 0),
+        (math.inf, 1.0, 0),
+        (1.0, math.nan, 0),
+        (1.0, math.inf, 0),
+        (1.0, -1.0, 0),
+        (1.0, 1.0, -1),
+    ],
 )
 def test_report_that_no_record_can_hold_is_rejected(
     loss: float, seconds: float, received: int

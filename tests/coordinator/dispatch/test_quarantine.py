@@ -123,6 +123,25 @@ def test_one_learner_of_a_run_is_tried_a_minute_later_and_then_after_pauses_that
     assert tried(run, NOW + 300 + 3600) == [1]
 
 
+def test_the_pause_is_counted_from_the_latest_end_of_all_suspects(make_run: MakeRun) -> None:
+    run = make_run()
+    for _ in range(3):
+        run = ended(run, 0, step=1, at=NOW - 900)
+    for _ in range(3):
+        run = ended(run, 1, step=2, at=NOW)
+    run = with_one_in(run, 2)
+    # Each has ended three, so that the pause is 4 minutes.
+    assert tried(run, NOW + 239) == []
+    assert tried(run, NOW + 240) == [0]
+
+
+def test_a_learner_that_is_given_up_is_not_in_quarantine(make_run: MakeRun) -> None:
+    run = after(make_run(), (0, 0), (0, 0), (0, 0))
+    given_up = run.with_learner(run.learners[0].changed(state=LearnerState.FAILED))
+    assert list(quarantined(run)) == [0, 1, 2]
+    assert list(quarantined(given_up)) == [1, 2]
+
+
 def test_no_second_one_is_tried_while_the_first_is_out(make_run: MakeRun) -> None:
     run = after(make_run(), (0, 0), (1, 0), (2, 0))
     assert tried(run, NOW + 60) == [0]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -269,6 +270,16 @@ async def test_a_third_worker_settles_it_and_the_one_who_disagreed_is_named(
     other = "b" if liar == "a" else "a"
     assert f"workers {other} and c agree on it, and worker {liar} handed" in bench.learner.account
     assert bench.events.count(EventKind.LEARNER_DISPUTED, "settled") == 1
+
+
+async def test_a_copy_is_kept_with_its_snapshots(bench: Bench) -> None:
+    taken = await bench.take("a")
+    assert taken is not None
+    snapshot = BlobName.of(b"s")
+    await bench.dispatcher.commit(
+        bench.join("a"), *taken, replace(result("x"), snapshots=(snapshot,))
+    )
+    assert bench.learner.copies[0].files == (snapshot, result("x").blob)
 
 
 async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: Bench) -> None:

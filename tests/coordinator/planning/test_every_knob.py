@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin
 
 import pytest
 from annotated_types import Le, Lt
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -157,7 +157,6 @@ def require_within_limits(config: RunConfig) -> None:
     assert config.learners.num_steps * config.learners.max_attempts <= 10**9 / 64
 
 
-@settings(max_examples=200, deadline=None)
 @given(wanted=drawn(RunConfig))
 def test_extreme_values_are_refused_or_what_is_planned_is_within_limits(
     wanted: dict[str, Any],

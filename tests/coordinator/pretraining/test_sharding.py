@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, ValidationConfig
@@ -35,7 +35,6 @@ def test_validation_size_is_known_before_the_labels_are_read() -> None:
     )
 
 
-@settings(deadline=None)
 @given(
     counts=st.lists(st.integers(0, 30), min_size=1, max_size=5),
     fraction=st.floats(0.01, 0.5),
@@ -142,7 +141,6 @@ def test_a_remedy_that_cannot_help_is_not_given() -> None:
         require_shards_fit(2, LearnersConfig(num_learners=3, num_minibatches=1, batch_size=100))
 
 
-@settings(deadline=None)
 @given(bounds=st.tuples(st.floats(0.001, 1.0), st.floats(0.001, 1.0)), seed=st.integers(0, 2**32))
 def test_densities_stay_in_their_range(bounds: tuple[float, float], seed: int) -> None:
     low, high = sorted(bounds)

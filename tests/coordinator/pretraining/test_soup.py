@@ -25,6 +25,7 @@ from lipt.coordinator.pretraining.soup import (
 )
 from lipt.coordinator.state.records import IngredientRecord
 from tests.one_by_one import one_by_one
+from tests.properties import at_most
 
 Score = Callable[[Mapping[str, torch.Tensor]], Scored]
 
@@ -188,7 +189,7 @@ def brute_force(
     return soup, score(soup), kept
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=at_most(60))
 @given(
     learners=st.lists(
         st.lists(st.integers(-8, 8).map(float), min_size=3, max_size=3), min_size=1, max_size=5
@@ -227,7 +228,6 @@ def test_the_ends_of_an_interpolation_are_exact(alpha: float) -> None:
     assert mixed["w"].data_ptr() != expected["w"].data_ptr()
 
 
-@settings(deadline=None)
 @given(value=st.floats(width=32, allow_nan=False, allow_infinity=False), alpha=st.floats(0, 1))
 def test_equal_weights_mix_to_themselves(value: float, alpha: float) -> None:
     assert Mixture(vector(value), vector(value), alpha)["w"].item() == value
@@ -295,13 +295,18 @@ def test_uniform_soup_is_the_mean() -> None:
 def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics() -> None:
     # 2**24 + 1 is no float32: only a sum in float64 has all three.
     learners = [
-        {"a": torch.tensor([a]), "b": torch.tensor([b, 0.0]), "mean": torch.tensor(99.0)}
+        {
+            "a": torch.tensor([a]),
+            "b": torch.tensor([b, 0.0]),
+            "c": torch.tensor([b] * 3),
+            "mean": torch.tensor(99.0),
+        }
         for a, b in ((2.0**24, 10.0), (1.0, 20.0), (1.0, 60.0))
     ]
     evaluate = one_by_one(lambda _: Scored(0.5, {"mean": torch.tensor(7.0)}))
     soup = uniform_soup(loaders(learners), evaluate, on_progress=ignore)
     found = {name: tensor.tolist() for name, tensor in soup.weights.items()}
-    assert found == {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "mean": 7.0}
+    assert found == {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3, "mean": 7.0}
 
 
 def test_stirring_by_the_reported_alphas_gives_the_uniform_soup() -> None:
@@ -408,7 +413,7 @@ def test_progress_counts_what_a_coarse_search_did_not_need() -> None:
     st.integers(1, 8),
     st.floats(0, 1, width=16),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=at_most(50))
 def test_mixtures_that_are_given_up_change_nothing(
     values: list[float], num_alphas: int, target: float
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lipt.common.errors import StateError
 from lipt.coordinator.runs.changing import Change, ChangingRun, changed_learners
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from tests.properties import at_most
 
 MakeRun = Callable[..., RunRecord]
 
@@ -167,7 +168,7 @@ def test_learner_that_is_new_has_changed(make_run: MakeRun) -> None:
 ASK, REFUSED, NOTHING, LEAVE, TAKEN, FULL = range(6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=at_most(60))
 @given(st.lists(st.integers(ASK, FULL), max_size=30))
 def test_what_is_shown_is_what_a_store_that_writes_each_change_by_itself_would_show(
     events: list[int],

@@ -26,6 +26,8 @@ from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.signals.signals import Signals, probabilities_of
 from tests.coordinator.selection.builders import full_signals, written_out
 
+pytestmark = pytest.mark.slow
+
 # (signals of all or of one class, chosen rows, their weights) -> a value, HIGHER is better.
 Value = Callable[[Signals, Tensor, Tensor], float]
 

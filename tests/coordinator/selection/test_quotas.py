@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.errors import BudgetError
@@ -45,7 +45,6 @@ def one_seat_at_a_time(counts: Sequence[int], budget: int) -> tuple[int, ...]:
     return tuple(quotas)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_equals_sharing_one_seat_at_a_time(data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6))
@@ -80,7 +79,6 @@ def test_proportions_by_hand(counts: list[int], budget: int, expected: tuple[int
     assert proportional_quotas(counts, budget) == expected
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_proportions_are_off_by_less_than_one(data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6))

@@ -26,10 +26,12 @@ def composed() -> dict[str, Any]:
     return dict(yaml.safe_load(COMPOSE.read_text()))
 
 
+@pytest.mark.lint
 def test_hadolint_finds_nothing() -> None:
     subprocess.run([BIN / "hadolint", CONTAINERFILE], check=True)
 
 
+@pytest.mark.lint
 def test_compose_files_are_that() -> None:
     schema = [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
     files = sorted(FOLDER.glob("compose*.yaml"))

@@ -18,6 +18,7 @@ def documents(values: dict[str, Any], **how: Any) -> list[Object]:
     return list(yaml.safe_load_all("---\n".join(rendered(values, **how))))
 
 
+@pytest.mark.lint
 @pytest.mark.parametrize("name", VALUES)
 def test_helm_lint_finds_nothing(name: str) -> None:
     values = yaml.safe_load((CHART / "ci" / f"{name}-values.yaml").read_text())

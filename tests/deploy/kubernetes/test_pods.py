@@ -15,6 +15,8 @@ from tests.cluster import Cluster
 from tests.deploy.kubernetes.pod_processes import Node, Pod, node
 from tests.deploy.kubernetes.rendering import objects
 
+pytestmark = pytest.mark.slow
+
 LIPT = (sys.executable, "-m", "lipt.trainer.cli")
 START = ("run", "start", "--name", "first", "--seed", "0", "--watch")
 SUBSET = ("subset", "get", "--strategy", "grand", "--fraction", "0.1", "--out")

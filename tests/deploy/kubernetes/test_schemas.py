@@ -10,6 +10,8 @@ import pytest
 
 from tests.deploy.kubernetes.rendering import WAYS, Object, objects
 
+pytestmark = pytest.mark.lint
+
 # From the chart's oldest to the newest that there is a schema of.
 VERSIONS = [
     f"1.{minor}" for minor in range(29, int(kubernetes_validate.latest_version().split(".")[1]) + 1)

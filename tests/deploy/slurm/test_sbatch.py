@@ -15,6 +15,8 @@ import pytest
 from tests.cluster import LoggedProcess
 from tests.deploy.slurm import real
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent
 SCRIPT = FOLDER.parents[2] / "deploy" / "slurm" / "lipt.sbatch"
 # Of the run that every page of docs/ on a way to deploy ends with.

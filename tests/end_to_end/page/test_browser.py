@@ -37,6 +37,7 @@ def rows(page: Page, caption: str) -> Any:
     return page.get_by_role("table", name=caption).locator("tbody tr")
 
 
+@pytest.mark.smoke
 def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Page) -> None:
     page.evaluate("window.untouched = true")
     page.get_by_role("button", name="Start a run").click()

@@ -1,25 +1,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
 from lipt.common.config.run_config import RunConfig
 from lipt.estimates.clock import Stopwatch
 from lipt.estimates.resident import resident_bytes
+from tests import processes
 
 
 def lipt_plan(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lipt.trainer.cli", "plan", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=dict(os.environ),
-    )
+    return processes.run(["-m", "lipt.trainer.cli", "plan", *words])
 
 
 def test_the_command_prints_a_table_with_a_stage_on_each_line() -> None:

@@ -1,4 +1,4 @@
-"""The command line, run against the scripted coordinator or on digits."""
+"""The command line, run against the service, or on digits."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import pytest
 from typer.testing import CliRunner
 
 from lipt.trainer.cli import main
+from tests.relay import Relay
 
 # What makes `lipt train` quick.
 SMALL = ("--set", "batch_size=16", "--set", "augmentation=none", "--device", "cpu")
 
 
 @pytest.fixture
-def lipt(fake: Any) -> Callable[..., Any]:
-    """Runs `lipt ARGUMENTS` against the fake; the result has exit_code, stdout, stderr."""
+def lipt(relay: Relay) -> Callable[..., Any]:
+    """Runs `lipt ARGUMENTS` against the service; the result has exit_code, stdout, stderr."""
 
     def run(*arguments: str, env: dict[str, str] | None = None) -> Any:
-        environment = {"LIPT_COORDINATOR": fake.address} | (env or {})
+        environment = {"LIPT_COORDINATOR": relay.address} | (env or {})
         return CliRunner().invoke(main, list(arguments), env=environment)
 
     return run

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
+
+from tests.relay import Relay
 
 COMPARE = ("compare", "--data", "digits-train", "--test", "digits-test", "--model", "resnet8")
 REPORT = ("report", "--data", "digits-train")
@@ -48,19 +49,19 @@ REPORT = ("report", "--data", "digits-train")
     ],
 )
 def test_mistyped_commands_are_usage_errors(
-    fake: Any, lipt: Any, arguments: tuple[str, ...], complaint: str
+    relay: Relay, lipt: Any, arguments: tuple[str, ...], complaint: str
 ) -> None:
     result = lipt(*arguments)
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.split())
-    assert fake.requests == []
+    assert relay.calls == []
 
 
-def test_a_refusal_is_one_sentence_without_a_traceback(fake: Any, lipt: Any, refusal: Any) -> None:
-    sentence = "there is no run 'x'. There are: mine."
-    fake.refusal = refusal(grpc.StatusCode.NOT_FOUND, "UNKNOWN_RUN", sentence)
+def test_a_refusal_is_one_sentence_without_a_traceback(lipt: Any) -> None:
     result = lipt("run", "show", "x")
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"lipt: {sentence}\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("lipt: there is no run 'x'; the newest are: ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_nobody_at_the_address_is_one_sentence(lipt: Any, dead_address: str) -> None:

@@ -22,6 +22,8 @@ class Watch:
 
 sys.meta_path.insert(0, Watch())
 from lipt.trainer.cli import main
+
+pytestmark = pytest.mark.slow
 main(sys.argv[1:], prog_name="lipt")
 """
 

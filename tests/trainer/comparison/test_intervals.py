@@ -12,6 +12,8 @@ from lipt.trainer.comparison.intervals import (
     paired_difference,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def seeds(*values: float) -> dict[tuple[int, int], float]:
     """One training for each pipeline seed."""

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -44,7 +44,6 @@ def test_number_kept_is_rounded_with_halves_to_even(density: float, kept: int) -
     assert masks["a"].tolist() == [False] * (10 - kept) + [True] * kept
 
 
-@settings(deadline=None)
 @given(
     sizes=shapes,
     density=st.floats(0.0, 1.0, exclude_min=True),

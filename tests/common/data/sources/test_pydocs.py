@@ -11,6 +11,8 @@ from lipt.common.data.sources.pydocs import pydocs_rows
 from lipt.common.data.sources.tables.tokens import hashing_tokenizer
 from lipt.common.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 
 def test_paragraphs_of_the_standard_library_are_labelled_with_their_package() -> None:
     rows = pydocs_rows("pydocs")

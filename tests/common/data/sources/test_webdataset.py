@@ -18,6 +18,7 @@ from lipt.common.data import open_dataset
 from lipt.common.data.sources.storage import LocalFiles
 from lipt.common.data.sources.webdataset import expand_braces, webdataset_rows
 from lipt.common.errors import ConfigError, DataError
+from tests.properties import at_most
 from tests.tar_shards import Members, samples, write_shard
 
 Encode = Callable[..., bytes]
@@ -319,7 +320,7 @@ def test_a_name_that_claims_gigabytes_is_not_read(tmp_path: Path) -> None:
         webdataset_rows("x", str(path))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SUPPRESSED)
+@settings(max_examples=at_most(60), suppress_health_check=SUPPRESSED)
 @given(data=st.data())
 def test_garbage_is_refused_and_nothing_else_happens(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "a.tar"
@@ -392,7 +393,7 @@ def extracted(paths: list[Path]) -> Iterator[tuple[int, bytes]]:
             yield int(members["cls"]), image
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SUPPRESSED)
+@settings(max_examples=at_most(40), suppress_health_check=SUPPRESSED)
 @given(made=shards(), format_=st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
 def test_agrees_with_extracting_everything(
     tmp_path_factory: pytest.TempPathFactory, made: list[Members], format_: int

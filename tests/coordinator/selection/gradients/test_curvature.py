@@ -15,9 +15,10 @@ from lipt.coordinator.selection.gradients.curvature import mean_curvatures
 from lipt.coordinator.signals.compute import errors_of
 from lipt.coordinator.signals.signals import Signals
 from tests.coordinator.selection.builders import half, random_predictions, signals_of
+from tests.properties import at_most
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=at_most(15))
 @given(
     num_examples=st.integers(1, 6),
     num_classes=st.integers(2, 4),

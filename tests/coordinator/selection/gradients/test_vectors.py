@@ -19,11 +19,12 @@ from lipt.coordinator.selection.gradients.vectors import (
     weighted_sum,
 )
 from tests.coordinator.selection.builders import random_signals, signals_of, written_out
+from tests.properties import at_most
 
 SPACES: list[SpaceName] = ["features", "gradients"]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=at_most(25))
 @given(
     num_left=st.integers(1, 9),
     num_right=st.integers(1, 9),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from lipt.coordinator.selection.solvers.clusters import cluster_sizes
 from lipt.coordinator.selection.solvers.levels import StoredLevels
+from tests.properties import at_most
 
 
 def stored(rows: list[list[int]]) -> StoredLevels:
@@ -29,7 +30,7 @@ def test_a_chosen_duplicate_represents_itself() -> None:
     assert cluster_sizes(levels, torch.tensor([4, 1, 2])).tolist() == [1, 3, 1]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=at_most(60))
 @given(data=st.data())
 def test_everyone_counts_once_with_the_nearest(data: st.DataObject) -> None:
     num_examples = data.draw(st.integers(1, 12))

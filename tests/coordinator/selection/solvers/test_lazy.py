@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -50,7 +50,6 @@ def test_by_hand() -> None:
     assert with_numba(levels, 4) == [0, 2, 3, 1]
 
 
-@settings(deadline=None, max_examples=150)
 @given(data=st.data())
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
 def test_both_paths_are_plain_greedy_ties_included(dtype: torch.dtype, data: st.DataObject) -> None:

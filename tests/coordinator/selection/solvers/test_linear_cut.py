@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lipt.coordinator.selection.solvers.linear_cut import cut_picks
 from lipt.coordinator.selection.solvers.unit_rows import exact_bits, unit_rows
+from tests.properties import at_most
 
 
 def swapped(rows: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ def rows_of(kind: str, num_rows: int, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["any", "similar", "duplicates", "zeros"])
 @pytest.mark.parametrize("pairs", [False, True])
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=at_most(10))
 @given(
     num_rows=st.integers(1, 14),
     seed=st.integers(0, 1000),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lipt.coordinator.selection.solvers.nnls import NonNegativeFit
 from lipt.coordinator.selection.solvers.pursuit import Pursuit, pursue
+from tests.properties import at_most
 
 
 class StoredAtoms:
@@ -131,7 +132,7 @@ shapes = given(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=at_most(80))
 @shapes
 def test_follows_the_plain_algorithm(
     num_atoms: int, num_dims: int, seed: int, shift: float, ridge: float, data: st.DataObject
@@ -164,7 +165,7 @@ def assert_optimal(found: Pursuit, vectors_NP: Tensor, target_P: Tensor, ridge: 
         assert float(products_N.max()) < 1e-7
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=at_most(50))
 @given(seed=st.integers(0, 10_000), rounding=st.sampled_from([1e-3, 0.1, 3.0]))
 def test_rough_estimates_do_not_change_the_choice(seed: int, rounding: float) -> None:
     vectors_NP, target_P = random_problem(25, 12, seed, 0.5)
@@ -174,7 +175,7 @@ def test_rough_estimates_do_not_change_the_choice(seed: int, rounding: float) ->
     assert torch.equal(rough.weights_K, exact.weights_K)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=at_most(50))
 @given(seed=st.integers(0, 10_000))
 def test_copies_are_never_taken_twice_and_the_lowest_is_taken(seed: int) -> None:
     vectors_NP, target_P = random_problem(8, 10, seed, 0.5)
@@ -227,7 +228,6 @@ def drop_all(used: list[int], positions: Sequence[int]) -> None:
         used.pop()
 
 
-@settings(deadline=None, max_examples=100)
 @given(size=st.integers(1, 90), num_dims=st.integers(1, 100), seed=st.integers(0, 10_000))
 def test_a_fit_that_grows_and_shrinks_stays_exact(size: int, num_dims: int, seed: int) -> None:
     vectors_KP, target_P = random_problem(size, num_dims, seed, 0.1)

@@ -15,6 +15,7 @@ from lipt.coordinator.selection.strategy import Need
 from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.signals.signals import Signals, labels_only
 from tests.coordinator.selection.builders import signals_of
+from tests.properties import at_most
 
 SCORES = get_args(Score)
 
@@ -87,7 +88,7 @@ def test_without_a_cut_the_whole_range_is_covered(score: Score) -> None:
     assert strata_N[chosen].bincount().tolist() == [2, 2, 2, 2]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=at_most(80))
 @given(data=st.data())
 def test_exactly_the_budget_for_every_beta_and_number_of_strata(data: st.DataObject) -> None:
     norms = data.draw(st.lists(st.floats(0, 1.4), min_size=1, max_size=60))

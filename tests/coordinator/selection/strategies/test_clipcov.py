@@ -15,6 +15,7 @@ from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies.clipcov import Pairs, clipcov, own_terms, pair_terms
 from lipt.coordinator.signals.signals import Signals
+from tests.properties import at_most
 
 
 def of_pairs(images_ND: Tensor, captions_ND: Tensor, labels: list[int]) -> Signals:
@@ -149,7 +150,7 @@ def test_rows_taken_keep_their_terms() -> None:
     assert torch.equal(taken.features_ND, pairs.features_ND[[5, 1]])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=at_most(30))
 @given(data=st.data())
 def test_exactly_the_budget_of_distinct_ids(data: st.DataObject) -> None:
     labels = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=25))

@@ -21,6 +21,7 @@ from tests.coordinator.selection.builders import (
     signals_of,
     written_out,
 )
+from tests.properties import at_most
 
 CRAIG = find_strategy("craig")
 
@@ -77,7 +78,7 @@ def test_the_feature_counts_as_much_as_the_error() -> None:
     assert alone.weights_K.tolist() == [3.0]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=at_most(40))
 @given(num_examples=st.integers(1, 40), seed=st.integers(0, 1000), data=st.data())
 def test_is_plain_greedy_on_the_gradients(
     num_examples: int, seed: int, data: st.DataObject
@@ -90,7 +91,7 @@ def test_is_plain_greedy_on_the_gradients(
     assert chosen.weights_K.tolist() == sizes
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=at_most(40))
 @given(
     num_examples=st.integers(1, 60),
     solver=st.sampled_from(["auto", "lazy", "stochastic", "partition"]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
@@ -210,7 +210,6 @@ def test_exact_is_exact_where_the_layer_moves_far() -> None:
 
 
 @given(budget=st.integers(1, 6000), rounds=st.integers(1, 400))
-@settings(deadline=None)
 def test_rounds_take_the_budget_exactly(budget: int, rounds: int) -> None:
     sizes = list(round_sizes(budget, rounds))
     assert sum(sizes) == budget

@@ -29,6 +29,7 @@ from tests.coordinator.selection.builders import (
     signals_of,
     written_out,
 )
+from tests.properties import at_most
 
 
 def batch_gradients(signals: Signals, batch_size: int) -> Tensor:
@@ -96,7 +97,7 @@ def test_the_bias_counts_only_where_there_is_one() -> None:
     assert "add up to zero: there is nothing to match" in without.stopped_early
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=at_most(40))
 @given(
     num_examples=st.integers(1, 40),
     num_classes=st.integers(2, 5),

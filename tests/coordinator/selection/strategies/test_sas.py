@@ -15,6 +15,7 @@ from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies.sas import sas
 from lipt.coordinator.signals.signals import Signals
 from tests.coordinator.selection.builders import signals_of
+from tests.properties import at_most
 
 
 def random_signals(num_examples: int, num_classes: int = 1, seed: int = 0) -> Signals:
@@ -130,7 +131,7 @@ def test_clusters_follow_the_seed_and_nothing_else_does() -> None:
     assert torch.equal(one, two)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=at_most(30))
 @given(data=st.data())
 def test_exactly_the_budget_of_distinct_ids(data: st.DataObject) -> None:
     labels = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=30))

@@ -13,6 +13,7 @@ from lipt.coordinator.selection.select import select
 from lipt.coordinator.selection.strategies.stratified import default_cells, stratified
 from lipt.coordinator.signals.signals import Signals
 from tests.coordinator.selection.builders import signals_of
+from tests.properties import at_most
 
 Shares = Literal["equal", "proportional"]
 
@@ -85,7 +86,7 @@ def test_cells_of_each_class_where_balanced() -> None:
     assert kinds_N[chosen].bincount().tolist() == [4, 4, 4, 4]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=at_most(40))
 @given(data=st.data())
 def test_exactly_the_budget_of_distinct_ids(data: st.DataObject) -> None:
     # Rows of zeros, ones and one direction: nothing but duplicates.

@@ -14,6 +14,8 @@ import torch
 from lipt.trainer.cli.display.leaving import leaving
 from lipt.trainer.cli.display.waiting import in_background
 
+pytestmark = pytest.mark.slow
+
 def endless():
     values = torch.randn(400, 400)
     while True:

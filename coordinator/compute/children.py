@@ -1,0 +1,59 @@
+"""Children of the coordinator that compute: forked from a server process that has torch loaded.
+
+The coordinator itself is never forked: it has threads and an event loop. The server is a fresh
+interpreter that imports what jobs need, has no threads, and forks when it is asked to. So PyTorch
+is imported once for all children, while the coordinator imports its own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+# Ctrl-C and a service manager's SIGTERM reach the whole process group: the parent decides.
+IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+
+_PRELOADED = [
+    "lipt.coordinator.compute.child",
+    "lipt.coordinator.compute.cheap",
+    "lipt.coordinator.compute.jobs.diagnosing",
+    "lipt.coordinator.compute.jobs.pretraining",
+    "lipt.coordinator.compute.jobs.selecting",
+    "lipt.coordinator.compute.jobs.warming_up",
+]
+
+
+def start_server() -> None:
+    """Start the server where none is running; it imports while the caller goes on.
+
+    It takes this process's environment and arguments as they are now.
+    """
+    with _signals_blocked():
+        forkserver.set_forkserver_preload(_PRELOADED)
+        forkserver.ensure_running()
+
+
+def start_child(target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
+    """Fork a child that calls `target` and ends with this process at the latest."""
+    start_server()
+    context = multiprocessing.get_context("forkserver")
+    child = context.Process(target=target, args=args, name=name, daemon=True)
+    child.start()
+    return child
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block signals to the process group for the server and, until they ignore them, children."""
+    # Python unblocks SIGINT and SIGTERM after it has started this helper.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

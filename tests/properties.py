@@ -1,0 +1,22 @@
+"""How many examples hypothesis tries: few in `make test`, more in `make test-all`."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+_QUICK, _THOROUGH = 15, 100
+
+
+def register_profiles() -> None:
+    """Make `--hypothesis-profile` take `quick` and `thorough`, which is the default.
+
+    No example has a deadline: machines are shared. `quick` tries the same examples every time.
+    """
+    settings.register_profile("thorough", max_examples=_THOROUGH, deadline=None)
+    settings.register_profile("quick", max_examples=_QUICK, deadline=None, derandomize=True)
+    settings.load_profile("thorough")
+
+
+def at_most(num_examples: int) -> int:
+    """The profile's number of examples, or this one where an example takes long."""
+    return min(num_examples, settings().max_examples)
