@@ -25,42 +25,11 @@ from lipt.common.network.address import split_address
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import access_pb2, access_pb2_grpc
 from tests.cluster import Cluster
+from tests.expected_roles import EXPECTED
 from tests.rpcs import all_methods, path_of
 
 IN, UNKNOWN, DENIED, SHUT = "let in", "UNAUTHENTICATED", "PERMISSION_DENIED", "no connection"
 
-WORKER, TRAINER, ADMIN = {"worker", "admin"}, {"trainer", "admin"}, {"admin"}
-ANY = WORKER | TRAINER
-EXPECTED = {
-    "lipt.v1.AccessService": {
-        "CreateToken": ADMIN,
-        "ListTokens": ADMIN,
-        "OpenPage": TRAINER,
-        "RevokeToken": ADMIN,
-        "WhoAmI": ANY,
-    },
-    "lipt.v1.BlobService": {"ReadBlob": ANY, "WriteBlob": ANY, "GetUploadStatus": ANY},
-    "lipt.v1.DiagnosisService": {"Diagnose": TRAINER},
-    "lipt.v1.InfoService": {"GetInfo": ANY, "WatchService": TRAINER},
-    "lipt.v1.RunService": {
-        "CreateRun": TRAINER,
-        "GetRun": TRAINER,
-        "ListRuns": TRAINER,
-        "CancelRun": TRAINER,
-        "WatchRun": TRAINER,
-        "GetWeights": TRAINER,
-    },
-    "lipt.v1.SubsetService": {"GetSubset": TRAINER, "ListStrategies": TRAINER},
-    "lipt.v1.WorkerService": {
-        "Register": WORKER,
-        "AcquireAssignment": WORKER,
-        "Heartbeat": WORKER,
-        "CommitResult": WORKER,
-        "ReleaseAssignment": WORKER,
-        "GetDemand": WORKER,
-    },
-    "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": ANY},
-}
 HEALTH = "grpc.health.v1.Health"
 
 

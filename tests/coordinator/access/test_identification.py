@@ -46,6 +46,12 @@ def test_authorization_of_another_form_is_refused(tokens: Tokens, authorization:
     assert isinstance(refusal(shown, Admission.ANYBODY, tokens), UnauthenticatedError)
 
 
+async def test_a_token_counts_in_the_bearer_scheme_alone(tokens: Tokens) -> None:
+    _, text = await tokens.create(Role.TRAINER, name="", days=0.0, created_by="a test")
+    shown = replace(NOTHING, authorization=f"Basic {text}")
+    assert "not of the form 'Bearer TOKEN'" in str(refusal(shown, Admission.TOKEN, tokens))
+
+
 def test_token_goes_before_the_certificate_and_the_certificate_before_the_local_token(
     tokens: Tokens, own: Token
 ) -> None:
@@ -61,6 +67,8 @@ def test_certified_peer_is_counted_by_its_certificate(tokens: Tokens) -> None:
     assert caller.certificate == "ab" * 32
     assert caller.name == "the certificate of box-1"
     assert caller.only_works
+    until = replace(NOTHING, certificate=replace(BOX, expires_at=1234.0))
+    assert identify(until, Admission.CERTIFIED, tokens).expires_at == 1234.0
 
 
 def test_certificate_without_a_role_is_refused_with_where_it_stands(tokens: Tokens) -> None:

@@ -6,6 +6,7 @@ from lipt.common.access.roles import Role
 from lipt.common.errors import PermissionDeniedError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.table import ALLOWED_ROLES, is_open, require_role
+from tests.expected_roles import EXPECTED
 from tests.rpcs import all_methods, contract_methods, path_of
 
 
@@ -19,6 +20,15 @@ def test_every_call_of_the_contract_is_in_the_table() -> None:
 
 def test_every_row_is_a_call_that_there_is() -> None:
     assert ALLOWED_ROLES.keys() <= {path_of(method) for method in all_methods()}
+
+
+def test_every_call_takes_the_roles_that_are_expected() -> None:
+    expected = {
+        f"/{service}/{method}": roles
+        for service, methods in EXPECTED.items()
+        for method, roles in methods.items()
+    }
+    assert expected == {path: set(map(str, roles)) for path, roles in ALLOWED_ROLES.items()}
 
 
 def test_admins_may_make_every_call_and_alone_those_about_tokens() -> None:

@@ -120,6 +120,8 @@ def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(bench: B
     for letter, size in (("e", 1), ("c", 61)):
         with pytest.raises(StorageFullError):
             bench.begin(letter, size, "worker", LEASE)
+    # One that goes on is not new, and files of a lease that lives are not left over.
+    assert bench.begin("c", 60, "worker", LEASE) == []
 
 
 def test_learners_files_leave_trainers_their_quota(bench: Bench) -> None:
@@ -139,6 +141,25 @@ def test_files_of_leases_that_are_over_are_limited_too(bench: Bench) -> None:
         bench.begin("d", 60, "greedy", LEASE)
     # Another worker notices nothing.
     assert bench.begin("e", 60, "worker", LEASE) == []
+
+
+def test_files_that_several_left_of_their_leases_are_limited_together(bench: Bench) -> None:
+    for number, letter in enumerate("abc"):
+        lease = Allowance(f"r/9 {number}", max_files=1, max_file_bytes=60)
+        bench.live = {lease.lease}
+        bench.store(letter, 60, f"gone {number}", lease)
+    bench.live = {LEASE.lease}
+    bench.store("d", 100, "trainer")
+    # 180 of 150 bytes are left over: the next file is charged, also to one who left nothing.
+    with pytest.raises(StorageFullError, match="all peers together would take 160 bytes"):
+        bench.begin("e", 60, "worker", LEASE)
+
+
+def test_an_upload_of_which_nothing_came_counts_no_more(bench: Bench) -> None:
+    bench.begin("a", 100)
+    bench.accounts.end(named("a", 100), finished=False, kept=False)
+    assert bench.accounts.num_unfinished() == 0
+    assert bench.begin("b", 100) == []
 
 
 def test_what_a_record_names_counts_no_more(bench: Bench) -> None:
