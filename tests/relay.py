@@ -129,12 +129,16 @@ class Call:
 class Relay(grpc.GenericRpcHandler):
     """Forwards the calls of a `with` block to the coordinator at `target`.
 
+    Args:
+        target: `host:port` of the coordinator.
+        port: to listen on; 0 takes one that is free.
+
     Attributes:
         address: where clients connect in place of the target.
         calls: those that have come, in their order.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, port: int = 0) -> None:
         self.calls: list[Call] = []
         self._port = int(target.rpartition(":")[2])
         self._channel = grpc.insecure_channel(target)
@@ -142,7 +146,7 @@ class Relay(grpc.GenericRpcHandler):
         self._next: dict[str, deque[Fault]] = defaultdict(deque)
         self._every: dict[str, Fault] = {}
         self._server = grpc.server(ThreadPoolExecutor(16), handlers=[self])
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
 
     def next(self, method: str, *faults: Fault) -> None:
         """Each of the next calls of a method meets one of these, in their order."""

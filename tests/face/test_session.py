@@ -22,6 +22,8 @@ from lipt.trainer.views import ProgressView
 from tests.cluster import Cluster
 from tests.face.digits import QUICK, few_digits
 
+pytestmark = pytest.mark.slow
+
 MODULE = """
 import numpy as np
 from sklearn.datasets import load_digits
@@ -220,9 +222,6 @@ import os, signal, sys, threading
 import lipt
 from lipt.session import Session
 from tests.face.digits import few_digits
-
-pytestmark = pytest.mark.slow
-
 stage = sys.argv[1]
 
 def show(progress):

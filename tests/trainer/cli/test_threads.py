@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DATA = ("--data", "digits-train", "--model", "resnet8")
 
 # Ends where torch would be loaded, and prints what is decided by then.
@@ -22,8 +24,6 @@ class Watch:
 
 sys.meta_path.insert(0, Watch())
 from lipt.trainer.cli import main
-
-pytestmark = pytest.mark.slow
 main(sys.argv[1:], prog_name="lipt")
 """
 

@@ -24,22 +24,12 @@ from lipt.trainer.views import ProgressView
 from lipt.v1 import subset_pb2
 from tests.relay import Fault, Relay, answer, before, change, cut, refuse
 from tests.service import READY, Service
+from tests.trainer.made_up import described
 
 
 def progress(activity: str = "gradients", **fields: int) -> subset_pb2.GetSubsetResponse:
     part = subset_pb2.SubsetProgress(activity=activity, **fields)
     return subset_pb2.GetSubsetResponse(progress=part)
-
-
-def described(**changes: Any) -> Fault:
-    """The answer, with another description."""
-
-    def edit(message: Any) -> None:
-        if message.HasField("subset"):
-            for name, value in changes.items():
-                setattr(message.subset, name, value)
-
-    return change(edit)
 
 
 def noting(kinds: list[str]) -> Fault:

@@ -12,7 +12,9 @@ from PIL import Image
 
 from lipt.common.data import open_dataset
 from lipt.v1 import diagnosis_pb2
-from tests.trainer.made_up_diagnosis import diagnosis_script, made_up_findings
+from tests.relay import Relay
+from tests.service import Service
+from tests.trainer.made_up_diagnosis import diagnosis_answer, made_up_findings
 
 SAID = """\
 pets: 8 examples, 2 classes; seen by a ridge head on patches, right on 75.0% of the \
@@ -56,21 +58,22 @@ def pets(tmp_path: Path) -> str:
     return f"imagefolder:{tmp_path / 'pets'}"
 
 
-def test_it_says_what_was_found_and_what_to_type_next(fake: Any, lipt: Any, here: Path) -> None:
-    fake.diagnosis_scripts = [diagnosis_script(fake.blobs)]
+def test_it_says_what_was_found_and_what_to_type_next(
+    service: Service, relay: Relay, lipt: Any, here: Path
+) -> None:
+    relay.next("Diagnose", diagnosis_answer(service.store))
     result = lipt("diagnose")
     assert result.exit_code == 0, result.stderr
     assert result.stdout == SAID
     assert "Labels that look wrong" in (here / "diagnosis.html").read_text("utf-8")
-    (request,) = fake.requests
-    assert request == diagnosis_pb2.DiagnoseRequest()
+    assert relay.requests[0] == diagnosis_pb2.DiagnoseRequest()
 
 
 def test_with_the_data_the_page_has_pictures_and_the_table_paths(
-    fake: Any, lipt: Any, here: Path, pets: str
+    service: Service, relay: Relay, lipt: Any, here: Path, pets: str
 ) -> None:
     fingerprint = open_dataset(pets).fingerprint
-    fake.diagnosis_scripts = [diagnosis_script(fake.blobs, fingerprint=fingerprint)]
+    relay.next("Diagnose", diagnosis_answer(service.store, fingerprint=fingerprint))
     options = ("--run", "latest", "--proxy", "ridge:learners", "--out", "found")
     result = lipt("diagnose", "--data", pets, *options)
     assert result.exit_code == 0, result.stderr
@@ -82,12 +85,14 @@ def test_with_the_data_the_page_has_pictures_and_the_table_paths(
     first = (here / "found" / "issues.csv").read_text("utf-8").splitlines()[1]
     assert first.startswith(f"0,{here}/pets/cat/0.png,cat,cat,False,0.9,")
     # Which images are left out is asked for first.
-    _, request = fake.requests
+    request = relay.requests[1]
     assert request == diagnosis_pb2.DiagnoseRequest(run_id="latest", proxy="ridge:learners")
 
 
-def test_json_is_the_findings_and_no_page(fake: Any, lipt: Any, here: Path) -> None:
-    fake.diagnosis_scripts = [diagnosis_script(fake.blobs)] * 2
+def test_json_is_the_findings_and_no_page(
+    service: Service, relay: Relay, lipt: Any, here: Path
+) -> None:
+    relay.every("Diagnose", diagnosis_answer(service.store))
     document = json.loads(lipt("diagnose", "--json").stdout)
     of_classes = {"target_kind": "class", "worst_fitting": []}
     assert document["findings"] == made_up_findings() | of_classes
@@ -100,25 +105,29 @@ def test_json_is_the_findings_and_no_page(fake: Any, lipt: Any, here: Path) -> N
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])
-def test_issues_are_exported(fake: Any, lipt: Any, here: Path, suffix: str) -> None:
-    fake.diagnosis_scripts = [diagnosis_script(fake.blobs)]
+def test_issues_are_exported(
+    service: Service, relay: Relay, lipt: Any, here: Path, suffix: str
+) -> None:
+    relay.next("Diagnose", diagnosis_answer(service.store))
     result = lipt("diagnose", "--export", f"issues{suffix}")
     assert result.exit_code == 0, result.stderr
     assert f"issues: issues{suffix}, a row for each of 8 examples" in result.stdout
     assert (here / f"issues{suffix}").stat().st_size > 0
 
 
-def test_own_features_are_uploaded(fake: Any, lipt: Any, here: Path) -> None:
+def test_own_features_are_uploaded(service: Service, relay: Relay, lipt: Any, here: Path) -> None:
     content = b"\2" + bytes(7) + b"{}"
     (here / "f.safetensors").write_bytes(content)
-    fake.diagnosis_scripts = [diagnosis_script(fake.blobs)]
+    relay.next("Diagnose", diagnosis_answer(service.store))
     assert lipt("diagnose", "--features", "f.safetensors").exit_code == 0
-    (request,) = fake.requests_of(diagnosis_pb2.DiagnoseRequest)
-    assert fake.blobs[request.features.sha256] == content
+    (request,) = relay.requests_of(diagnosis_pb2.DiagnoseRequest)
+    assert service.blob(request.features.sha256) == content
 
 
-def test_other_data_is_refused_and_nothing_is_written(fake: Any, lipt: Any, here: Path) -> None:
-    fake.diagnosis_scripts = [diagnosis_script(fake.blobs)]
+def test_other_data_is_refused_and_nothing_is_written(
+    service: Service, relay: Relay, lipt: Any, here: Path
+) -> None:
+    relay.next("Diagnose", diagnosis_answer(service.store))
     result = lipt("diagnose", "--data", "digits-test")
     assert result.exit_code == 1
     assert "Give the coordinator's own data, or leave --data out." in result.stderr
@@ -136,10 +145,10 @@ def test_other_data_is_refused_and_nothing_is_written(fake: Any, lipt: Any, here
     ],
 )
 def test_what_could_not_be_written_is_refused_before_anything_is_asked(
-    fake: Any, lipt: Any, here: Path, arguments: tuple[str, ...], complaint: str
+    relay: Relay, lipt: Any, here: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
     result = lipt("diagnose", *arguments)
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.split())
-    assert fake.requests == []
+    assert relay.calls == []
     assert list(here.iterdir()) == []

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from lipt.common.data import Dataset
-from tests.trainer.made_up import made_up_subset, subset_description, subset_examples
+from lipt.v1 import subset_pb2
+from tests.relay import Relay
+from tests.trainer.made_up import described, made_up_subset
 
 QUICK = ("networks=1", "matches=2", "steps_between=1", "steps_before=1", "augmentation=none")
 
@@ -28,7 +30,7 @@ def distill(lipt: Any, tmp_path: Path) -> Any:
 
 
 def test_images_are_made_and_can_be_trained_on(
-    fake: Any, distill: Any, lipt: Any, tmp_path: Path
+    relay: Relay, distill: Any, lipt: Any, tmp_path: Path
 ) -> None:
     result = distill("--per-class", "2", "--stages", "2")
     assert result.exit_code == 0, result.stderr
@@ -45,7 +47,7 @@ def test_images_are_made_and_can_be_trained_on(
     command = ("--data", f"distilled:{out}", "--model", "resnet8", "--steps", "2")
     trained = lipt("train", *command, "--device", "cpu", "--log", str(tmp_path / "log"))
     assert trained.exit_code == 0, trained.stderr
-    assert fake.requests == []
+    assert relay.calls == []
 
 
 def test_what_images_are_worth_is_measured_beside_random_ones(distill: Any) -> None:
@@ -67,28 +69,21 @@ def test_what_images_are_worth_is_measured_beside_random_ones(distill: Any) -> N
 
 
 def test_the_coordinators_subset_is_of_as_many_images_of_each_class(
-    fake: Any, distill: Any, digits: Dataset
+    relay: Relay, distill: Any
 ) -> None:
-    chosen = made_up_subset(range(10), fingerprint=digits.fingerprint)
-    description = subset_description(
-        chosen.digest, strategy="herding", num_examples=10, fingerprint=digits.fingerprint
-    )
-    fake.subset_scripts = [[description, subset_examples(range(10), [1.0] * 10)]]
     arguments = ("--per-class", "1", "--test", "digits-test", "--seeds", "1")
     result = distill(*arguments, "--strategies", "herding", "--train-set", "steps=2", "--json")
     assert result.exit_code == 0, result.stderr
     outcomes = json.loads(result.stdout)["outcomes"]
     assert [(one["name"], one["num_images"]) for one in outcomes][-1] == ("herding", 10)
-    (request,) = fake.requests
+    (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
     assert (request.strategy, request.budget, request.balanced) == ("herding", 10, True)
 
 
 def test_another_data_sets_subset_is_refused_before_anything_is_made(
-    fake: Any, distill: Any, tmp_path: Path
+    relay: Relay, distill: Any, tmp_path: Path
 ) -> None:
-    chosen = made_up_subset(range(10))
-    description = subset_description(chosen.digest, strategy="herding", num_examples=10)
-    fake.subset_scripts = [[description, subset_examples(range(10), [1.0] * 10)]]
+    relay.next("GetSubset", described(fingerprint="f" * 64))
     result = distill("--per-class", "1", "--test", "digits-test", "--strategies", "herding")
     assert result.exit_code == 1
     assert "the subset belongs to data with fingerprint ffff" in result.stderr
@@ -122,12 +117,12 @@ def test_subsets_of_files_are_distilled(distill: Any, digits: Dataset, tmp_path:
     ],
 )
 def test_mistyped_commands_are_usage_errors(
-    fake: Any, distill: Any, arguments: tuple[str, ...], complaint: str
+    relay: Relay, distill: Any, arguments: tuple[str, ...], complaint: str
 ) -> None:
     result = distill(*arguments)
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.split())
-    assert fake.requests == []
+    assert relay.calls == []
 
 
 def test_a_file_in_the_folders_place_is_refused(distill: Any, tmp_path: Path) -> None:

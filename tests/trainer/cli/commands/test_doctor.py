@@ -14,7 +14,6 @@ import grpc
 import pytest
 import trustme
 
-from lipt.common.access.token import Token
 from lipt.common.config.run_config import RunConfig
 from lipt.common.network.renewal import server_credentials
 from lipt.common.network.tls import TlsFiles
@@ -28,7 +27,9 @@ from lipt.trainer.cli.doctor.checks import (
     worker_checks,
 )
 from lipt.trainer.cli.doctor.probe import probe, speaks_tls
+from lipt.trainer.client.client import Client
 from lipt.trainer.views import CallerView, DatasetView, InfoView, RoleName, WorkerView
+from tests.relay import Relay
 
 WORKER = WorkerView("w", "worker-1", "cpu", {"torch": "2.15.0"}, "demo/3", 1.0)
 # What every HTTP/2 server says first: a frame with its settings, none of them here.
@@ -95,18 +96,18 @@ def test_caller_is_named_with_its_roles() -> None:
 
 
 def test_the_doctor_shows_its_token_and_names_a_refusal(
-    fake: Any, lipt: Any, refusal: Any, tmp_path: Path
+    relay: Relay, client: Client, lipt: Any, tmp_path: Path
 ) -> None:
-    token = tmp_path / "token"
-    token.write_text(Token.draw("one").text)
-    result = lipt("doctor", "--token-file", str(token))
-    assert "access: called as the token 0a1b2c3d: trainer." in result.stdout
-    assert fake.authorizations == [f"Bearer {token.read_text()}"]
-    words = "the token one was revoked on 2026-01-02. Ask for another"
-    fake.refusal = refusal(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", words)
-    result = lipt("doctor", "--token-file", str(token))
+    given = client.access.create_token("trainer", name="ci")
+    file, token_id = tmp_path / "token", given.token.token_id
+    file.write_text(given.secret)
+    result = lipt("doctor", "--token-file", str(file))
+    assert f"access: called as the token {token_id} (ci): trainer." in result.stdout
+    assert {call.authorization for call in relay.calls[1:]} == {f"Bearer {given.secret}"}
+    client.access.revoke_token(token_id)
+    result = lipt("doctor", "--token-file", str(file))
     assert result.exit_code == 1
-    assert f"FAILED coordinator: {words}." in result.stdout
+    assert f"FAILED coordinator: the token {token_id} (ci) was revoked" in result.stdout
 
 
 def test_classes_without_examples_are_noted() -> None:
@@ -128,14 +129,14 @@ def test_a_check_is_a_line() -> None:
     )
 
 
-def test_the_doctor_is_content_with_a_coordinator(fake: Any, lipt: Any) -> None:
+def test_the_doctor_is_content_with_a_coordinator(relay: Relay, lipt: Any) -> None:
     result = lipt("doctor")
     assert result.exit_code == 0, result.stdout
-    assert "data: digits, 1797 examples of 2 classes, 1x8x8 images" in result.stdout
+    assert "data: digits-train, 1442 examples of 10 classes, 1x8x8 images" in result.stdout
     assert "FAILED" not in result.stdout
     report = json.loads(lipt("doctor", "--json").stdout)
     assert report["healthy"]
-    assert report["coordinator"] == fake.address
+    assert report["coordinator"] == relay.address
     assert {"name", "ok", "detail", "remedy"} == set(report["checks"][0])
 
 
@@ -146,8 +147,8 @@ def test_the_doctor_fails_with_a_remedy_where_nobody_listens(lipt: Any, dead_add
     assert "start lipt-coordinator" in result.stdout
 
 
-def test_the_doctor_knows_another_kind_of_server(lipt: Any, serve: Any) -> None:
-    result = lipt("doctor", "--coordinator", serve(None), "--json")
+def test_the_doctor_knows_another_kind_of_server(lipt: Any, stranger: str) -> None:
+    result = lipt("doctor", "--coordinator", stranger, "--json")
     assert result.exit_code == 1
     report = json.loads(result.stdout)
     assert not report["healthy"]
@@ -270,16 +271,16 @@ def test_a_certificate_of_another_authority_is_named(
     assert check.ok
 
 
-def test_tls_to_a_server_without_it_fails(fake: Any, certificate: TlsFiles) -> None:
-    port = int(fake.address.rpartition(":")[2])
+def test_tls_to_a_server_without_it_fails(relay: Relay, certificate: TlsFiles) -> None:
+    port = int(relay.address.rpartition(":")[2])
     _, check = probe("127.0.0.1", port, TlsFiles(ca=certificate.ca))
     assert check.ok is False
     assert "leave the --tls options out" in check.remedy
 
 
-def test_a_server_with_tls_is_told_from_one_without(fake: Any, tls_port: int) -> None:
+def test_a_server_with_tls_is_told_from_one_without(relay: Relay, tls_port: int) -> None:
     assert speaks_tls("127.0.0.1", tls_port)
-    assert not speaks_tls("127.0.0.1", int(fake.address.rpartition(":")[2]))
+    assert not speaks_tls("127.0.0.1", int(relay.address.rpartition(":")[2]))
 
 
 def test_a_certificate_without_its_file_content_is_a_finding(tls_port: int, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from lipt.trainer.cli.doctor import device
 from lipt.trainer.cli.doctor.device import device_check, fits, may_have_cuda
+from tests.relay import Relay
 
 VERSIONS = {"torch": "2.15.0+cpu", "torchvision": "0.30.0"}
 # Examines, and then prints whether torch has been imported.
@@ -25,7 +26,7 @@ except SystemExit as ended:
 """
 
 
-def test_a_whole_examination_does_without_torch(fake: Any) -> None:
+def test_a_whole_examination_does_without_torch(relay: Relay) -> None:
     if may_have_cuda("", sys.platform):
         pytest.skip("only torch knows whether the CUDA device here can be used")
     done = subprocess.run(
@@ -33,7 +34,7 @@ def test_a_whole_examination_does_without_torch(fake: Any) -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={"LIPT_COORDINATOR": fake.address},
+        env={"LIPT_COORDINATOR": relay.address},
         timeout=60,
     )
     report, ended = done.stdout.splitlines()

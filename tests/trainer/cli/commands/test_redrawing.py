@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.relay import Relay
 from tests.trainer.cli.conftest import log_of
 
 
 @pytest.mark.parametrize("redraw", ["random", "stale"])
 def test_every_epoch_has_other_examples_and_the_steps_are_a_fixed_subsets(
-    fake: Any, train: Any, tmp_path: Path, redraw: str
+    relay: Relay, train: Any, tmp_path: Path, redraw: str
 ) -> None:
     result = train("--redraw", redraw, "--budget", "40", "--epochs", "4", "--json")
     assert result.exit_code == 0, result.stderr
@@ -21,7 +22,7 @@ def test_every_epoch_has_other_examples_and_the_steps_are_a_fixed_subsets(
     records = log_of(tmp_path)
     assert [record["num_examples"] for record in records] == [40] * 4
     assert len({record["subset_digest"] for record in records}) == 4
-    assert fake.requests == []
+    assert relay.calls == []
 
 
 def test_infobatch_begins_with_everything(train: Any, tmp_path: Path) -> None:
@@ -63,12 +64,12 @@ def test_options_reach_the_draws(train: Any, tmp_path: Path) -> None:
     ids=str,
 )
 def test_mistyped_commands_are_usage_errors(
-    fake: Any, train: Any, arguments: tuple[str, ...], complaint: str
+    relay: Relay, train: Any, arguments: tuple[str, ...], complaint: str
 ) -> None:
     result = train(*arguments)
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.split())
-    assert fake.requests == []
+    assert relay.calls == []
 
 
 def test_a_budget_beyond_the_data_is_refused(train: Any) -> None:

@@ -22,6 +22,7 @@ from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import StrategyView
 from lipt.trainer.writing.jsonable import to_jsonable
 from lipt.v1 import subset_pb2
+from tests.relay import Fault, Relay, answer
 
 PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
@@ -46,8 +47,14 @@ def crest_strategy() -> subset_pb2.Strategy:
     )
 
 
-def test_strategies_are_listed_with_what_they_need_and_their_options(fake: Any, lipt: Any) -> None:
-    fake.strategies = [
+def listed(*strategies: subset_pb2.Strategy) -> Fault:
+    return answer(subset_pb2.ListStrategiesResponse(strategies=strategies))
+
+
+def test_strategies_are_listed_with_what_they_need_and_their_options(
+    relay: Relay, lipt: Any
+) -> None:
+    strategies = [
         crest_strategy(),
         subset_pb2.Strategy(
             name="uniform",
@@ -59,6 +66,7 @@ def test_strategies_are_listed_with_what_they_need_and_their_options(fake: Any, 
         ),
         subset_pb2.Strategy(name="best", summary="the best", default_proxy="ridge:patches"),
     ]
+    relay.every("ListStrategies", listed(*strategies))
     assert lipt("strategies").stdout.splitlines() == [
         "crest: coresets of [random] sets",
         "    needs signals and validation split, with weights, balanced per class, cost N + k C",
@@ -81,8 +89,11 @@ def test_strategies_are_listed_with_what_they_need_and_their_options(fake: Any, 
     assert first["cost"] == "N + k C"
 
 
-def test_strategies_of_an_older_coordinator_are_listed_without_needs(fake: Any, lipt: Any) -> None:
-    fake.strategies = [subset_pb2.Strategy(name="uniform", summary="random examples")]
+def test_strategies_of_an_older_coordinator_are_listed_without_needs(
+    relay: Relay, lipt: Any
+) -> None:
+    older = subset_pb2.Strategy(name="uniform", summary="random examples")
+    relay.next("ListStrategies", listed(older))
     assert lipt("strategies").stdout.splitlines() == [
         "uniform: random examples",
         "    without weights, not balanced per class",
@@ -128,9 +139,10 @@ def test_without_a_coordinator_the_installed_strategies_are_listed(
     assert first == to_jsonable(view_of(StrategyView, describe_strategies().strategies[0]))
 
 
-def test_a_coordinator_that_is_named_is_asked(fake: Any, lipt: Any, dead_address: str) -> None:
-    fake.strategies = [subset_pb2.Strategy(name="its-own", summary="random examples")]
-    for named in (lipt("strategies"), lipt("strategies", "--coordinator", fake.address, env={})):
+def test_a_coordinator_that_is_named_is_asked(relay: Relay, lipt: Any, dead_address: str) -> None:
+    own = subset_pb2.Strategy(name="its-own", summary="random examples")
+    relay.every("ListStrategies", listed(own))
+    for named in (lipt("strategies"), lipt("strategies", "--coordinator", relay.address, env={})):
         assert named.stdout.startswith("its-own: random examples")
         assert named.stderr == ""
     assert lipt("strategies", "--coordinator", dead_address).exit_code == 1

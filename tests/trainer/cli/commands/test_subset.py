@@ -2,117 +2,101 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lipt.common.data import Dataset, open_dataset
+from lipt.common.weights.container import pack
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2
-from tests.trainer.made_up import made_up_subset, subset_description, subset_examples
-
-DIGEST = hashlib.sha256(struct.pack("<2q2f", 2, 5, 1.0, 0.5)).hexdigest()
-
-
-def subset_script() -> list[Any]:
-    described = subset_description(DIGEST, num_examples=2, manifest_json='{"seed": 0}')
-    return [described, subset_examples([2, 5], [1.0, 0.5])]
+from tests.relay import Relay
+from tests.service import READY, Service
+from tests.trainer.made_up import described, made_up_subset
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".json", ".parquet"])
-def test_a_subset_is_written(fake: Any, lipt: Any, tmp_path: Path, suffix: str) -> None:
-    script = subset_script()
-    manifest = {"seed": 0, "run_name": "mine", "proxy": {"proxy": "ridge:patches"}}
-    script[0].subset.manifest_json = json.dumps(manifest)
-    fake.subset_scripts = [script]
+def test_a_subset_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"subset{suffix}"
     result = lipt(
-        *("subset", "get", "--run", "mine", "--strategy", "grand", "--budget", "2"),
-        *("--no-balanced", "--option", "norm=full", "--out", str(out)),
-        *("--proxy", "ridge:patches"),
+        *("subset", "get", "--run", READY, "--strategy", "grand", "--budget", "20"),
+        *("--no-balanced", "--option", "parameters=last_layer", "--out", str(out)),
+        *("--proxy", "soup"),
     )
     assert result.exit_code == 0, result.stderr
-    assert result.stdout == f"{out}: 2 examples by grand of run mine, digest {DIGEST}\n" + (
-        f"{tmp_path / 'subset.manifest.json'}: its manifest\n" if suffix == ".csv" else ""
-    )
     subset = Subset.load(out)
-    assert subset.indices.tolist() == [2, 5]
-    assert subset.manifest == manifest
-    (request,) = fake.requests
+    told = f"{out}: 20 examples by grand of run {READY}, digest {subset.digest}\n"
+    manifest = f"{tmp_path / 'subset.manifest.json'}: its manifest\n" if suffix == ".csv" else ""
+    assert result.stdout == told + manifest
+    assert len(subset) == 20
+    assert subset.manifest["run_name"] == READY
+    (request,) = relay.requests
     assert request.HasField("balanced")
     assert not request.balanced
-    assert dict(request.options) == {"norm": "full"}
-    assert request.proxy == "ridge:patches"
+    assert dict(request.options) == {"parameters": "last_layer"}
+    assert request.proxy == "soup"
 
 
-def test_a_subset_in_json_has_stable_keys(fake: Any, lipt: Any, tmp_path: Path) -> None:
-    fake.subset_scripts = [subset_script()]
+def test_a_subset_in_json_has_stable_keys(service: Service, lipt: Any, tmp_path: Path) -> None:
     out = tmp_path / "subset.npy"
-    result = lipt("subset", "get", "--fraction", "0.1", "--out", str(out), "--json")
-    assert json.loads(result.stdout) == {
+    fixed = ("subset", "get", "-s", "uniform", "--fraction", "0.1", "--out", str(out))
+    told = json.loads(lipt(*fixed, "--json").stdout)
+    subset = Subset.load(out)
+    assert told == {
         "path": str(out),
-        "num_examples": 2,
-        "strategy": "grand",
-        "digest": DIGEST,
-        "fingerprint": "f" * 64,
-        "manifest": {"seed": 0},
+        "num_examples": 144,
+        "strategy": "uniform",
+        "digest": subset.digest,
+        "fingerprint": service.ready.fingerprint,
+        "manifest": subset.manifest,
     }
 
 
-def test_a_preset_is_asked_for_by_name(fake: Any, lipt: Any, tmp_path: Path) -> None:
-    script = subset_script()
-    script[0].subset.manifest_json = '{"preset": "paper"}'
-    fake.subset_scripts = [script]
+def test_a_preset_is_asked_for_by_name(relay: Relay, lipt: Any, tmp_path: Path) -> None:
     out = str(tmp_path / "subset.npy")
-    result = lipt("subset", "get", "-s", "ccs", "-k", "2", "--preset", "paper", "--out", out)
+    result = lipt("subset", "get", "-s", "gradmatch", "-k", "40", "--preset", "paper", "--out", out)
     assert result.exit_code == 0, result.stderr
-    (request,) = fake.requests
-    assert (request.strategy, request.preset) == ("ccs", "paper")
+    (request,) = relay.requests
+    assert (request.strategy, request.preset) == ("gradmatch", "paper")
 
 
-def test_a_choice_of_what_to_label_is_asked_for(fake: Any, lipt: Any, tmp_path: Path) -> None:
-    script = subset_script()
-    script[0].subset.manifest_json = '{"labels": "none"}'
-    fake.subset_scripts = [script, subset_script()]
-    ask = ("subset", "get", "-s", "kcenter", "-k", "2", "--out", str(tmp_path / "subset.npy"))
-    result = lipt(*ask, "--labels", "none")
-    assert result.exit_code == 0, result.stderr
-    assert fake.requests[0].labels == "none"
-    assert lipt(*ask).exit_code == 0
-    assert fake.requests[1].labels in ("", "given")
-    refused = lipt(*ask, "--labels", "some")
-    assert refused.exit_code == 2
-    assert "'some'" in refused.stderr
+def test_labels_are_given_or_not(lipt: Any) -> None:
+    result = lipt("subset", "get", "-k", "2", "--out", "x.npy", "--labels", "some")
+    assert result.exit_code == 2
+    assert "'some'" in result.stderr
 
 
-def test_an_early_stop_is_a_line_of_its_own(fake: Any, lipt: Any, tmp_path: Path) -> None:
-    script = subset_script()
-    script[0].subset.manifest_json = '{"stopped_early": "nothing is left to gain."}'
-    fake.subset_scripts = [script]
+def test_an_early_stop_is_a_line_of_its_own(relay: Relay, lipt: Any, tmp_path: Path) -> None:
+    stopped = described(manifest_json='{"stopped_early": "nothing is left to gain."}')
+    relay.next("GetSubset", stopped)
     out = tmp_path / "subset.npy"
-    result = lipt("subset", "get", "--budget", "3", "--out", str(out))
-    assert result.stdout.splitlines() == [
-        f"{out}: 2 examples by grand, digest {DIGEST}",
-        "grand stopped early: nothing is left to gain.",
-    ]
+    result = lipt("subset", "get", "-s", "uniform", "--budget", "3", "--out", str(out))
+    first, second = result.stdout.splitlines()
+    assert first.startswith(f"{out}: 3 examples by uniform, digest ")
+    assert second == "uniform stopped early: nothing is left to gain."
 
 
-def test_own_features_are_uploaded(fake: Any, lipt: Any, tmp_path: Path) -> None:
-    content = struct.pack("<Q", 2) + b"{}"
+def test_own_features_are_uploaded(
+    service: Service, relay: Relay, lipt: Any, tmp_path: Path
+) -> None:
+    content = pack({"features": torch.arange(1442.0)[:, None]})
     path = tmp_path / "features.safetensors"
     path.write_bytes(content)
-    fake.subset_scripts = [subset_script()]
-    out = str(tmp_path / "s.npy")
-    result = lipt("subset", "get", "--budget", "2", "--features", str(path), "--out", out)
+    ask = ("subset", "get", "-s", "herding", "-k", "20", "--features", str(path))
+    out = ("--out", str(tmp_path / "s.npy"))
+    # Such a choice may do without labels.
+    result = lipt(*ask, "--labels", "none", *out)
     assert result.exit_code == 0, result.stderr
-    (request,) = fake.requests_of(subset_pb2.GetSubsetRequest)
-    assert fake.blobs[request.features.sha256] == content
+    (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
+    assert service.blob(request.features.sha256) == content
+    assert request.labels == "none"
+    assert lipt(*ask, *out).exit_code == 0
+    assert relay.requests_of(subset_pb2.GetSubsetRequest)[1].labels in ("", "given")
     path.write_bytes(b"\x80\x04}\x94.")
-    result = lipt("subset", "get", "--budget", "2", "--features", str(path), "--out", out)
+    result = lipt(*ask, *out)
     assert result.exit_code == 1
     assert "'features': N x d" in result.stderr
 

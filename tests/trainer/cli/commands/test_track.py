@@ -8,29 +8,27 @@ from typing import Any
 
 import pytest
 
-from lipt.v1 import run_pb2
-from tests.trainer.made_up import made_up_subset, subset_description, subset_examples
+from lipt.trainer.client.client import Client
+from tests.relay import Relay
+from tests.service import READY
 
 
 def test_a_run_and_its_subset_go_to_mlflow(
-    fake: Any, lipt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    relay: Relay, lipt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
-    subset = made_up_subset([1, 3, 5], strategy="grand")
-    fake.runs = [run_pb2.Run(run_id="r-1", name="first", state=run_pb2.RUN_STATE_READY)]
-    fake.subset_scripts = [
-        [subset_description(subset.digest), subset_examples([1, 3, 5], [1.0, 1.0, 1.0])]
-    ]
     report = tmp_path / "report.html"
     report.write_text("<html>")
     result = lipt(
-        *("track", "first", "--strategies", "grand", "--mlflow", "subsets", "--json"),
+        *("track", READY, "--strategies", "uniform", "--mlflow", "subsets", "--json"),
         *("--report", str(report)),
     )
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout.splitlines()[-1])
+    with Client(relay.address) as coordinator:
+        subset = coordinator.subset(READY, "uniform", fraction=0.1)
     assert [tags["lipt.subset_digest"] for tags in told["subsets"]] == [subset.digest]
     client = mlflow.MlflowClient()
     names = {file.path for file in client.list_artifacts(told["logged"]["mlflow"])}
@@ -45,9 +43,9 @@ def test_a_run_and_its_subset_go_to_mlflow(
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_asked(
-    fake: Any, lipt: Any, arguments: tuple[str, ...], told: str
+    relay: Relay, lipt: Any, arguments: tuple[str, ...], told: str
 ) -> None:
     result = lipt("track", *arguments)
     assert result.exit_code == 2
     assert told in " ".join(result.stderr.split())
-    assert fake.requests == []
+    assert relay.calls == []

@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 
+from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.data import Dataset
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.weights.container import pack
+from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import run_pb2
+from tests.relay import Relay, answer
+from tests.service import MODEL, READY, Service
 from tests.trainer.cli.conftest import log_of
 from tests.trainer.made_up import made_up_subset
 
@@ -31,7 +35,7 @@ def subset_file(digits: Dataset, tmp_path: Path) -> Path:
 
 
 def test_a_subset_is_trained_on_and_everything_is_written(
-    fake: Any, train: Any, subset_file: Path, tmp_path: Path
+    relay: Relay, train: Any, subset_file: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "w.safetensors"
     arguments = ("--subset", str(subset_file), "--test", "digits-test", "--epochs", "3")
@@ -48,7 +52,7 @@ def test_a_subset_is_trained_on_and_everything_is_written(
     assert records[-1]["test_accuracy"] == printed["test_accuracy"]
     model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=0)
     model.load_state_dict(load_file(out))
-    assert fake.requests == []
+    assert relay.calls == []
 
 
 def test_people_get_lines_and_a_sentence(train: Any, subset_file: Path) -> None:
@@ -147,30 +151,28 @@ def test_minutes_need_a_checkpoint(train: Any, subset_file: Path) -> None:
     assert "Name a --checkpoint to go on from" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("init", "kind"),
-    [("initial", run_pb2.WEIGHTS_KIND_INITIAL), ("pretrained", run_pb2.WEIGHTS_KIND_PRETRAINED)],
-)
+@pytest.mark.parametrize("init", ["initial", "pretrained"])
 def test_training_begins_with_a_runs_weights(
-    fake: Any, train: Any, subset_file: Path, tmp_path: Path, init: str, kind: Any
+    client: Client, train: Any, subset_file: Path, tmp_path: Path, init: str
 ) -> None:
-    model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=77)
-    fake.weights = {kind: pack(model.state_dict())}
+    begins = load(client.weights(READY, init))
     out = tmp_path / "w.safetensors"
     # A learning rate that no parameter notices: what comes out is what went in.
     still = ("--steps", "1", "--set", "learning_rate=1e-30", "--out", str(out))
-    result = train("--subset", str(subset_file), *still, "--init", init, "--run", "mine")
+    result = train("--subset", str(subset_file), *still, "--init", init, "--run", READY)
     assert result.exit_code == 0, result.stderr
-    (request,) = fake.requests_of(run_pb2.GetWeightsRequest)
-    assert (request.run_id, request.kind) == ("mine", kind)
     trained = load_file(out)
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(trained[name], parameter.detach(), rtol=0, atol=1e-20)
+    model = build_model(MODEL, num_classes=10, inputs=ImageSpec(1, 8, 8), seed=0)
+    for name, _ in model.named_parameters():
+        torch.testing.assert_close(trained[name], begins[name], rtol=0, atol=1e-20)
 
 
-def test_weights_of_another_model_are_refused(fake: Any, train: Any, subset_file: Path) -> None:
-    other = build_model("resnet8", num_classes=3, inputs=ImageSpec(1, 8, 8), seed=0)
-    fake.weights = {run_pb2.WEIGHTS_KIND_PRETRAINED: pack(other.state_dict())}
+def test_weights_of_another_model_are_refused(
+    service: Service, relay: Relay, train: Any, subset_file: Path
+) -> None:
+    other = build_model(MODEL, num_classes=3, inputs=ImageSpec(1, 8, 8), seed=0)
+    weights = blob_to_proto(service.store(pack(other.state_dict())))
+    relay.next("GetWeights", answer(run_pb2.GetWeightsResponse(weights=weights)))
     result = train("--subset", str(subset_file), "--init", "pretrained", "--steps", "1")
     assert result.exit_code == 1
     assert "lipt: the weights differ from the model's in 2 tensors: 'fc.weight'" in result.stderr
@@ -204,12 +206,12 @@ def test_weights_of_another_model_are_refused(fake: Any, train: Any, subset_file
     ids=str,
 )
 def test_mistyped_commands_are_usage_errors(
-    fake: Any, train: Any, arguments: tuple[str, ...], complaint: str
+    relay: Relay, train: Any, arguments: tuple[str, ...], complaint: str
 ) -> None:
     result = train(*arguments)
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.split())
-    assert fake.requests == []
+    assert relay.calls == []
 
 
 def test_a_subset_of_other_data_is_refused(train: Any, digits: Dataset, tmp_path: Path) -> None:

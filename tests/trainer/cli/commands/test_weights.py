@@ -7,31 +7,32 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lipt.v1 import run_pb2
+import pytest
+
+from tests.service import READY, Service
 
 
-def test_weights_are_written(fake: Any, lipt: Any, tmp_path: Path) -> None:
-    fake.weights = {run_pb2.WEIGHTS_KIND_INITIAL: b"theta*"}
+@pytest.mark.parametrize(("name", "kind"), [("initial", "initial"), ("theta_p", "pretrained")])
+def test_weights_are_written(
+    service: Service, lipt: Any, tmp_path: Path, name: str, kind: str
+) -> None:
+    expected: Any = getattr(service.ready, f"{kind}_weights")
     out = tmp_path / "w.safetensors"
-    digest = hashlib.sha256(b"theta*").hexdigest()
-    result = lipt("weights", "get", "--kind", "initial", "--out", str(out))
-    assert result.stdout == f"{out}: 6 B, sha256 {digest}\n"
-    assert out.read_bytes() == b"theta*"
-    result = lipt("weights", "get", "--kind", "initial", "--out", str(out), "--json")
-    assert json.loads(result.stdout) == {
+    command = ("weights", "get", "--run", READY, "--kind", name, "--out", str(out))
+    result = lipt(*command)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith(f"{out}: ")
+    assert result.stdout.endswith(f"B, sha256 {expected.sha256}\n")
+    assert hashlib.sha256(out.read_bytes()).hexdigest() == expected.sha256
+    assert json.loads(lipt(*command, "--json").stdout) == {
         "path": str(out),
-        "kind": "initial",
-        "sha256": digest,
-        "size_bytes": 6,
+        "kind": kind,
+        "sha256": expected.sha256,
+        "size_bytes": expected.size_bytes,
     }
 
 
-def test_weights_may_be_called_theta_p(fake: Any, lipt: Any, tmp_path: Path) -> None:
-    fake.weights = {run_pb2.WEIGHTS_KIND_PRETRAINED: b"theta_p"}
-    out = tmp_path / "w.safetensors"
-    result = lipt("weights", "get", "--kind", "theta_p", "--out", str(out), "--json")
-    assert json.loads(result.stdout)["kind"] == "pretrained"
-    assert out.read_bytes() == b"theta_p"
-    result = lipt("weights", "get", "--kind", "final", "--out", str(out))
+def test_an_unknown_kind_is_a_usage_error_with_those_there_are(lipt: Any, tmp_path: Path) -> None:
+    result = lipt("weights", "get", "--kind", "final", "--out", str(tmp_path / "w"))
     assert result.exit_code == 2
     assert "'final' is none of initial (or theta*, theta_star)" in " ".join(result.stderr.split())

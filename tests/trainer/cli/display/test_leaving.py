@@ -7,15 +7,14 @@ import pytest
 
 from lipt.trainer.cli.display.leaving import leaving
 
+pytestmark = pytest.mark.slow
+
 # The main thread gives up while torch computes behind it.
 SCRIPT = """
 import sys
 import torch
 from lipt.trainer.cli.display.leaving import leaving
 from lipt.trainer.cli.display.waiting import in_background
-
-pytestmark = pytest.mark.slow
-
 def endless():
     values = torch.randn(400, 400)
     while True:
