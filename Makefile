@@ -23,7 +23,7 @@ INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip in
 DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-all coverage tools test-faults test-mutations test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
+.PHONY: help env demo test test-all golden coverage tools test-faults test-mutations test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -51,6 +51,9 @@ test: env  ## The tests that notice most, in at most 8 minutes on two cores.
 
 test-all: env  ## All tests but those of test-faults and test-gpu.
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGUMENTS)
+
+golden: env  ## Record the golden digests; a change of one is explained in the commit message.
+	$(BIN)/python -m tests.golden
 
 coverage: env  ## Lines and branches that test-all runs.
 	$(BIN)/coverage erase

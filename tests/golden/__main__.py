@@ -1,0 +1,43 @@
+"""Command: record the golden digests of this machine, `make golden`."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from lipt.common.text.terminal import say
+from tests.golden import record
+from tests.golden.datasets import cifar10_folder
+from tests.golden.machine import describe_machine, machine_key
+from tests.golden.pipeline import CIFAR10, NAMES, parts
+
+
+def main() -> None:
+    """Compute the parts, write them into the record, and print what has changed."""
+    parser = argparse.ArgumentParser(description="Record the golden digests of this machine.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(NAMES)}")
+    wanted = parser.parse_args().parts or NAMES
+    if unknown := set(wanted) - set(NAMES):
+        parser.error(f"there is no part {min(unknown)!r}. Choose of {', '.join(NAMES)}.")
+    cifar10 = cifar10_folder()
+    there = (cifar10 / "train.parquet").is_file()
+    if not there and CIFAR10 in wanted:
+        say(f"{CIFAR10}: not recorded, as there is no {cifar10 / 'train.parquet'}")
+    known = parts(cifar10 if there else None)
+    computed = {}
+    for name in wanted:
+        if name in known:
+            say(f"{name}: computing")
+            with tempfile.TemporaryDirectory(prefix="lipt-golden-") as folder:
+                computed[name] = known[name](Path(folder))
+    key = machine_key()
+    changed, notes = record.update(record.load(), key, describe_machine(), computed)
+    record.save(changed)
+    for note in notes or ["nothing has changed"]:
+        say(note)
+    say(f"{record.FILE}: {key}; records of {len(changed.machines)} machines")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,392 @@
+"""Pipeline: the product's results as stages.
+
+A part is a data set that goes through the whole pipeline, the files of weights and shards, or the
+demo. Everything is computed in this process, on one thread. Of the golden results only this module
+and `datasets` call the product, so that a change of its interface changes nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import WeightEncoding
+from lipt.common.data import Dataset, open_dataset, pack_shard
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.errors import LiptError
+from lipt.common.weights.container import pack
+from lipt.common.weights.encodings import encode_weights, open_weights
+from lipt.common.weights.specs import specs_of
+from lipt.coordinator.pretraining.sharding import draw_shards, split_validation
+from lipt.embedded.workers import worker_thread
+from lipt.session import Session
+from lipt.trainer.cli.demo import experiment
+from lipt.trainer.client.client import Client
+from lipt.trainer.comparison.trial import read_trials
+from lipt.trainer.diagnosis.diagnosis import Diagnosis
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import RunView, StrategyView
+from tests.golden import datasets
+from tests.golden.comparison import Stage
+from tests.golden.digests import digest
+from tests.golden.machine import pattern
+
+Model = str | Callable[..., nn.Module]
+
+_MAX_BYTES = 2**30
+# What a strategy needs that a proxy can compute.
+_OF_A_PROXY = {"signals", "features", "validation split"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A data set with its model and its requests.
+
+    open: returns the data in a form that `lipt.Session` takes; the folder is for its files.
+    budget: of every subset.
+    ridge: the second proxy, besides `soup`, of every strategy that uses one.
+    diagnosis: the proxy of the diagnosis on the run; None for the default proxy without a run.
+    learners: settings of the run's learners.
+    options: of strategies, by name.
+    exact_data: whether every machine reads the same examples.
+    extras: whether to request presets, choices without labels and a warm-up, too.
+    """
+
+    open: Callable[[Path], Any]
+    model: Model
+    budget: int
+    ridge: str
+    diagnosis: str | None = None
+    learners: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    exact_data: bool = True
+    extras: bool = False
+
+
+CASES: Mapping[str, Case] = {
+    "digits": Case(
+        lambda _: datasets.digits(),
+        "resnet8",
+        budget=30,
+        ridge="ridge:patches+learners",
+        learners={"num_learners": 4, "learning_rate": 0.1},
+        extras=True,
+    ),
+    "texts": Case(datasets.texts, "text:tiny", budget=24, ridge="ridge:learners"),
+    "table": Case(datasets.table, "mlp", budget=30, ridge="ridge:columns"),
+    "numbers": Case(datasets.numbers, "mlp", budget=30, ridge="ridge:columns+initial"),
+    "pairs": Case(
+        datasets.pairs,
+        "linear",
+        budget=20,
+        ridge="ridge:soup",
+        learners={"batch_size": 8, "learning_rate": 0.5},
+        exact_data=False,
+    ),
+}
+CIFAR10 = "cifar10-jpeg"
+NAMES = (*CASES, CIFAR10, "files", "demo")
+
+
+def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
+    """The function of each part, which computes its stages in an empty folder.
+
+    Args:
+        cifar10: the folder of CIFAR-10 as JPEG files; None leaves its part out.
+    """
+    found = {name: partial(run_case, case) for name, case in CASES.items()}
+    if cifar10 is not None:
+        case = Case(
+            partial(datasets.cifar10_slice, cifar10),
+            datasets.SmallConvNet,
+            budget=100,
+            ridge="ridge:soup+learners",
+            learners={"batch_size": 64},
+            # With the default proxy, patches, the diagnosis takes half a minute.
+            diagnosis="ridge:soup+learners",
+            # The default is 20 for every example.
+            options={"zcore": {"num_draws": 2000}},
+            exact_data=False,
+        )
+        found[CIFAR10] = partial(run_case, case)
+    return {**found, "files": run_files, "demo": run_demo}
+
+
+def run_case(case: Case, folder: Path) -> list[Stage]:
+    """Every stage of a data set, in the pipeline's order.
+
+    Args:
+        case: the data set.
+        folder: an empty one, for its files and the run's state.
+    """
+    with _own_environment(folder), pinned_kernels(1):
+        data, state = case.open(folder), folder / "state"
+        with Session(data, case.model, device="cpu", state_dir=state) as session:
+            client, dataset = session.client, session.data
+            stages = [Stage("data", _data(dataset), exact=case.exact_data)]
+            if case.diagnosis is None:
+                stages += _diagnosis(client.diagnose())
+            run = session.pretrain(_settings(case))
+            blobs = BlobStore(state, max_blob_bytes=_MAX_BYTES)
+            stages += _pretraining(client, run, dataset, blobs)
+            if case.diagnosis is not None:
+                stages += _diagnosis(client.diagnose(run.run_id, case.diagnosis))
+            stages += _subsets(client, run, case)
+            stages += _reselections(client, run, case)
+    return stages
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    learners = {"num_learners": 3, "num_steps": 3, "num_snapshots": 2, "batch_size": 32}
+    return {
+        "evaluation_threads": 1,
+        "validation": {"min_per_class": 8},
+        "learners": {**learners, "learning_rate": 0.2, **case.learners},
+        "soup": {"num_alphas": 4, "batch_norm_examples": 64},
+    }
+
+
+def _data(dataset: Dataset) -> str:
+    examples = dataset.examples(torch.arange(len(dataset)))
+    return digest([examples, dataset.targets_N, dataset.labels_N, list(dataset.class_names)])
+
+
+def _diagnosis(found: Diagnosis) -> Iterator[Stage]:
+    suspected = [found.suspect, found.suggested_label, found.duplicate_of, found.outliers()]
+    yield Stage("suspects", digest(suspected))
+    yield Stage("label quality", digest([found.label_quality, found.outlier_score]))
+
+
+def _pretraining(
+    client: Client, run: RunView, dataset: Dataset, blobs: BlobStore
+) -> Iterator[Stage]:
+    config = run.config
+    initial = safetensors.torch.load(client.weights(run.run_id, "initial"))
+    yield Stage("theta*", digest(initial))
+    split = split_validation(dataset.labels_N, config.validation, seed=config.seed)
+    shards = draw_shards(split.train_ids, config.learners, seed=config.seed)
+    for ids in shards:
+        # The learners were sent these examples.
+        assert blobs.is_whole(BlobName.of(pack_shard(dataset, ids)))
+    yield Stage("validation ids", digest(split.validation_ids), exact=True)
+    yield Stage("shards", digest(shards), exact=True)
+    densities = [learner.density for learner in run.learners]
+    yield Stage("densities", digest(densities), exact=True)
+    for learner in run.learners:
+        assert learner.result is not None
+        path = blobs.path(BlobName(learner.result.sha256, learner.result.size_bytes))
+        weights = dict(open_weights(path, like=specs_of(initial)))
+        yield Stage("learner", digest(weights), str(learner.index))
+    yield Stage("soup", digest(_soup(run)))
+    merged = safetensors.torch.load(client.weights(run.run_id, "pretrained"))
+    yield Stage("theta_p", digest(merged))
+
+
+def _soup(run: RunView) -> dict[str, object]:
+    """Order, alphas and accuracies."""
+    assert run.soup is not None
+    offered: dict[str, object] = {}
+    for learner in run.learners:
+        part = learner.ingredient
+        assert part is not None
+        facts = [part.position, part.kept, part.alpha, part.accuracy, part.soup_accuracy]
+        offered[f"{learner.index}"] = facts
+    return offered | {"accuracies": [run.soup.initial_accuracy, run.soup.soup_accuracy]}
+
+
+def _subsets(client: Client, run: RunView, case: Case) -> Iterator[Stage]:
+    choose = partial(_choose, client, run, case)
+    for strategy in client.strategies():
+        name, exact = strategy.name, not _uses_more_than_labels(strategy)
+        for balanced in (False, True):
+            item = f"{name}, {'balanced' if balanced else 'not balanced'}"
+            yield choose(name, item, exact=exact, proxy="soup", balanced=balanced)
+        if _OF_A_PROXY & set(strategy.needs):
+            yield choose(name, f"{name} by {case.ridge}", proxy=case.ridge)
+        if not case.extras:
+            continue
+        if strategy.default_proxy != "soup":
+            yield choose(name, f"{name} by {strategy.default_proxy}")
+        if strategy.works_without_labels:
+            yield choose(name, f"{name} without labels", exact=exact, labels="none")
+        for preset in strategy.presets:
+            yield choose(name, f"{name} {preset.name}", exact=exact, preset=preset.name)
+    if case.extras:
+        warm_up = {"pretraining": "epochs:0.5"}
+        yield choose("grand", "grand after a warm-up", options=warm_up)
+
+
+def _uses_more_than_labels(strategy: StrategyView) -> bool:
+    return not set(strategy.needs) <= {"nothing", "labels"}
+
+
+def _choose(
+    client: Client,
+    run: RunView,
+    case: Case,
+    strategy: str,
+    item: str,
+    *,
+    kind: str = "subset",
+    exact: bool = False,
+    **asked: Any,
+) -> Stage:
+    """A subset, or the class of the refusal, which is the same on every machine."""
+    asked.setdefault("options", case.options.get(strategy))
+    try:
+        subset = client.subset(run.run_id, strategy, budget=case.budget, **asked)
+    except LiptError as error:
+        return Stage(kind, type(error).__name__, item, exact=True)
+    return Stage(kind, _of_subset(subset), item, exact)
+
+
+def _of_subset(subset: Subset) -> str:
+    return digest([subset.indices, subset.weights])
+
+
+def _reselections(client: Client, run: RunView, case: Case) -> Iterator[Stage]:
+    """Subsets on uploaded weights: made-up ones, so that they do not depend on the run."""
+    initial = safetensors.torch.load(client.weights(run.run_id, "initial"))
+    content = pack({name: _made_up(name, value) for name, value in initial.items()})
+    for strategy in ("el2n", "grand", "craig", "crest"):
+        asked: dict[str, Any] = {"proxy": "soup", "weights": content}
+        yield _choose(client, run, case, strategy, strategy, kind="reselection", **asked)
+
+
+def _made_up(name: str, value: Tensor) -> Tensor:
+    """Values for a tensor of a model: small ones, and positive ones for variances."""
+    if not value.is_floating_point():
+        return torch.ones_like(value)
+    made = pattern(*value.shape, seed=len(name)).to(value.dtype) / 4
+    return 1 + made.abs() if name.endswith("running_var") else made
+
+
+def run_files(folder: Path) -> list[Stage]:
+    """The bytes of weights files and shard files, on fixed inputs.
+
+    Args:
+        folder: an empty one.
+    """
+    weights = _awkward_weights()
+    like = specs_of(weights)
+    stages = [Stage("container", digest(pack(weights, {"b": "2", "a": "1"})), exact=True)]
+    for encoding in WeightEncoding:
+        content = encode_weights(weights, encoding)
+        decoded = dict(open_weights(content, like=like))
+        # The bytes of DEFLATE streams depend on zlib's version.
+        exact = encoding is WeightEncoding.BITMASK
+        stages += [
+            Stage("encoding", digest(content), encoding.value, exact=exact),
+            Stage("decoding", digest(decoded), encoding.value, exact=True),
+        ]
+    ids = torch.tensor([5, 0, 3])
+    for name, source in (
+        ("columns", datasets.table(folder)),
+        ("tokens", datasets.texts(folder)),
+        ("numbers", datasets.numbers(folder)),
+        ("pixels", _images(folder)),
+        ("image files", _images(folder)),
+    ):
+        budget = 0 if name == "image files" else _MAX_BYTES
+        dataset = open_dataset(source, memory_budget_bytes=budget)
+        content = pack_shard(dataset, ids)
+        stages.append(Stage("shard", digest(content), f"of {name}", exact=True))
+    return stages
+
+
+def _awkward_weights() -> dict[str, Tensor]:
+    """Weights with zeros, infinities, denormals, and tensors of other types."""
+    pruned = pattern(7, 5, 3) * (pattern(7, 5, 3, seed=1) > 0)
+    special = torch.tensor([0.0, -0.0, 1e-42, -1e30, float("inf"), 3.1415927])
+    return {
+        "conv.weight": pruned,
+        "conv.bias": special,
+        "head.weight": (pattern(10, 16) * (pattern(10, 16, seed=2) < 0.8)).to(torch.bfloat16),
+        "half": (pattern(33) * (pattern(33, seed=3) > -0.5)).half(),
+        "double": pattern(9).double() / 3,
+        "scalar": torch.tensor(0.25),
+        "empty": torch.zeros(0, 4),
+        "bn.num_batches_tracked": torch.tensor(7),
+        "channels_last": pruned[None].contiguous(memory_format=torch.channels_last),
+    }
+
+
+def _images(folder: Path) -> str:
+    """Twelve images of 5 x 4 pixels in two classes, as files without compression."""
+    for row in range(12):
+        path = folder / "images" / f"class{row % 2}" / f"{row:02}.ppm"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = bytes((row * 60 + value) * 37 % 256 for value in range(60))
+        path.write_bytes(b"P6\n5 4\n255\n" + pixels)
+    return f"imagefolder:{folder / 'images'}"
+
+
+def run_demo(folder: Path) -> list[Stage]:
+    """The demo's decisions on 200 digits, with one seed and short trainings.
+
+    Args:
+        folder: an empty one.
+    """
+    whole, some = experiment.PLAN, torch.arange(200)
+    plan = replace(
+        whole,
+        seeds=whole.seeds[:1],
+        recipe=whole.recipe.model_copy(update={"steps": 4}),
+        run_overrides={
+            "evaluation_threads": 1,
+            "learners": {"num_learners": 2, "num_steps": 2, "batch_size": 32},
+            "soup": {"num_alphas": 3, "batch_norm_examples": 64},
+        },
+    )
+    data, right = open_dataset("digits-mislabelled"), open_dataset("digits-train")
+    is_wrong_N = (data.labels_N != right.labels_N)[some].numpy()
+    examples = data.examples(some), data.labels_N[some]
+    with (
+        _own_environment(folder),
+        pinned_kernels(1),
+        mock.patch.object(experiment, "PLAN", plan),
+        Session(examples, plan.model, device="cpu") as session,
+        worker_thread(session.client.address, folder / "worker", device="cpu", allowed_modules=()),
+    ):
+        client = session.client
+        result = experiment.conduct(
+            session.data,
+            open_dataset("digits-test"),
+            is_wrong_N,
+            client,
+            lambda run: client.wait(run.run_id),
+            folder,
+            lambda _: None,
+        )
+    found = result.found
+    stages = [
+        Stage("found labels", digest([found.num_suspects, found.wrong_of_suspects])),
+        Stage("soup", digest(_soup(result.run))),
+        *(Stage("subset", item.digest[:16], item.strategy) for item in result.subsets),
+    ]
+    _, trials = read_trials(folder / "comparison.jsonl")
+    for trial in trials:
+        accuracies = [trial.num_examples, trial.test_accuracy, trial.subset_accuracy]
+        stages.append(Stage("trial", digest(accuracies), trial.strategy))
+    return stages
+
+
+@contextmanager
+def _own_environment(folder: Path) -> Iterator[None]:
+    """The environment without the user's settings, and with caches in the folder."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("LIPT_")}
+    own["XDG_CACHE_HOME"] = str(folder / "cache")
+    with mock.patch.dict(os.environ, own, clear=True):
+        yield
