@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -120,12 +121,13 @@ class Scratch:
         self._report.unlink(missing_ok=True)
         sys.stdout.flush()
         if not (pid := os.fork()):
-            status = _WRONG_IMPORT
+            status = int(pytest.ExitCode.INTERNAL_ERROR)
             try:
                 status = self._test(tests)
-            finally:
-                sys.stdout.flush()
-                os._exit(status)
+            except BaseException:  # noqa: BLE001 - nothing may come back into the runner's code
+                traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(status)
         return Trial(pid, limit_s, self._report)
 
     def _test(self, tests: Sequence[str]) -> int:
@@ -153,20 +155,21 @@ class Scratch:
         report = _Report()
         arguments = [*_OPTIONS, *_WARNINGS, f"--basetemp={self.temporary / 'pytest'}"]
         code = int(pytest.main([*arguments, *self.options, *tests], plugins=[report]))
-        if not _is_inside(self.links):
+        if elsewhere := _imported_elsewhere(self.links):
+            self._report.write_text("\n".join(elsewhere), "utf-8")
             return _WRONG_IMPORT
         report.write(self._report)
         return code
 
 
-def _is_inside(links: Path) -> bool:
-    """Whether all modules of lipt were imported from the scratch copy."""
+def _imported_elsewhere(links: Path) -> list[str]:
+    """Files of lipt's modules that are not of the scratch copy."""
     files = [
         str(getattr(module, "__file__", None) or links)
         for name, module in list(sys.modules.items())
         if name == "lipt" or name.startswith("lipt.")
     ]
-    return all(file.startswith(str(links)) for file in files)
+    return [file for file in files if not file.startswith(str(links))]
 
 
 @dataclass(eq=False)
@@ -215,7 +218,7 @@ class Trial:
             return True
         code = os.waitstatus_to_exitcode(status)
         if code == _WRONG_IMPORT:
-            raise RuntimeError("lipt was imported from elsewhere than the scratch copy")
+            raise RuntimeError(f"lipt was imported from elsewhere: see {self._report}")
         report: dict[str, Any] = {"failed": f"exit status {code}", "num_passed": 0}
         if self._report.is_file():
             report = json.loads(self._report.read_text("utf-8"))

@@ -34,6 +34,13 @@ def test_an_upload_arrives_in_pieces(store: BlobStore) -> None:
     assert files_of(store) == [f"blobs/{NAME.sha256[:2]}/{NAME.sha256}"]
 
 
+def test_what_has_come_is_for_this_user_alone(store: BlobStore) -> None:
+    with store.open_upload(NAME, 0) as upload:
+        upload.write(DATA[:300])
+        [part] = (store.root / "uploads").iterdir()
+        assert part.stat().st_mode & 0o777 == 0o600
+
+
 def test_an_upload_goes_on_after_a_restart(store: BlobStore) -> None:
     with store.open_upload(NAME, 0) as upload:
         upload.write(DATA[:300])

@@ -193,6 +193,8 @@ async def test_heartbeat_keeps_the_lease_and_silence_ends_it(
     bench.clock.now = 29.0
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=4)) is False
     assert bench.store.progress("r", 0).step == 4
+    bench.clock.now = 58.5
+    assert bench.dispatcher.leases.expired() == ()
     bench.clock.now = 59.5
     await bench.expire()
     assert bench.state() is LearnerState.QUEUED
@@ -213,6 +215,8 @@ async def test_zombie_cannot_commit_what_another_worker_got(
     assert new_epoch == old_epoch + 1
     with pytest.raises(StaleLeaseError):
         await bench.dispatcher.commit(zombie, key, old_epoch, RESULT)
+    with pytest.raises(StaleLeaseError):  # before its files are read
+        bench.dispatcher.check_commit(zombie, key, old_epoch, RESULT.blob)
     await bench.dispatcher.commit(heir, key, new_epoch, RESULT)
     assert bench.state() is LearnerState.DONE
 
@@ -262,6 +266,64 @@ async def test_restart_renews_leases_so_that_workers_can_finish(
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is False
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
     assert bench.state() is LearnerState.DONE
+
+
+async def test_lease_of_a_worker_that_fell_silent_before_a_restart_ends(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.leased(make_run())
+    bench.store = RunStore(bench.database)
+    await bench.store.load()
+    bench.dispatcher = bench.new_dispatcher()
+    bench.dispatcher.restore()
+    bench.clock.now = 31.0
+    await bench.expire()
+    assert bench.state() is LearnerState.QUEUED
+
+
+async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.leased(make_run())
+    bench.clock.now = 31.0
+
+    async def refuse(*_: object) -> None:
+        raise StateError("the disk is full.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.database, "save_run", refuse)
+        [(key, lease)] = bench.dispatcher.leases.expired()
+        await bench.dispatcher._expire(key, lease)
+    assert bench.dispatcher.leases.expired() == ()
+    bench.clock.now = 32.0
+    await bench.expire()
+    assert bench.state() is LearnerState.QUEUED
+
+
+async def test_learner_of_a_run_that_ends_at_the_last_moment_is_not_leased(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=1))
+    worker = bench.join("a")
+    asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
+    while not bench.dispatcher._handing_out._reserved:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
+    assert await asking is None
+    assert bench.state() is LearnerState.QUEUED
+
+
+async def test_learner_whose_call_was_cut_when_its_turn_came_is_there_for_others(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=1))
+    gone, here = bench.join("gone"), bench.join("here")
+    cut = asyncio.create_task(bench.dispatcher.acquire(gone, wait_seconds=60.0))
+    while not bench.dispatcher._handing_out._reserved:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    cut.cancel()
+    await asyncio.gather(cut, return_exceptions=True)
+    assert (await bench.take(here))[0] == ("r", 0)
 
 
 async def test_first_grant_starts_the_deadline(bench: Bench, make_run: MakeRun) -> None:

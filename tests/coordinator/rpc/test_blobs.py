@@ -17,6 +17,7 @@ from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
     CorruptChunkError,
+    ForeignBlobError,
     InvalidBlobNameError,
     InvalidRequestError,
     LiptError,
@@ -96,6 +97,33 @@ async def test_stores_and_streams_a_blob(stub: Any, store: BlobStore) -> None:
     assert await read(stub, NAME) == DATA
     assert await read(stub, NAME, 1_000) == DATA[1_000:]
     assert await read(stub, NAME, len(DATA)) == b""
+
+
+class NobodysBlobs:
+    """What a worker may read and send: nothing."""
+
+    def require_readable(self, *_: object) -> None:
+        raise ForeignBlobError("not to be read.")
+
+    def require_sendable(self, *_: object) -> None:
+        raise ForeignBlobError("not to be sent.")
+
+
+async def test_blobs_that_are_not_a_worker_s_are_neither_read_nor_sent(store: BlobStore) -> None:
+    name = store.put_bytes(b"another's")
+    service = blob_service(store, of_workers=NobodysBlobs())
+    async with (
+        serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, service)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        stub = blob_pb2_grpc.BlobServiceStub(channel)
+        with pytest.raises(ForeignBlobError, match="not to be read"):
+            await read(stub, name)
+        with pytest.raises(ForeignBlobError, match="not to be sent"):
+            await write(stub, messages(DATA, NAME))
+        with pytest.raises(grpc.aio.AioRpcError, match="not to be sent"):
+            await status(stub, NAME)
+    assert not store.has_part(NAME)
 
 
 async def test_an_empty_blob_is_a_blob(stub: Any) -> None:

@@ -139,6 +139,20 @@ async def bench(database: Database) -> Bench:
     return Bench(database)
 
 
+async def test_learners_are_recorded_together_with_the_beginning_of_training(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    run = make_run(state=RunState.SHARDING)
+    # None of them is left to come, so that the run ends.
+    cut = tuple(learner.changed(state=LearnerState.FAILED) for learner in run.learners)
+    bench.compute = ScriptedCompute(cut)
+    seen: list[tuple[RunState, int]] = []
+    bench.store.listen(lambda now: seen.append((now.state, len(now.learners))))
+    await bench.store.add(run.changed(learners=()))
+    await bench.drive()
+    assert seen == [(RunState.SHARDING, 0), (RunState.TRAINING, 3), (RunState.FAILED, 3)]
+
+
 async def straggling(bench: Bench, run: RunRecord) -> None:
     """One learner is in, one worker has died, one goes on sending heartbeats."""
     await bench.store.add(run)

@@ -318,3 +318,9 @@ async def test_data_is_found_under_each_of_its_fingerprints_as_it_was_served_las
     assert await database.find_data("full-a") == full
     assert await database.find_data("b") is None
     await database.close()
+
+
+async def test_subsets_of_a_run_are_found_by_an_index(database: Database) -> None:
+    asked = "EXPLAIN QUERY PLAN SELECT body FROM subsets WHERE run_id = 'r'"
+    plan = await database._do(lambda: database._connection.execute(asked).fetchall())
+    assert "subsets_by_run" in str(plan)

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lipt.coordinator.selection.solvers import clusters
 from lipt.coordinator.selection.solvers.clusters import cluster_sizes
 from lipt.coordinator.selection.solvers.levels import StoredLevels
 from tests.properties import at_most
@@ -23,6 +24,15 @@ def test_by_hand() -> None:
     # 1 is as near to 0 as to 2: the lowest id has it, in whatever order they were chosen.
     assert cluster_sizes(levels, torch.tensor([0, 2])).tolist() == [2, 2]
     assert cluster_sizes(levels, torch.tensor([2, 0])).tolist() == [2, 2]
+
+
+def test_rows_that_are_looked_at_one_by_one_come_to_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        clusters, "row_blocks", lambda count, _: [slice(row, row + 1) for row in range(count)]
+    )
+    test_by_hand()
 
 
 def test_a_chosen_duplicate_represents_itself() -> None:

@@ -122,6 +122,16 @@ def test_it_ends_when_no_atom_goes_along_with_what_is_missing() -> None:
     assert found.residual == pytest.approx(0.5**0.5)
 
 
+def test_an_atom_that_is_nearly_another_is_tried_in_vain_once() -> None:
+    # b = (1, 1, 1), and the third axis is next. (1, 1e-5, 0) goes along with what is missing, but
+    # its part outside of (1, 0, 0) is too small a share of it to be fitted.
+    vectors_NP = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1e-5, 0.0], [0.0, 0.0, 0.9]])
+    found = pursue_stored(vectors_NP, torch.ones(3), 3)
+    assert 2 in found.atoms_K.tolist()
+    assert len(found.atoms_K) == 2
+    assert found.exhausted
+
+
 shapes = given(
     num_atoms=st.integers(1, 30),
     num_dims=st.integers(1, 20),
@@ -142,7 +152,7 @@ def test_follows_the_plain_algorithm(
     scaled_ridge = ridge * float(vectors_NP.square().sum(dim=1).mean())
     found = pursue_stored(vectors_NP, target_P, budget, ridge=ridge)
     expected = plain_pursuit(vectors_NP, target_P, budget, scaled_ridge)
-    assert sorted(found.atoms_K.tolist()) == sorted(expected)
+    assert found.atoms_K.tolist() == expected
     assert_optimal(found, vectors_NP, target_P, scaled_ridge)
     assert len(expected) == budget or found.exhausted
 
@@ -237,6 +247,13 @@ def test_a_fit_that_grows_and_shrinks_stays_exact(size: int, num_dims: int, seed
     missing_P = target_P - weights_K @ vectors_KP[used]
     explained = float(target_P.square().sum() - missing_P.square().sum())
     assert fit.explained == pytest.approx(explained, rel=1e-7)
+
+
+def test_a_fit_of_more_vectors_than_it_has_room_for_at_first_is_exact() -> None:
+    vectors_KP = torch.eye(70, dtype=torch.float64) + 0.1
+    fit, used = grow(vectors_KP, vectors_KP.sum(dim=0))
+    assert used == list(range(70))
+    assert fit.weights_K.tolist() == pytest.approx([1] * 70)
 
 
 def test_a_dependent_vector_is_refused() -> None:

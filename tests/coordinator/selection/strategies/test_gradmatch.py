@@ -284,6 +284,15 @@ def test_batches_give_their_examples_with_one_weight(num_examples: int, budget: 
         assert chosen.indices_K[members].tolist() == list(range(first, first + kept))
 
 
+def test_a_short_batch_counts_as_many_examples_as_it_has() -> None:
+    # Orthogonal gradients. The last batch, of one example, is the longest and so the first.
+    errors_NC = torch.tensor([[-0.1, 0.1]] * 4 + [[-1.0, 1.0]])
+    signals = signals_of(torch.eye(5), errors_NC, has_bias=False)
+    chosen = gradmatch(signals, 4, mode="per_batch", batch_size=4)
+    assert chosen.indices_K.tolist() == [4, 0, 1, 2]
+    assert not chosen.stopped_early
+
+
 def test_batches_are_pursued_by_their_summed_gradients() -> None:
     signals = random_predictions(60, 4, 20)
     all_NP = batch_gradients(signals, 5)
