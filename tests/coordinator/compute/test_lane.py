@@ -317,6 +317,17 @@ async def test_more_than_may_wait_are_refused_with_the_time_to_ask_again(clock: 
     assert all(request.task.done() for request in (under_way, *kept))
 
 
+async def test_jobs_of_runs_take_no_caller_s_place(clock: Clock) -> None:
+    bench = Bench(clock, max_waiting=1, max_waiting_per_caller=1)
+    asked = [bench.ask("under way", "a"), *(bench.ask(f"run {number}", None) for number in "123")]
+    await settled()
+    asked.append(bench.ask("b0", "b"))
+    await settled()
+    assert bench.lane.num_waiting == 4
+    await bench.end_all()
+    assert all(request.task.done() for request in asked)
+
+
 @pytest.mark.parametrize(("seconds", "told"), [(0.01, 1.0), (1000.0, 60.0)])
 async def test_time_to_ask_again_is_within_bounds(
     clock: Clock, seconds: float, told: float

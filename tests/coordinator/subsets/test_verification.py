@@ -95,3 +95,18 @@ async def test_what_is_gone_is_not_whole(blobs: CountingStore, verification: Ver
     assert not await verification.is_whole(name)
     with pytest.raises(UnknownBlobError):
         await verification.path(name)
+
+
+async def test_only_the_latest_that_were_asked_for_are_remembered(
+    blobs: CountingStore, verification: Verification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lipt.coordinator.subsets.verification._MOST_REMEMBERED", 2)
+    first, *later = (blobs.put_bytes(bytes([number])) for number in range(3))
+    for name in (first, *later):
+        await verification.path(name)
+    blobs.num_read = 0
+    for name in later:
+        await verification.path(name)
+    assert blobs.num_read == 0
+    await verification.path(first)
+    assert blobs.num_read == 1

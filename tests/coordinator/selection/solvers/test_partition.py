@@ -103,6 +103,12 @@ def test_a_better_part_that_chose_fewer_is_filled_up() -> None:
     assert better_of(levels, chosen_K, [torch.tensor([0])]).tolist() == [0, 1, 2]
 
 
+def test_what_fills_a_part_up_is_not_in_it_already() -> None:
+    levels_NT = torch.tensor([[0, 9], [0, 1], [1, 0], [9, 0]], dtype=torch.int32)
+    levels = StoredLevels(levels_NT, levels_NT.sum(dim=1, dtype=torch.int64))
+    assert better_of(levels, torch.tensor([0, 1, 2]), [torch.tensor([3, 0])]).tolist() == [3, 0, 1]
+
+
 def test_parts_that_take_all_are_exact_greedy() -> None:
     similarity = make_similarity(40)
     matrix_NN = similarity.block(slice(None), slice(None)).double()

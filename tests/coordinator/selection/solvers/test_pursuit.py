@@ -279,3 +279,10 @@ def test_refining_drops_what_turns_out_negative() -> None:
     assert fit.refine(torch.tensor([0.0, -3.0, 0.0]).double()) == [1]
     assert fit.weights_K.tolist() == [1, 3]
     assert fit.explained == pytest.approx(10)
+
+
+def test_refining_drops_two_at_once() -> None:
+    fit, _ = grow(torch.eye(3).double(), torch.tensor([1.0, 2.0, 3.0]).double())
+    assert fit.refine(torch.tensor([-2.0, -3.0, 0.0]).double()) == [1, 0]
+    assert fit.weights_K.tolist() == [3]
+    assert fit.explained == pytest.approx(9)

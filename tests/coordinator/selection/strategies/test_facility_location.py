@@ -71,3 +71,13 @@ def test_the_default_stochastic_greedy_is_no_random_subset() -> None:
     for seed in range(3):
         chosen = facility_location(signals, 30, seed=seed, solver="stochastic")
         assert (value(chosen.indices_K) - drawn) / (greedy - drawn) > 0.7
+
+
+def test_parts_are_drawn_by_the_seed() -> None:
+    signals = random_signals(60)
+    one, same, other = (
+        facility_location(signals, 6, seed=seed, partitions=3).indices_K.tolist()
+        for seed in (0, 0, 1)
+    )
+    assert one == same
+    assert one != other
