@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
@@ -15,15 +16,19 @@ from lipt.common.models import build_model
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs import pretraining
 from lipt.coordinator.compute.jobs.pretraining import (
+    CutShards,
     DamagedLearners,
     DataDescription,
     DescribeData,
+    InitializeWeights,
     MakeSoup,
     Offered,
     SoupResult,
 )
 from lipt.coordinator.compute.progress import Made, Progressed
+from lipt.coordinator.pretraining.sharding import draw_densities
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context, digits_settings
 
@@ -79,6 +84,30 @@ def test_data_that_is_not_there_is_refused(
 def context(tmp_path: Path) -> Context:
     """One for each test: they damage what is stored."""
     return digits_context(tmp_path)
+
+
+def test_learners_have_a_shard_and_a_density_of_their_own(context: Context) -> None:
+    config = RunConfig(model="resnet8", learners=LearnersConfig(num_learners=3, batch_size=16))
+    learners = CutShards(config).run(context)
+    drawn = draw_densities(3, config.pruning, seed=config.seed)
+    assert [learner.density for learner in learners] == list(drawn)
+    assert len({learner.shard for learner in learners}) == 3
+
+
+def test_initial_weights_see_the_training_split_alone(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig(model="resnet8")
+    seen: list[torch.Tensor] = []
+
+    def look(_dataset: object, ids: torch.Tensor, *_: object) -> None:
+        seen.append(ids)
+        raise DataError("seen.")
+
+    monkeypatch.setattr(pretraining, "input_format", look)
+    with pytest.raises(DataError, match="seen"):
+        InitializeWeights(config).run(context)
+    assert torch.equal(seen[0], context.split(config).train_ids)
 
 
 def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
