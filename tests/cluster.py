@@ -234,11 +234,12 @@ class Cluster:
         *flags: str,
         program: Sequence[str] = WORKER,
         environment: Mapping[str, str] | None = None,
+        fresh: bool = False,
     ) -> LoggedProcess:
         """Start a worker; it joins by itself."""
         own = ["--coordinator", self.address, "--device", "cpu", "--name", name]
         own += ["--cache-dir", str(self.directory / f"cache-{name}")]
-        return self.start(name, [*program, *own, *flags], environment)
+        return self.start(name, [*program, *own, *flags], environment, fresh=fresh)
 
     def play_worker(self, name: str, *, has_data: bool = False) -> PlayedWorker:
         """A worker that the test plays, on a connection of its own."""

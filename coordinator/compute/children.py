@@ -8,7 +8,9 @@ is imported once for all children, while the coordinator imports its own.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
@@ -17,6 +19,9 @@ from typing import Any
 
 # Ctrl-C and a service manager's SIGTERM reach the whole process group: the parent decides.
 IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+
+# The kernel takes 107 bytes of a socket's name, and multiprocessing appends 32 to the folder's.
+_LONGEST_FOLDER_BYTES = 107 - 32
 
 _PRELOADED = [
     "lipt.coordinator.compute.child",
@@ -33,7 +38,7 @@ def start_server() -> None:
 
     It takes this process's environment and arguments as they are now.
     """
-    with _signals_blocked():
+    with _signals_blocked(), _short_socket_names():
         forkserver.set_forkserver_preload(_PRELOADED)
         forkserver.ensure_running()
 
@@ -57,3 +62,15 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _short_socket_names() -> Iterator[None]:
+    """Have the server's socket in /tmp where TMPDIR, as batch systems set it, is too long."""
+    before = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER_BYTES:
+        tempfile.tempdir = "/tmp"  # noqa: S108 - a private folder is made there
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before

@@ -1,4 +1,5 @@
-"""`lipt-worker` as it was at contract 1.0: run as `python old_worker.py ARGUMENTS`.
+"""`lipt-worker` as it was at contract 1.0: run as `python old_worker.py ARGUMENTS`
+in a fresh interpreter, as it changes modules before others read them.
 
 It says so when it registers, takes from an assignment only what 1.0 had, and sends
 nothing that 1.0 had not: a commit's snapshots came with 1.1, a worker's secret with 1.3.

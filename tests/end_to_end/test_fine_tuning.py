@@ -142,7 +142,7 @@ def test_part_of_a_backbone_is_frozen(cluster: Cluster, backbone: Path) -> None:
 def test_an_older_worker_is_told_why_it_gets_nothing(cluster: Cluster, backbone: Path) -> None:
     # An older worker knows of no token.
     cluster.start_coordinator(*HIGH, "--insecure")
-    cluster.start_worker("old", program=[str(OLD_WORKER)])
+    cluster.start_worker("old", program=[str(OLD_WORKER)], fresh=True)
     with cluster.client() as client:
         run = client.start_run(overrides("all-but-head"), initial_weights=backbone)
         waiting = next(view.waiting for view in client.watch(run.run_id) if view.waiting)

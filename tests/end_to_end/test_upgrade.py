@@ -19,7 +19,7 @@ def test_worker_of_the_contract_s_first_minor_completes_the_same_run(
     assert PROTOCOL_MINOR > 0
     # An older worker knows of no token.
     cluster.start_coordinator("--insecure")
-    old = cluster.start_worker("old", program=[str(OLD_WORKER)])
+    old = cluster.start_worker("old", program=[str(OLD_WORKER)], fresh=True)
     with cluster.client() as client:
         by_old = client.wait(client.start_run(small_run).run_id)
         assert by_old.state is RunState.READY, by_old.message

@@ -101,6 +101,7 @@ def test_a_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measured == [TASK.model] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_files", [False, True])
 def test_a_learner_takes_about_the_memory_that_is_planned(*, as_files: bool) -> None:
     # In a process of its own: what earlier tests have given back to the allocator, and so is

@@ -102,6 +102,7 @@ async def test_a_model_that_cannot_be_is_refused_as_before(
         await admission(tmp_path).require(run(model))
 
 
+@pytest.mark.slow
 async def test_large_models_that_are_asked_for_at_once_are_refused_for_next_to_no_memory(
     tmp_path: Path,
 ) -> None:

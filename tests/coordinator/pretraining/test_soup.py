@@ -318,6 +318,7 @@ def test_stirring_by_the_reported_alphas_gives_the_uniform_soup() -> None:
     torch.testing.assert_close(stirred, soup.weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["greedy", "uniform"])
 def test_at_most_three_models_are_in_memory(method: str) -> None:
     # Nothing else has tensors of this size; float64 counts twice.

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lipt.common.blobs.transfer import Transfers
@@ -150,6 +151,7 @@ async def test_trainers_call_again_when_they_are_told_to(tmp_path: Path) -> None
         assert coordinator.events.count(EventKind.CALL_REFUSED, "TOO_MANY_CALLS") >= 1
 
 
+@pytest.mark.slow
 async def test_transfers_call_again_when_they_are_told_to(tmp_path: Path) -> None:
     async with served(tmp_path, in_all=100, **SLOW) as coordinator:
         with open_channel(coordinator.address) as channel:

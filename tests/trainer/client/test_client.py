@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +22,14 @@ from lipt.common.errors import (
     UnknownRunError,
     UnreachableError,
 )
+from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.client.client import Client
 from lipt.v1 import config_pb2, run_pb2
+from tests.played_worker import PlayedWorker
 from tests.relay import Fault, Relay, answer, before, change, refuse
-from tests.service import MODEL, READY, SMALLEST, SOURCE, WORKER
+from tests.service import MODEL, READY, SMALLEST, SOURCE, Service
 
 
 def test_starting_a_run_sends_only_what_was_given(relay: Relay, client: Client) -> None:
@@ -87,13 +90,15 @@ def test_a_run_that_was_cancelled_is_not_waited_for_and_named_once(client: Clien
         client.wait(run.run_id)
 
 
-def test_info_describes_data_and_workers(client: Client) -> None:
-    info = client.info()
+def test_info_describes_data_and_workers(service: Service, client: Client, tmp_path: Path) -> None:
+    with open_channel(service.address) as channel:
+        PlayedWorker(tmp_path, channel, "of-the-test")
+        info = client.info()
     assert info.protocol == (PROTOCOL_MAJOR, PROTOCOL_MINOR)
     assert info.dataset is not None
     assert (info.dataset.source, info.dataset.image_shape) == (SOURCE, (1, 8, 8))
     assert info.default_run.model == MODEL
-    assert [worker.device for worker in info.workers if worker.name == WORKER] == ["cpu"]
+    assert [worker.device for worker in info.workers if worker.name == "of-the-test"] == ["cpu"]
 
 
 def test_strategies_come_with_their_options(client: Client) -> None:

@@ -29,6 +29,7 @@ def test_every_class_has_exactly_as_many_images_as_asked_for(
         assert of_stage.bincount().tolist() == [2] * 10
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_set(digits: Dataset, tmp_path: Path) -> None:
     digests = []
     for number, seed in enumerate((3, 3, 4)):

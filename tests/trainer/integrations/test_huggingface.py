@@ -103,6 +103,7 @@ def test_every_epoch_is_shown_the_subset_of_its_time(
     assert len(fake_client.asked) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [{}, {"max_steps": 7}])
 def test_what_no_epoch_would_use_is_not_asked_for(
     make_sampler: Callable[..., ReselectingSampler],

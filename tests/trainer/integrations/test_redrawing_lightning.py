@@ -112,6 +112,7 @@ def test_infobatchs_epochs_differ_in_length(fit: Callable[..., Any]) -> None:
     assert all(20 <= size < 40 for size in sizes[1:7])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [random, stale, infobatch])
 @pytest.mark.parametrize("loading", [{}, {"num_workers": 1}])
 def test_a_checkpoint_goes_on_in_the_same_order(

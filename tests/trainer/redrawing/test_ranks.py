@@ -6,6 +6,7 @@ import json
 import multiprocessing
 from pathlib import Path
 
+import pytest
 import torch
 from torch import distributed
 
@@ -34,6 +35,7 @@ def train(rank: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_all_ranks_draw_by_the_losses_of_all(tmp_path: Path) -> None:
     spawning = multiprocessing.get_context("spawn")
     processes = [

@@ -77,6 +77,7 @@ def train(rank: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_all_ranks_train_on_what_rank_0_was_answered(tmp_path: Path) -> None:
     spawning = multiprocessing.get_context("spawn")
     processes = [

@@ -13,6 +13,7 @@ from lipt.worker.pool.children import Child
 from lipt.worker.pool.ray_task import run_worker
 
 
+@pytest.mark.slow
 def test_worker_s_status_and_last_words_come_back(capfd: pytest.CaptureFixture[str]) -> None:
     status, tail = run_worker(["--coordinator", "no-port"], {"OMP_NUM_THREADS": "1"})
     assert status == 1

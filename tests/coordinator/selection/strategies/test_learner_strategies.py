@@ -191,6 +191,7 @@ def test_beta_density_is_scipys_up_to_a_constant() -> None:
     torch.testing.assert_close(ours_N - ours_N[0], theirs_N - theirs_N[0])
 
 
+@pytest.mark.slow
 def test_dual_draws_one_example_as_often_as_its_weight_says() -> None:
     given = random_signals(12)
     dynamics = given.learners()

@@ -109,6 +109,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
         yield found
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison) -> None:
     assert comparison.again.exit_code == 0, comparison.again.output
     identity, trials = read_trials(comparison.file)
@@ -258,6 +259,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
     assert comparison.num_runs() == 2
 
 
+@pytest.mark.slow
 def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     out = tmp_path / "report.html"
@@ -284,6 +286,7 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert "craig and grand" in page
 
 
+@pytest.mark.slow
 def test_a_report_without_the_diagnosis_has_no_suspects(
     comparison: Comparison, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_the_filter_drops_exactly_the_swapped_captions(folder: Path, options: st
     assert sorted(set(range(60)) - set(kept)) == WRONG
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [6, 30])
 def test_clipcov_on_towers_is_the_greedy_choice_of_its_definition(
     folder: Path, budget: int
