@@ -4,7 +4,6 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := common coordinator deploy worker trainer face proto/lipt/v1
 PACKAGES := -p lipt -p docs.make
 PROTOS := $(wildcard proto/lipt/v1/*.proto)
 EXTRAS ?= dev
@@ -16,11 +15,7 @@ TRIED := tests/common tests/deploy tests/examples tests/trainer/client tests/tra
     $(addprefix tests/trainer/cli/,arguments certificates commands display test_plugins.py) \
     tests/worker tests/end_to_end/test_pipeline.py tests/test_packaging.py
 
-# At every strict editable installation setuptools warns of where its links are.
-INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet
-
-# A new or removed module changes its directory, and the editable install is then renewed.
-DIRECTORIES := $(shell find $(SOURCES) -type d -not -name __pycache__)
+INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-all golden coverage tools test-faults test-mutations test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
@@ -30,14 +25,10 @@ help:  ## Show these targets.
 
 env: $(VENV)/.installed  ## Make the environment in .venv.
 
-$(VENV)/.dependencies: pyproject.toml
+$(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
 	$(INSTALL) --editable '.[$(EXTRAS)]' --constraint $(CONSTRAINTS)
-	touch $@
-
-$(VENV)/.installed: $(VENV)/.dependencies $(DIRECTORIES)
-	$(INSTALL) --no-deps --editable .
 	touch $@
 
 demo: env  ## The whole pipeline on this machine: three workers, main training, the verdict.

@@ -41,10 +41,10 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
+from lipt.core.learner.pruning.masks import masks_of_largest
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
-from lipt.worker.pruning.masks import masks_of_largest
 
 NUM_EXAMPLES, NUM_CLASSES = 24_000, 10
 # No lease ends: thousands of workers that are made on a busy machine are not there at once.

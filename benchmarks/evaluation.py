@@ -21,7 +21,7 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model, lay_out
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.pretraining.evaluation import Evaluator, batch_size_for
+from lipt.core.evaluation import Evaluator, batch_size_for
 
 ROUNDS = 5
 CPU = torch.device("cpu")

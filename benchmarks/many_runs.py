@@ -39,10 +39,11 @@ from lipt.common.observability.events import Events
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, RunRecord, SoupRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SoupRecord
 from lipt.coordinator.storage.accounts import Accounts
 from lipt.coordinator.storage.collector import Collector
 from lipt.coordinator.storage.quota import Quota
+from lipt.core.ingredient import Ingredient
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import run_pb2
@@ -294,7 +295,7 @@ def ended_run(place: int, num_learners: int, fingerprint: str) -> RunRecord:
             leased_at=at + 10.0,
             committed_at=at + 110.0,
             bytes_received=BLOB_BYTES,
-            ingredient=IngredientRecord(
+            ingredient=Ingredient(
                 position=index, accuracy=0.8, soup_accuracy=0.85, alpha=0.5, kept=True
             ),
         )

@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.selection.meter import metered
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.signals.blocks import row_blocks
-from lipt.coordinator.selection.solvers.neighbours import nearest_neighbours
+from lipt.core.selection.solvers.neighbours import nearest_neighbours
 
 NUM_CLUSTERS, NUM_LATENT, NUM_ASKED = 200, 24, 500
 

@@ -37,11 +37,11 @@ from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.input_format import input_format
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.signals.batches import Batches
-from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.select import select
-from lipt.coordinator.signals.compute import compute_signals
-from lipt.coordinator.signals.signals import Signals
-from lipt.coordinator.signals.user_features import features_of_pairs
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.signals.compute import compute_signals
+from lipt.core.signals.signals import Signals
+from lipt.core.signals.user_features import features_of_pairs
 
 WHAT = ("pairs", "csv", "jsonl", "parquet")
 NUM_IMAGES, SIDE, WIDTH, NUM_LABELS, WORDS_A_ROW, VOCABULARY = 500, 16, 256, 10, 10, 5000

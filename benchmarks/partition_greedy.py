@@ -26,11 +26,11 @@ from torch import Tensor
 
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.signals.blocks import row_blocks
-from lipt.coordinator.selection.gradients.pairs import Proximity, proximity
-from lipt.coordinator.selection.gradients.vectors import gradients_of
-from lipt.coordinator.selection.solvers.representatives import choose_representatives
-from lipt.coordinator.signals.compute import errors_of
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.selection.gradients.pairs import Proximity, proximity
+from lipt.core.selection.gradients.vectors import gradients_of
+from lipt.core.selection.solvers.representatives import choose_representatives
+from lipt.core.signals.compute import errors_of
+from lipt.core.signals.signals import Signals
 
 NUM_CLASSES, NUM_FEATURES, NUM_CLUSTERS = 10, 128, 200
 PARTITIONS = (1, 2, 4, 8, 16)

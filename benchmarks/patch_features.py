@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.determinism.kernels import pinned_kernels
-from lipt.coordinator.proxies.patches import (
+from lipt.core.proxies.patches import (
     PATCH_SIDE,
     STRIDE,
     PatchFilters,

@@ -60,7 +60,7 @@ from lipt.coordinator.runs.transitions import LearnerResult, done, leased
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.coordinator.subsets.questions import SubsetQuery, job_of
-from lipt.worker.learner import train_learner
+from lipt.core.learner.learner import train_learner
 
 TRAIN, TEST = "digits-train", "digits-test"
 NUM_LEARNERS = 10

@@ -43,9 +43,9 @@ from lipt.common.inputs.formats import spec_of
 from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out
 from lipt.common.weights.container import pack
-from lipt.worker import minibatches
-from lipt.worker.minibatches import BatchTimes
-from lipt.worker.training import ComputeMode, compute_mode, train_on_shard
+from lipt.core.learner import minibatches
+from lipt.core.learner.minibatches import BatchTimes
+from lipt.core.learner.training import ComputeMode, compute_mode, train_on_shard
 
 CPU = torch.device("cpu")
 MODEL = "resnet8"

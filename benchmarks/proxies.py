@@ -37,13 +37,13 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import proxied_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
-from lipt.coordinator.diagnosis.label_errors import find_label_errors
-from lipt.coordinator.pretraining.sharding import draw_shards
-from lipt.coordinator.proxies.proxy import Proxy
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.state.records import CommittedLearner
-from lipt.worker.training import compute_mode, train_on_shard
+from lipt.core.diagnosis.label_errors import find_label_errors
+from lipt.core.learner.training import compute_mode, train_on_shard
+from lipt.core.proxies.proxy import Proxy
+from lipt.core.sharding import draw_shards
+from lipt.core.signals.signals import Signals
 
 CPU = torch.device("cpu")
 FEATURES = ("patches", "soup", "learners", "patches+learners")

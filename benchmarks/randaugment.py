@@ -21,9 +21,9 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandAugment
 from torchvision.transforms.autoaugment import _apply_op
 
-from lipt.common.augmentation.operations import OPERATIONS
-from lipt.common.augmentation.randaugment import randaugment
 from lipt.common.determinism.kernels import pinned_kernels
+from lipt.core.learner.augmentation.operations import OPERATIONS
+from lipt.core.learner.augmentation.randaugment import randaugment
 
 MAGNITUDE = 9
 CAPTION = "median of the turns"

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lipt.common.determinism.kernels import pinned_kernels
-from lipt.coordinator.proxies.gram_sums import GramSums, WeightedRows, class_weights, scaling_of
-from lipt.coordinator.proxies.ridge import leave_one_out
+from lipt.core.proxies.gram_sums import GramSums, WeightedRows, class_weights, scaling_of
+from lipt.core.proxies.ridge import leave_one_out
 
 NUM_EXAMPLES, NUM_FEATURES, NUM_CLASSES = 20_000, 2_048, 10
 

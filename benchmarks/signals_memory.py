@@ -29,10 +29,10 @@ from lipt.common.data.dataset import in_memory
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.images.formats import ImageFormat
 from lipt.common.signals.batches import Batches
-from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.select import select
-from lipt.coordinator.signals.compute import compute_signals
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.signals.compute import compute_signals
+from lipt.core.signals.signals import Signals
 
 NUM_CLASSES, NUM_FEATURES, SIDE, BATCH = 1000, 512, 4, 1024
 FORMAT = ImageFormat(1, SIDE, SIDE, mean=(0.5,), std=(0.25,))

@@ -41,8 +41,8 @@ from lipt.common.models import build_model, forward_with_features, lay_out
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.threads import wait_passively
 from lipt.common.signals.batches import Batches, Read
-from lipt.coordinator.pretraining.evaluation import batch_size_for
-from lipt.coordinator.signals.compute import compute_signals
+from lipt.core.evaluation import batch_size_for
+from lipt.core.signals.compute import compute_signals
 
 MODEL = "resnet8"
 SIZE, FILE_SIZE = 32, 224

@@ -47,12 +47,12 @@ from lipt.common.inputs.stored import num_stored
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights, MakeSoup
-from lipt.coordinator.pretraining.evaluation import Evaluator, Scored
-from lipt.coordinator.pretraining.evaluators import Evaluators
-from lipt.coordinator.pretraining.frozen_part import LearnerReader
-from lipt.coordinator.pretraining.soup import Evaluate, OpenWeights, Soup, greedy_soup
-from lipt.coordinator.pretraining.stacked import StackedEvaluator
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.core.evaluation import Evaluator, Scored
+from lipt.core.evaluators import Evaluators
+from lipt.core.frozen_part import LearnerReader
+from lipt.core.soup import Evaluate, OpenWeights, Soup, greedy_soup
+from lipt.core.stacked import StackedEvaluator
 
 GRID, ONE_THREAD, TOGETHER, STACKED = "grid", "one thread", "together", "stacked"
 COARSE = "coarse to fine"

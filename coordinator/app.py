@@ -27,8 +27,6 @@ from lipt.coordinator.dispatch.leases import steady_clock
 from lipt.coordinator.dispatch.range_intake import RangeIntake
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
-from lipt.coordinator.pretraining.evaluation import batch_size_for
-from lipt.coordinator.proxies.backbone import backbone_identity
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.own_data import hold_runs_of_other_data
 from lipt.coordinator.runs.repair import restore_inputs
@@ -45,6 +43,8 @@ from lipt.coordinator.storage.storage import Storage, open_storage
 from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.service import Subsets
 from lipt.coordinator.subsets.weights import RunWeights
+from lipt.core.evaluation import batch_size_for
+from lipt.core.proxies.backbone import backbone_identity
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ TRIALS = {
     "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_sessions.py",)),
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/demo",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
-    "fast": Trial(("numba",), ("tests/coordinator/selection/gradients/test_last_layer.py",)),
+    "fast": Trial(("numba",), ("tests/core/selection/gradients/test_last_layer.py",)),
     "fuzz": Trial(("atheris",), ("tests/faults/test_fuzzing.py", "-k", "chunk")),
     "huggingface": Trial(
         ("accelerate", "transformers"), ("tests/trainer/integrations/test_huggingface.py",)
@@ -52,7 +52,7 @@ TRIALS = {
     ),
     "metrics": Trial(("prometheus_client",), ("tests/common/observability/test_metrics.py",)),
     "neighbours": Trial(
-        ("faiss",), ("tests/coordinator/selection/solvers/test_approximate_neighbours.py",)
+        ("faiss",), ("tests/core/selection/solvers/test_approximate_neighbours.py",)
     ),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),

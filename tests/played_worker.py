@@ -16,6 +16,7 @@ from lipt.common.signals.ranges import encode_range
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
+from lipt.core.learner.pruning.masks import masks_of_largest
 from lipt.worker.client import (
     Assignment,
     CoordinatorClient,
@@ -23,7 +24,6 @@ from lipt.worker.client import (
     Report,
     ScoringAssignment,
 )
-from lipt.worker.pruning.masks import masks_of_largest
 
 REPORT = Report(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0)
 

@@ -22,9 +22,9 @@ from packaging.version import Version
 from tests.each_extra import TRIALS
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("common", "coordinator", "face", "trainer", "worker", "proto/lipt/v1")
-# Where other folders than their own name says are installed.
-INSTALLED = {"face": "lipt", "proto/lipt/v1": "lipt/v1"}
+SOURCES = ("common", "coordinator", "core", "trainer", "worker", "proto/lipt/v1")
+# Where another folder than its own name says is installed.
+INSTALLED = {"proto/lipt/v1": "lipt/v1"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 # What `make` and tests leave in a checkout, and hidden folders.
 _NOT_SOURCES = ("build", "dist", "*.egg-info", "__pycache__", "site", "lipt-demo", "generated")
@@ -94,6 +94,7 @@ def test_wheel_has_every_module_and_typing_marker(built: Built) -> None:
         for pattern in ("*.py", "*.pyi", "py.typed")
         for name in _files(ROOT / folder, pattern)
     }
+    expected |= {f"lipt/{path.name}" for path in (ROOT / "lipt").glob("*.py")}
     assert expected <= _files(built.wheel)
 
 

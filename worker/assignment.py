@@ -18,11 +18,11 @@ from lipt.common.observability.tracing import span
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
+from lipt.core.learner.learner import LearnerResult, train_learner
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, Report
 from lipt.worker.exchange import Exchange
 from lipt.worker.instruments import EXAMPLES, LEARNER, RESULT_BYTES, STEPS, WAITED, Phase
-from lipt.worker.learner import LearnerResult, train_learner
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.metering import Metering
 

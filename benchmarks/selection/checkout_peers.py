@@ -31,7 +31,7 @@ from benchmarks.selection.side import (
     unweighted,
 )
 from benchmarks.selection.workload import log_probabilities, materialized
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.signals.signals import Signals
 
 # DeepCore prints a line every so many steps.
 _QUIET = SimpleNamespace(print_freq=10**9)

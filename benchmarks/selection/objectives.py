@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.selection.workload import log_probabilities
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.signals.signals import Signals
 
 BLOCK_ROWS = 2048
 NUM_RANDOM = 5

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 
 from benchmarks.selection.side import Chosen, Run, Side, Task
-from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.select import select
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.signals.signals import Signals
 
 # Enough for every kernel and compiled loop to be used once.
 WARM_ROWS_PER_CLASS = 40

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.selection.side import Chosen, PeerMissingError, Run, Task, joined, unweighted
-from lipt.coordinator.selection.gradients.pairs import proximity, scaled_cosine
-from lipt.coordinator.selection.gradients.vectors import gradients_of
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.selection.gradients.pairs import proximity, scaled_cosine
+from lipt.core.selection.gradients.vectors import gradients_of
+from lipt.core.signals.signals import Signals
 
 Kernel = Callable[[Signals], Tensor]
 Solve = Callable[[np.ndarray, int], np.ndarray]

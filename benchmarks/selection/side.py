@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipt.coordinator.selection.quotas import class_quotas
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.selection.quotas import class_quotas
+from lipt.core.signals.signals import Signals
 
 # GLISTER's step, for all sides, on the mean loss of a class's chosen examples: one that
 # changes the validation loss by a good part of itself.

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
-from lipt.coordinator.signals.compute import errors_of
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.signals.compute import errors_of
+from lipt.core.signals.signals import Signals
 
 SEED = 0
 NUM_MODES = 5

@@ -18,9 +18,9 @@ from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.subsets.budget import budget_from_fraction
 from lipt.common.subsets.digest import subset_digest
-from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.select import select
-from lipt.coordinator.signals.signals import labels_only
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.signals.signals import labels_only
 from lipt.trainer.main_training import Schedule, fit
 from lipt.trainer.main_training.redrawn import RedrawnRandom
 from lipt.trainer.subsets.subset import Subset

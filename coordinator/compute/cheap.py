@@ -26,7 +26,7 @@ from lipt.common.inputs.specs import InputSpec
 from lipt.coordinator.compute.cache import SaveableT, find_cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
-from lipt.coordinator.proxies.backbone import Backbone
+from lipt.core.proxies.backbone import Backbone
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,12 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import SaveableT, cached
 from lipt.coordinator.compute.kept_quarantine import with_kept_quarantine
 from lipt.coordinator.compute.progress import Made, Progressed
-from lipt.coordinator.pretraining.evaluation import batch_size_for
-from lipt.coordinator.pretraining.frozen_part import LearnerReader
-from lipt.coordinator.pretraining.sharding import Split, split_validation
-from lipt.coordinator.proxies.backbone import Backbone, load_backbone
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.signals.user_features import UserFeatures, read_user_features
+from lipt.core.evaluation import batch_size_for
+from lipt.core.frozen_part import LearnerReader
+from lipt.core.proxies.backbone import Backbone, load_backbone
+from lipt.core.sharding import Split, split_validation
+from lipt.core.signals.user_features import UserFeatures, read_user_features
 
 logger = logging.getLogger(__name__)
 

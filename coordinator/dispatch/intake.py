@@ -30,9 +30,9 @@ from lipt.coordinator.dispatch.learner_check import (
     trained_norm,
 )
 from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
-from lipt.coordinator.pretraining.frozen_part import frozen_in
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import RunRecord
+from lipt.core.frozen_part import frozen_in
 
 # Each takes the memory of two dense models while it lasts.
 _CHECKS_AT_ONCE = 1

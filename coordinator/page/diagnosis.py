@@ -9,12 +9,12 @@ from typing import Annotated, Any
 from pydantic import Field
 from starlette.responses import Response
 
-from lipt.coordinator.diagnosis.diagnosis import Diagnosis
 from lipt.coordinator.page.bodies import Body
 from lipt.coordinator.page.lines import in_lines
 from lipt.coordinator.page.page import Asked
 from lipt.coordinator.state.records import DiagnosisRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
+from lipt.core.diagnosis.diagnosis import Diagnosis
 
 _MOST_SUSPECTS, _MOST_OUTLIERS = 200, 200
 _MOST_GROUPS, _MOST_OF_GROUP = 50, 16

@@ -32,8 +32,8 @@ from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
 from lipt.coordinator.planning.ceilings import Ceilings, ceilings, require_none, violations
 from lipt.coordinator.planning.plan import DataFigures, plan_run
-from lipt.coordinator.pretraining.sharding import num_validation_examples, require_shards_fit
 from lipt.coordinator.settings import LimitSettings
+from lipt.core.sharding import num_validation_examples, require_shards_fit
 
 logger = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from lipt.common.planning.learner import (
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.targets.target import Target
 from lipt.common.targets.values import OtherTarget
-from lipt.coordinator.pretraining.evaluators import num_evaluated_together
-from lipt.coordinator.pretraining.initialization import num_initialization_steps
-from lipt.coordinator.pretraining.sharding import num_validation_examples
+from lipt.core.evaluators import num_evaluated_together
+from lipt.core.initialization import num_initialization_steps
+from lipt.core.sharding import num_validation_examples
 
 # A shard's examples, the file's parts, and the file.
 _SHARD_COPIES = 3

@@ -6,9 +6,9 @@ that what there is to select by can be read without a coordinator.
 
 from __future__ import annotations
 
-from lipt.coordinator.selection.registry import STRATEGIES
-from lipt.coordinator.selection.strategy import Strategy
-from lipt.coordinator.selection.without_labels import works_without_labels
+from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.strategy import Strategy
+from lipt.core.selection.without_labels import works_without_labels
 from lipt.v1 import subset_pb2 as pb
 
 

@@ -19,8 +19,9 @@ from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.runs.changing import Change, ChangingRun, OnDurable
 from lipt.coordinator.runs.kept_runs import KeptRuns
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.coordinator.state.summaries import RunSummary
+from lipt.core.ingredient import Ingredient
 
 # What the newest run can be called.
 LATEST = "latest"
@@ -67,7 +68,7 @@ class _Live:
     activity: Activity = Activity()
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
     # Of the soup that is being made.
-    ingredients: dict[int, IngredientRecord] = field(default_factory=dict)
+    ingredients: dict[int, Ingredient] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     turned: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -248,13 +249,13 @@ class RunStore:
             live.progress[index] = progress
             self._touch(run_id)
 
-    def ingredient(self, run_id: str, learner: LearnerRecord) -> IngredientRecord | None:
+    def ingredient(self, run_id: str, learner: LearnerRecord) -> Ingredient | None:
         """A learner's part in the soup, also in one that is being made."""
         live = self._live.get(run_id)
         making = live.ingredients.get(learner.index) if live else None
         return learner.ingredient or making
 
-    def set_ingredient(self, run_id: str, index: int, ingredient: IngredientRecord) -> None:
+    def set_ingredient(self, run_id: str, index: int, ingredient: Ingredient) -> None:
         """Note what became of a learner that was offered to the soup being made."""
         if live := self._live.get(run_id):
             live.ingredients[index] = ingredient

@@ -21,6 +21,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.formats import ColumnsFormat, InputFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.common.targets.values import OtherTarget
+from lipt.core.ingredient import Ingredient
 
 
 def _blob_from_state(value: Any) -> BlobName:
@@ -55,20 +56,6 @@ class CommittedLearner:
     index: int
     snapshots: tuple[BlobName, ...]
     result: BlobName
-
-
-class IngredientRecord(_Record):
-    """A learner's part in the soup."""
-
-    # Place in the soup's order, from 0.
-    position: int
-    # Alone, on the validation split.
-    accuracy: float
-    # Of the soup after it was offered.
-    soup_accuracy: float
-    # (1 - alpha) soup + alpha ingredient; 0 where it was discarded.
-    alpha: float
-    kept: bool
 
 
 class SilentEnd(_Record):
@@ -136,7 +123,7 @@ class LearnerRecord(_Record):
     refusals: tuple[str, ...] = ()
     # Of its latest attempts, as long as none has ended in another way; the latest last.
     silent_ends: tuple[SilentEnd, ...] = ()
-    ingredient: IngredientRecord | None = None
+    ingredient: Ingredient | None = None
 
     @property
     def account(self) -> str:

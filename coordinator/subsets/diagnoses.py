@@ -26,7 +26,6 @@ from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.messages import Asked, OnData
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.proxies.proxy import Kind, Proxy
 from lipt.coordinator.runs.repair import restore_initial_weights, restore_pretrained_weights
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
@@ -34,6 +33,7 @@ from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
 from lipt.coordinator.subsets.questions import initial_for
 from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
+from lipt.core.proxies.proxy import Kind, Proxy
 
 _DEFAULT_PROXY = "auto"
 

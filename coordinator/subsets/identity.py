@@ -9,11 +9,11 @@ from dataclasses import asdict
 from typing import Any
 
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.proxies.proxy import SOUP
-from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.manifest import proxy_of_job
+from lipt.core.proxies.proxy import SOUP
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.without_labels import Labels
 
 
 def subset_key(run: RunRecord, job: SelectSubset) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.proxies.proxy import SOUP
-from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.state.records import RunRecord
+from lipt.core.proxies.proxy import SOUP
+from lipt.core.selection.without_labels import Labels
 
 
 def manifest_of(

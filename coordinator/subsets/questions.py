@@ -16,15 +16,15 @@ from lipt.common.subsets.budget import resolve_budget
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
-from lipt.coordinator.proxies.proxy import SOUP, Kind, Proxy
-from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.strategy import Need
-from lipt.coordinator.selection.target_kinds import require_kind
-from lipt.coordinator.selection.warm_up_option import WarmUp
-from lipt.coordinator.selection.without_labels import Labels, without_labels
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.ready_runs import trajectories_of
 from lipt.coordinator.subsets.warm_ups import asks_for_warm_up, canonical, require_warm_up
+from lipt.core.proxies.proxy import SOUP, Kind, Proxy
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.strategy import Need
+from lipt.core.selection.target_kinds import require_kind
+from lipt.core.selection.warm_up_option import WarmUp
+from lipt.core.selection.without_labels import Labels, without_labels
 
 
 @dataclass(frozen=True)

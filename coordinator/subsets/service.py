@@ -33,7 +33,6 @@ from lipt.coordinator.runs.repair import (
     restore_pretrained_weights,
 )
 from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.selection.registry import find_strategy
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.identity import asked_the_same, subset_key
@@ -43,6 +42,7 @@ from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_
 from lipt.coordinator.subsets.sending import Accepted, Sending, SubsetContents
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.coordinator.subsets.verification import Verification
+from lipt.core.selection.registry import find_strategy
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lipt.common.errors import InvalidRequestError, OverLimitError, StrategyOptionError
-from lipt.coordinator.proxies.proxy import Proxy
-from lipt.coordinator.selection.registry import STRATEGIES
-from lipt.coordinator.selection.strategy import OF_A_MODEL, Need, Strategy
-from lipt.coordinator.selection.warm_up_option import LIPT, NAME, WarmUp
-from lipt.coordinator.selection.without_labels import Labels
 from lipt.coordinator.state.records import RunRecord
+from lipt.core.proxies.proxy import Proxy
+from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.strategy import OF_A_MODEL, Need, Strategy
+from lipt.core.selection.warm_up_option import LIPT, NAME, WarmUp
+from lipt.core.selection.without_labels import Labels
 
 
 def asks_for_warm_up(options: Mapping[str, str]) -> bool:

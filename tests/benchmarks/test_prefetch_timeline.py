@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import prefetch_timeline
 from benchmarks.prefetch_timeline import Turn, rows, timelines
-from lipt.worker.minibatches import BatchTimes
+from lipt.core.learner.minibatches import BatchTimes
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from benchmarks.selection import objectives
 from benchmarks.selection.meter import Cost
 from benchmarks.selection.tables import Row, cost_table, number
 from benchmarks.selection.workload import Shape, make_signals, materialized
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.signals.signals import Signals
 
 pytestmark = pytest.mark.slow
 

@@ -39,7 +39,8 @@ from lipt.coordinator.compute.scan import ScanNews
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
-from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, SoupRecord
+from lipt.coordinator.state.records import LearnerRecord, SoupRecord
+from lipt.core.ingredient import Ingredient
 
 DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, ImageSpec(1, 8, 8), "f" * 64)
 BY_ITSELF = Asked()
@@ -152,7 +153,7 @@ def pretraining(state_dir: Path) -> FakeCompute:
 
     def merge(job: MakeSoup) -> SoupResult:
         parts = {
-            n: IngredientRecord(position=n, accuracy=0.5, alpha=0.5, kept=True, soup_accuracy=0.5)
+            n: Ingredient(position=n, accuracy=0.5, alpha=0.5, kept=True, soup_accuracy=0.5)
             for n in range(len(job.learners))
         }
         record = SoupRecord(

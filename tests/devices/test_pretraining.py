@@ -24,12 +24,12 @@ from lipt.common.weights.sparse import encode_sparse
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
-from lipt.coordinator.pretraining.evaluation import Evaluator
-from lipt.coordinator.pretraining.evaluators import Evaluators
-from lipt.coordinator.pretraining.initialization import initialize
-from lipt.coordinator.pretraining.soup import Soup, greedy_soup, uniform_soup
-from lipt.coordinator.pretraining.stacked import StackedEvaluator
-from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
+from lipt.core.evaluation import Evaluator
+from lipt.core.evaluators import Evaluators
+from lipt.core.initialization import initialize
+from lipt.core.soup import Soup, greedy_soup, uniform_soup
+from lipt.core.stacked import StackedEvaluator
+from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.devices.comparing import close
 from tests.digits import digits_context
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lipt.coordinator.selection.registry import STRATEGIES
-from lipt.coordinator.selection.strategy import Strategy
-from lipt.coordinator.signals.device import moved
-from tests.coordinator.selection.builders import full_signals
-from tests.coordinator.selection.test_conformance import LABELS, Options, choose, variants
+from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.strategy import Strategy
+from lipt.core.signals.device import moved
+from tests.core.selection.builders import full_signals
+from tests.core.selection.test_conformance import LABELS, Options, choose, variants
 
 pytestmark = pytest.mark.slow
 

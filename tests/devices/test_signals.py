@@ -8,17 +8,17 @@ from torch import Tensor
 
 from lipt.common.inputs.stored import images_in
 from lipt.common.signals.batches import Batches
-from lipt.coordinator.proxies.patches import draw_filters, patch_features
-from lipt.coordinator.proxies.ridge import LeaveOneOut, leave_one_out
-from lipt.coordinator.signals.compute import compute_signals
-from lipt.coordinator.signals.compute_dynamics import States, compute_dynamics
-from lipt.coordinator.signals.device import moved
-from lipt.coordinator.signals.dynamics import Dynamics
-from lipt.coordinator.signals.gradient_norms import full_gradient_norms
-from lipt.coordinator.signals.losses import loss_sum, trainable
-from lipt.coordinator.signals.quadratic_model import fit_quadratic_model
-from lipt.coordinator.signals.signals import Signals
-from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
+from lipt.core.proxies.patches import draw_filters, patch_features
+from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
+from lipt.core.signals.compute import compute_signals
+from lipt.core.signals.compute_dynamics import States, compute_dynamics
+from lipt.core.signals.device import moved
+from lipt.core.signals.dynamics import Dynamics
+from lipt.core.signals.gradient_norms import full_gradient_norms
+from lipt.core.signals.losses import loss_sum, trainable
+from lipt.core.signals.quadratic_model import fit_quadratic_model
+from lipt.core.signals.signals import Signals
+from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.devices.comparing import close
 
 pytestmark = pytest.mark.slow

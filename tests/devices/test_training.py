@@ -16,10 +16,10 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.data.shard import Shard
 from lipt.common.models import build_model
+from lipt.core.learner.learner import LearnerResult, train_learner
+from lipt.core.learner.training import compute_mode
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
-from lipt.worker.learner import LearnerResult, train_learner
-from lipt.worker.training import compute_mode
-from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset
+from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset
 from tests.devices.comparing import close
 
 pytestmark = pytest.mark.slow

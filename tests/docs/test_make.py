@@ -19,11 +19,11 @@ from lipt.common.config.knobs import sections
 from lipt.common.config.run_config import RunConfig
 from lipt.common.observability.instruments import EVERYWHERE
 from lipt.coordinator.instruments import COORDINATOR
-from lipt.coordinator.selection.registry import STRATEGIES
-from lipt.coordinator.selection.selection import Selection, unweighted
-from lipt.coordinator.selection.strategy import Strategy
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.selection import Selection, unweighted
+from lipt.core.selection.strategy import Strategy
+from lipt.core.signals.signals import Signals
 from lipt.trainer import Recipe
 from lipt.trainer.distillation import Distillation
 from lipt.worker.instruments import WORKER

@@ -12,7 +12,7 @@ from lipt.common.observability.events import EventKind
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PACKAGES = ("common", "coordinator", "worker", "trainer", "face")
+PACKAGES = ("common", "core", "coordinator", "worker", "trainer", "lipt")
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.parts)
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
 

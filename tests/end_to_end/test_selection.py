@@ -24,9 +24,9 @@ FRUGAL = """
 from dataclasses import replace
 import torch
 from lipt.coordinator.cli import main
-from lipt.coordinator.selection import registry
-from lipt.coordinator.selection.selection import unweighted
-from lipt.coordinator.selection.strategy import NOTHING, Strategy
+from lipt.core.selection import registry
+from lipt.core.selection.selection import unweighted
+from lipt.core.selection.strategy import NOTHING, Strategy
 
 def frugal(signals, budget):
     return replace(unweighted(torch.arange(3)), stopped_early="three are enough.")

@@ -19,8 +19,8 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.coordinator.pretraining.evaluation import Evaluator, Scored
-from lipt.coordinator.pretraining.soup import greedy_soup, uniform_soup
+from lipt.core.evaluation import Evaluator, Scored
+from lipt.core.soup import greedy_soup, uniform_soup
 from tests.faults.memory import reset_peak, resident_bytes
 from tests.faults.test_soup_memory import learner
 from tests.one_by_one import one_by_one

@@ -29,7 +29,7 @@ from lipt.common.errors import LiptError
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.specs import specs_of
-from lipt.coordinator.pretraining.sharding import draw_shards, split_validation
+from lipt.core.sharding import draw_shards, split_validation
 from lipt.embedded.workers import worker_thread
 from lipt.session import Session
 from lipt.trainer.cli.demo import experiment

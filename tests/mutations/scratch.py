@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -73,34 +72,23 @@ class Scratch:
     def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
         self.options = options
         self.tree = folder / "tree"
-        self.links = folder / "links"
         self.temporary = folder / "tmp"
         self.log = folder / "log"
         self._report = folder / "report.json"
         self._originals: dict[str, str] = {}
 
     def fill(self) -> None:
-        """Copy what git tracks or does not ignore, and link `lipt` as pyproject.toml maps it."""
+        """Copy what git tracks or does not ignore."""
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         for name in filter(None, listed.stdout.split("\0")):
-            if (ROOT / name).is_file():
-                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, self.tree / name)
-        project = tomllib.loads((self.tree / "pyproject.toml").read_text("utf-8"))
-        mapping: dict[str, str] = project["tool"]["setuptools"]["package-dir"]
-        (self.links / "lipt").mkdir(parents=True)
-        for package, source in sorted(mapping.items()):
-            # A mutated module has another hash, and so is compiled again.
-            compileall.compile_dir(
-                self.tree / source, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH
-            )
-            link = self.links / package.replace(".", "/")
-            if package != "lipt":
-                link.symlink_to(self.tree / source)
+            if not (ROOT / name).is_file() and not (ROOT / name).is_symlink():
                 continue
-            for entry in (self.tree / source).iterdir():
-                (link / entry.name).symlink_to(entry)
+            (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, self.tree / name, follow_symlinks=False)
+        # A mutated module has another hash, and so is compiled again.
+        mode = PycInvalidationMode.CHECKED_HASH
+        compileall.compile_dir(self.tree / "lipt", quiet=2, invalidation_mode=mode)
 
     def mutate(self, texts: Mapping[str, str]) -> None:
         """Write changed modules."""
@@ -138,12 +126,12 @@ class Scratch:
             os.dup2(source, stream)
         os.chdir(self.tree)
         inherited = [path for path in sys.path if path and Path(path).resolve() != ROOT]
-        sys.path[:] = [str(self.links), str(self.tree), *inherited]
+        sys.path[:] = [str(self.tree), *inherited]
         for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
             del sys.modules[name]
         sys.dont_write_bytecode = True
         os.environ |= {
-            "PYTHONPATH": str(self.links),
+            "PYTHONPATH": str(self.tree),
             "PYTHONDONTWRITEBYTECODE": "1",
             "TMPDIR": str(self.temporary),
             "LIPT_DATA": os.environ.get("LIPT_DATA", str(ROOT.parent / "shared" / "data")),
@@ -155,21 +143,21 @@ class Scratch:
         report = _Report()
         arguments = [*_OPTIONS, *_WARNINGS, f"--basetemp={self.temporary / 'pytest'}"]
         code = int(pytest.main([*arguments, *self.options, *tests], plugins=[report]))
-        if elsewhere := _imported_elsewhere(self.links):
+        if elsewhere := _imported_elsewhere(self.tree):
             self._report.write_text("\n".join(elsewhere), "utf-8")
             return _WRONG_IMPORT
         report.write(self._report)
         return code
 
 
-def _imported_elsewhere(links: Path) -> list[str]:
+def _imported_elsewhere(tree: Path) -> list[str]:
     """Files of lipt's modules that are not of the scratch copy."""
     files = [
-        str(getattr(module, "__file__", None) or links)
+        str(getattr(module, "__file__", None) or tree)
         for name, module in list(sys.modules.items())
         if name == "lipt" or name.startswith("lipt.")
     ]
-    return [file for file in files if not file.startswith(str(links))]
+    return [file for file in files if not file.startswith(str(tree))]
 
 
 @dataclass(eq=False)

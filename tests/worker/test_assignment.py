@@ -33,13 +33,13 @@ from lipt.common.observability.meters import Phases
 from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
+from lipt.core.learner.learner import LearnerResult
 from lipt.v1 import worker_pb2
 from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.client import Assignment
 from lipt.worker.exchange import Exchange
 from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, RESULT_BYTES, STEPS, WAITED, Phase
 from lipt.worker.instruments import LEARNER as TOOK
-from lipt.worker.learner import LearnerResult
 from lipt.worker.lease import LeaseKeeper
 from lipt.worker.metering import Metering
 from tests.blob_files import flip_a_bit

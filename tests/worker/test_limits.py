@@ -22,8 +22,8 @@ from lipt.common.models import build_model
 from lipt.common.models.footprint import measure_model
 from lipt.common.planning.learner import PROCESS_BYTES, learner_memory
 from lipt.common.process.machine import Machine
+from lipt.core.learner.learner import train_learner
 from lipt.worker import limits as limiting
-from lipt.worker.learner import train_learner
 from lipt.worker.limits import WorkerLimits
 from lipt.worker.settings import WorkerSettings
 from tests.faults.memory import reset_peak, resident_bytes

@@ -13,8 +13,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from lipt.common.augmentation.operations import NUM_MAGNITUDE_BINS
 from lipt.common.config.run_config import Precision
+from lipt.core.learner.augmentation.operations import NUM_MAGNITUDE_BINS
 
 
 class Recipe(BaseModel):

@@ -12,8 +12,8 @@ from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.inputs.specs import ImageSpec
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.diagnosis.copies import Copies, find_copies, likeness_of_pictures
-from lipt.coordinator.diagnosis.pictures import are_pictures, look_at
+from lipt.core.diagnosis.copies import Copies, find_copies, likeness_of_pictures
+from lipt.core.diagnosis.pictures import are_pictures, look_at
 
 
 def copies_of(context: Context, cpu_threads: int) -> Copies:

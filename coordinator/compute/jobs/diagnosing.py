@@ -25,20 +25,20 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.copies import copies_of
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import proxied_signals
-from lipt.coordinator.diagnosis.diagnosis import Diagnosis, Facts, Findings, diagnosis_of
-from lipt.coordinator.diagnosis.duplicates import find_duplicates
-from lipt.coordinator.diagnosis.label_errors import find_label_errors
-from lipt.coordinator.diagnosis.learnability import learning_curve
-from lipt.coordinator.diagnosis.outliers import find_outliers
-from lipt.coordinator.diagnosis.residuals import fit_of_targets
-from lipt.coordinator.proxies.head_targets import HeadTargets
-from lipt.coordinator.selection.redundancy import Redundancy, redundancy
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.diagnosis.diagnosis import Diagnosis, Facts, Findings, diagnosis_of
+from lipt.core.diagnosis.duplicates import find_duplicates
+from lipt.core.diagnosis.label_errors import find_label_errors
+from lipt.core.diagnosis.learnability import learning_curve
+from lipt.core.diagnosis.outliers import find_outliers
+from lipt.core.diagnosis.residuals import fit_of_targets
+from lipt.core.proxies.head_targets import HeadTargets
+from lipt.core.selection.redundancy import Redundancy, redundancy
+from lipt.core.signals.signals import Signals
 
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """A diagnosis, stored: the safetensors file of `lipt.coordinator.diagnosis.diagnosis`."""
+    """A diagnosis, stored: the safetensors file of `lipt.core.diagnosis.diagnosis`."""
 
     blob: BlobName
     device: str

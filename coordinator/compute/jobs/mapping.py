@@ -16,7 +16,7 @@ from lipt.common.inputs.formats import InputFormat
 from lipt.common.maps.placing import placed
 from lipt.common.maps.tsne import tsne
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.signals.compute import compute_signals
+from lipt.core.signals.compute import compute_signals
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.inputs.formats import InputFormat
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.signals.compute import compute_signals
-from lipt.coordinator.signals.gradient_norms import default_chunk_size, full_gradient_norms
-from lipt.coordinator.signals.signals import Signals, labels_only
+from lipt.core.signals.compute import compute_signals
+from lipt.core.signals.gradient_norms import default_chunk_size, full_gradient_norms
+from lipt.core.signals.signals import Signals, labels_only
 
 
 def model_signals(

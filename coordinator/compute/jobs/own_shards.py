@@ -19,7 +19,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import pack_shard
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.pretraining.sharding import draw_shards
+from lipt.core.sharding import draw_shards
 
 logger = logging.getLogger(__name__)
 

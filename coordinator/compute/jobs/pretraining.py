@@ -32,13 +32,14 @@ from lipt.common.weights.container import pack
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.pretraining.evaluation import Evaluator
-from lipt.coordinator.pretraining.evaluators import evaluate_for_soup
-from lipt.coordinator.pretraining.frozen_part import LearnerReader, pack_initial
-from lipt.coordinator.pretraining.initialization import initialize
-from lipt.coordinator.pretraining.sharding import draw_densities, draw_shards
-from lipt.coordinator.pretraining.soup import Evaluate, OpenWeights, greedy_soup, uniform_soup
-from lipt.coordinator.state.records import IngredientRecord, LearnerRecord, SoupRecord
+from lipt.coordinator.state.records import LearnerRecord, SoupRecord
+from lipt.core.evaluation import Evaluator
+from lipt.core.evaluators import evaluate_for_soup
+from lipt.core.frozen_part import LearnerReader, pack_initial
+from lipt.core.ingredient import Ingredient
+from lipt.core.initialization import initialize
+from lipt.core.sharding import draw_densities, draw_shards
+from lipt.core.soup import Evaluate, OpenWeights, greedy_soup, uniform_soup
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ class SoupResult:
 
     weights: BlobName
     record: SoupRecord
-    ingredients: dict[int, IngredientRecord]
+    ingredients: dict[int, Ingredient]
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ class Offered:
     """A learner that was offered to the soup, by its own index, and what became of it."""
 
     index: int
-    ingredient: IngredientRecord
+    ingredient: Ingredient
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ from lipt.common.inputs.stored import Stored, columns_in, images_in
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
-from lipt.coordinator.diagnosis.pictures import are_pictures
-from lipt.coordinator.proxies.column_values import column_values
-from lipt.coordinator.proxies.patches import draw_filters, patch_features
-from lipt.coordinator.proxies.pooled import Loader, ModelBank
-from lipt.coordinator.proxies.proxy import Kind, Proxy
-from lipt.coordinator.proxies.side_by_side import Extractor
+from lipt.core.diagnosis.pictures import are_pictures
+from lipt.core.proxies.column_values import column_values
+from lipt.core.proxies.patches import draw_filters, patch_features
+from lipt.core.proxies.pooled import Loader, ModelBank
+from lipt.core.proxies.proxy import Kind, Proxy
+from lipt.core.proxies.side_by_side import Extractor
 
 ValueT = TypeVar("ValueT")
 

@@ -26,18 +26,18 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.proxy_features import FeatureMaker, ProxyQuestion
-from lipt.coordinator.diagnosis.label_errors import find_label_errors
-from lipt.coordinator.diagnosis.second_look import trust_after
-from lipt.coordinator.proxies.calibration import fit_sharpness
-from lipt.coordinator.proxies.choice import MAX_SAMPLE, Tried, candidates, choose, passes_of
-from lipt.coordinator.proxies.gram_sums import class_weights, scaling_of
-from lipt.coordinator.proxies.head_targets import HeadTargets
-from lipt.coordinator.proxies.proxy import Kind
-from lipt.coordinator.proxies.ridge import LeaveOneOut, leave_one_out
-from lipt.coordinator.proxies.side_by_side import side_by_side
-from lipt.coordinator.signals.compute import errors_of
-from lipt.coordinator.signals.signals import Signals, unlabelled
-from lipt.coordinator.signals.stored import STORAGE_LIMITS, load_tensors, save_tensors
+from lipt.core.diagnosis.label_errors import find_label_errors
+from lipt.core.diagnosis.second_look import trust_after
+from lipt.core.proxies.calibration import fit_sharpness
+from lipt.core.proxies.choice import MAX_SAMPLE, Tried, candidates, choose, passes_of
+from lipt.core.proxies.gram_sums import class_weights, scaling_of
+from lipt.core.proxies.head_targets import HeadTargets
+from lipt.core.proxies.proxy import Kind
+from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
+from lipt.core.proxies.side_by_side import side_by_side
+from lipt.core.signals.compute import errors_of
+from lipt.core.signals.signals import Signals, unlabelled
+from lipt.core.signals.stored import STORAGE_LIMITS, load_tensors, save_tensors
 
 Facts = Mapping[str, Any]
 

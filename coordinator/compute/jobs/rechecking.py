@@ -18,8 +18,8 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator, derive_seed
 from lipt.common.inputs.formats import InputFormat
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.signals.losses import LossSum, loss_sum, trainable
-from lipt.coordinator.signals.quadratic_model import fit_quadratic_model, must_reselect
+from lipt.core.signals.losses import LossSum, loss_sum, trainable
+from lipt.core.signals.quadratic_model import fit_quadratic_model, must_reselect
 
 # A hundredth of the data, as CREST's random sets, but enough for a stable mean.
 _SHARE = 0.01

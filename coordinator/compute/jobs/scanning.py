@@ -41,9 +41,9 @@ from lipt.coordinator.compute.scan import (
     range_size,
 )
 from lipt.coordinator.settings import Scoring, ScoringWorkers
-from lipt.coordinator.signals.compute import empty_signals
-from lipt.coordinator.signals.signals import Signals
-from lipt.coordinator.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.compute import empty_signals
+from lipt.core.signals.signals import Signals
+from lipt.core.signals.stored import STORAGE_LIMITS
 
 logger = logging.getLogger(__name__)
 

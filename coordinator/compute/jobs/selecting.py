@@ -30,16 +30,16 @@ from lipt.coordinator.compute.jobs.scanning import scanned_signals
 from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
 from lipt.coordinator.compute.jobs.warming_up import WarmedUp, WarmUpQuestion, warmed_up
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
-from lipt.coordinator.proxies.proxy import Proxy
-from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.select import select
-from lipt.coordinator.selection.strategy import Need
-from lipt.coordinator.selection.warm_up_option import WarmUp
-from lipt.coordinator.selection.without_labels import Labels
-from lipt.coordinator.signals.device import place
-from lipt.coordinator.signals.dynamics import Dynamics
-from lipt.coordinator.signals.signals import Signals, labels_only, unlabelled
-from lipt.coordinator.signals.user_features import (
+from lipt.core.proxies.proxy import Proxy
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.selection.strategy import Need
+from lipt.core.selection.warm_up_option import WarmUp
+from lipt.core.selection.without_labels import Labels
+from lipt.core.signals.device import place
+from lipt.core.signals.dynamics import Dynamics
+from lipt.core.signals.signals import Signals, labels_only, unlabelled
+from lipt.core.signals.user_features import (
     UserFeatures,
     features_of_pairs,
 )

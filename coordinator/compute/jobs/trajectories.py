@@ -18,10 +18,10 @@ from lipt.common.inputs.formats import InputFormat
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.own_shards import own_learners
-from lipt.coordinator.pretraining.pruned import is_pruned_from
-from lipt.coordinator.signals.compute_dynamics import States, compute_dynamics
-from lipt.coordinator.signals.dynamics import Dynamics
 from lipt.coordinator.state.records import CommittedLearner
+from lipt.core.pruned import is_pruned_from
+from lipt.core.signals.compute_dynamics import States, compute_dynamics
+from lipt.core.signals.dynamics import Dynamics
 
 
 @dataclass(frozen=True)

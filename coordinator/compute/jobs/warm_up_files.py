@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lipt.coordinator.pretraining.warm_up import Warmed
-from lipt.coordinator.signals.stored import load_tensors, save_tensors
+from lipt.core.signals.stored import load_tensors, save_tensors
+from lipt.core.warm_up import Warmed
 
 _WEIGHTS, _MOMENTUM = "weights/", "momentum/"
 

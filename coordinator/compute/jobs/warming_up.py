@@ -22,9 +22,9 @@ from lipt.coordinator.compute.cache import cached, find_cached, keep
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.model_signals import model_norms, model_signals
 from lipt.coordinator.compute.jobs.warm_up_files import WarmUpFile, read_warm_up
-from lipt.coordinator.pretraining.warm_up import Warmed, num_warm_up_steps, warm_up
-from lipt.coordinator.selection.warm_up_option import WarmUp
-from lipt.coordinator.signals.signals import Signals, labels_only
+from lipt.core.selection.warm_up_option import WarmUp
+from lipt.core.signals.signals import Signals, labels_only
+from lipt.core.warm_up import Warmed, num_warm_up_steps, warm_up
 
 _WARM_UP = "warm-up"
 # Of each model its weights, its signals and its gradients' norms.

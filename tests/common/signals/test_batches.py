@@ -16,7 +16,7 @@ from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageSpec, Inputs
 from lipt.common.signals.batches import Batches
 from lipt.coordinator.compute.messages import DroppedError
-from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset
+from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset
 
 
 def tensor(inputs: Inputs) -> Tensor:

@@ -15,7 +15,7 @@ from lipt.common.signals.batches import Batches
 from lipt.common.signals.passing import pass_over
 from lipt.common.signals.ranges import encode_range, range_specs, read_range, score_range
 from lipt.common.weights.specs import TensorSpec, Weights
-from tests.coordinator.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
+from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
 DATASET, MODEL = made_up_dataset(), made_up_network()
 TASK = ScoringTask(

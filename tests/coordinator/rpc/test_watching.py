@@ -22,7 +22,8 @@ from lipt.coordinator.rpc.watching import Watching
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import IngredientRecord, RunRecord
+from lipt.coordinator.state.records import RunRecord
+from lipt.core.ingredient import Ingredient
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
 from tests.clock import Clock
 
@@ -146,7 +147,7 @@ async def test_learner_is_shown_with_its_times_and_what_its_worker_does(
 
 async def test_soup_is_shown_while_it_grows(bench: Bench, make_run: MakeRun) -> None:
     await bench.store.add(make_run("r", state=RunState.MERGING))
-    part = IngredientRecord(position=0, accuracy=0.5, soup_accuracy=0.5, alpha=1.0, kept=True)
+    part = Ingredient(position=0, accuracy=0.5, soup_accuracy=0.5, alpha=1.0, kept=True)
     _, second = await bench.next_two(lambda: bench.store.set_ingredient("r", 1, part))
     shown = [learner.HasField("ingredient") for learner in second.runs[0].learners]
     assert shown == [False, True, False]

@@ -23,7 +23,8 @@ from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import IngredientRecord, RunRecord, SoupRecord
+from lipt.coordinator.state.records import RunRecord, SoupRecord
+from lipt.core.ingredient import Ingredient
 
 MakeRun = Callable[..., RunRecord]
 CHANGED = OtherDataError("the data has changed.")
@@ -39,9 +40,7 @@ SOUP = SoupResult(
         num_kept=1,
         num_validation_examples=10,
     ),
-    ingredients={
-        0: IngredientRecord(position=0, accuracy=0.5, alpha=1.0, kept=True, soup_accuracy=0.5)
-    },
+    ingredients={0: Ingredient(position=0, accuracy=0.5, alpha=1.0, kept=True, soup_accuracy=0.5)},
 )
 
 

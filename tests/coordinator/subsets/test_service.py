@@ -28,12 +28,12 @@ from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.selection.registry import STRATEGIES, find_strategy
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord, SubsetRecord
 from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.coordinator.subsets.sending import Accepted
 from lipt.coordinator.subsets.service import Answer, Subsets
+from lipt.core.selection.registry import STRATEGIES, find_strategy
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]

@@ -10,7 +10,7 @@ from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.examples import Examples
 from lipt.trainer.main_training.forward import place_model
 from lipt.trainer.main_training.steps import Steps
-from tests.coordinator.signals.made_up import made_up_dataset
+from tests.core.signals.made_up import made_up_dataset
 from tests.pretended import Pretended, brought
 
 RECIPE = Recipe(batch_size=16, steps=4, label_smoothing=0.1, nesterov=True, warmup_steps=2)

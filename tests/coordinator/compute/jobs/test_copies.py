@@ -20,8 +20,8 @@ from lipt.coordinator.compute.jobs.copies import copies_of
 from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.diagnosis.diagnosis import Diagnosis
-from lipt.coordinator.proxies.proxy import Proxy
+from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.core.proxies.proxy import Proxy
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

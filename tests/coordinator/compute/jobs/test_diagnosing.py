@@ -14,8 +14,8 @@ from lipt.common.errors import ProxyError
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
 from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
-from lipt.coordinator.diagnosis.diagnosis import Diagnosis
-from lipt.coordinator.proxies.proxy import Proxy
+from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.core.proxies.proxy import Proxy
 from tests.digits import digits_settings
 
 QUESTION = ProxyQuestion(

@@ -28,7 +28,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.progress import Made, Progressed
-from lipt.coordinator.pretraining.sharding import draw_densities
+from lipt.core.sharding import draw_densities
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context, digits_settings
 

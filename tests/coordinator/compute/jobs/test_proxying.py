@@ -26,15 +26,15 @@ from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.proxying import Facts, proxied_features, proxied_signals
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.jobs.trajectories import Trajectories
-from lipt.coordinator.diagnosis.label_errors import find_label_errors
-from lipt.coordinator.diagnosis.second_look import trust_after
-from lipt.coordinator.proxies.patches import draw_filters, patch_features
-from lipt.coordinator.proxies.proxy import Proxy
-from lipt.coordinator.proxies.ridge import leave_one_out
-from lipt.coordinator.selection.registry import STRATEGIES
-from lipt.coordinator.selection.strategy import Need
-from lipt.coordinator.signals.signals import Signals
 from lipt.coordinator.state.records import CommittedLearner
+from lipt.core.diagnosis.label_errors import find_label_errors
+from lipt.core.diagnosis.second_look import trust_after
+from lipt.core.proxies.patches import draw_filters, patch_features
+from lipt.core.proxies.proxy import Proxy
+from lipt.core.proxies.ridge import leave_one_out
+from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.strategy import Need
+from lipt.core.signals.signals import Signals
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

@@ -30,7 +30,7 @@ from lipt.coordinator.compute.scan import (
     WorkerDistrusted,
 )
 from lipt.coordinator.settings import CoordinatorSettings, Scoring
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.signals.signals import Signals
 from tests.digits import digits_settings
 from tests.tiny import linear
 

@@ -23,10 +23,10 @@ from lipt.common.weights.container import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import selecting
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.selection.selection import Selection, unweighted
-from lipt.coordinator.selection.strategy import FEATURES, SIGNALS, Need, Strategy
-from lipt.coordinator.selection.without_labels import Labels
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.selection.selection import Selection, unweighted
+from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
+from lipt.core.selection.without_labels import Labels
+from lipt.core.signals.signals import Signals
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context
 

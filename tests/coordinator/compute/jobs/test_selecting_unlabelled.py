@@ -15,8 +15,8 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.container import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.selection.registry import STRATEGIES
-from lipt.coordinator.selection.without_labels import Labels, without_labels, works_without_labels
+from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.without_labels import Labels, without_labels, works_without_labels
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

@@ -19,10 +19,10 @@ from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.jobs.warm_up_files import read_warm_up
 from lipt.coordinator.compute.jobs.warming_up import WarmedUp, WarmUpQuestion, warmed_up
 from lipt.coordinator.compute.progress import Progressed
-from lipt.coordinator.pretraining.warm_up import Warmed, warm_up
-from lipt.coordinator.selection.warm_up_option import WarmUp
-from lipt.coordinator.signals.compute import compute_signals
-from lipt.coordinator.signals.signals import Signals
+from lipt.core.selection.warm_up_option import WarmUp
+from lipt.core.signals.compute import compute_signals
+from lipt.core.signals.signals import Signals
+from lipt.core.warm_up import Warmed, warm_up
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

@@ -14,7 +14,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from lipt.coordinator.rpc.strategies import describe_strategies
-from lipt.coordinator.selection.registry import STRATEGIES
+from lipt.core.selection.registry import STRATEGIES
 from lipt.trainer.cli import main, plugins
 from lipt.trainer.cli.display.screen import Screen
 from lipt.trainer.cli.display.strategies import print_strategies

@@ -12,10 +12,10 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources import large
 from lipt.common.data.sources.feature_file import FeatureRows
 from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
-from lipt.coordinator.selection.registry import find_strategy
-from lipt.coordinator.selection.select import select
-from lipt.coordinator.signals.signals import Signals
-from lipt.coordinator.signals.user_features import features_of_pairs
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.signals.signals import Signals
+from lipt.core.signals.user_features import features_of_pairs
 from tests.coloured_shapes import (
     COLOURS,
     IMAGE_TOWER,
@@ -25,7 +25,7 @@ from tests.coloured_shapes import (
     swapped,
     write_folder,
 )
-from tests.coordinator.selection.strategies.test_clipcov import slow_greedy
+from tests.core.selection.strategies.test_clipcov import slow_greedy
 
 SWAPS = ((7, 23), (11, 40), (2, 58))
 WRONG = sorted(row for swap in SWAPS for row in swap)

@@ -1,0 +1,1 @@
+"""Core: LiPT and selection as a library, on tensors and frozen values."""

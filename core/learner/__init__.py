@@ -1,0 +1,1 @@
+"""Learner: one jigsaw piece: augmented training on a shard, and pruning."""

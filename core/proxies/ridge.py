@@ -1,0 +1,239 @@
+"""Ridge head: a linear head in closed form, with exact leave-one-out outputs.
+
+It minimizes sum_i w_i |y_i - b - x_i W|^2 + lambda |W|^2 over one-hot targets y, where the
+weights w_i give every class the same say (else a rare class loses to the frequent ones). Of
+labels and numbers (`head_targets`) y are these, and every example counts alike. With
+Z the features minus their weighted mean, scaled, and its rows times sqrt(w_i),
+
+    G = Z'Z = U diag(s) U',  H = Z U,  leverage h_i = w_i / sum w + sum_j H_ij^2 / (s_j + lambda)
+    y_i - yhat_-i = (y_i - yhat_i) / (1 - h_i)
+
+is what the head would say of example i had it never seen it: exactly, the intercept and the
+features' mean included; only their scale and the classes' weights are those of all examples.
+One eigendecomposition serves every lambda. Where there are fewer examples than features, it is
+that of Z Z' = V diag(s) V', and of 1 - h_i and of the residual no difference of near-equal
+numbers is taken: both are sums of V_ij lambda / (s_j + lambda).
+
+All sums are in float64, in blocks of a fixed order: one set of features gives one answer.
+Memory is D^2 or N^2, whichever is smaller, time N D^2; never N x N where N > D.
+
+Shapes: N examples, B of a block, D features, C classes or other outputs,
+R = min(N, D), L values of lambda, M examples of a sample.
+Source: hat matrix and leave-one-out residuals, Hastie et al., "The Elements of Statistical
+Learning", section 7.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lipt.common.signals.blocks import row_blocks
+from lipt.core.proxies.gram_sums import GramSums, WeightedRows, class_weights, scaling_of
+from lipt.core.proxies.head_targets import HeadTargets
+
+# Of the mean example: from hardly any penalty to one that leaves little.
+PENALTIES = tuple(10.0 ** (power / 2) for power in range(-8, 5))
+# All penalties judge the same examples, so that as few tell them apart to half a point.
+_MAX_SAMPLE = 5_000
+# Where less than that is left of 1 - h, an example alone decides what is said of it.
+_NOTHING_LEFT = 1e-10
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """What a ridge head says of examples that it has not seen.
+
+    outputs_NC: float32, about 1 for the head's class and 0 for others; not probabilities. Of
+        an example whose output nothing else decides they are all 0.
+    accuracy: how often the largest one is the label's, the mean over classes, by trust; the
+        score of another kind of target.
+    penalty: lambda per example, as it was chosen.
+    accuracies: of every penalty, on the sample that it was chosen by; of other targets the share
+        of their variance that is explained.
+    """
+
+    outputs_NC: Tensor
+    accuracy: float
+    penalty: float
+    accuracies: tuple[tuple[float, float], ...]
+
+
+def leave_one_out(
+    features_ND: Tensor,
+    labels_N: Tensor,
+    num_classes: int,
+    *,
+    generator: torch.Generator,
+    trust_N: Tensor | None = None,
+    wanted: HeadTargets | None = None,
+    penalties: Sequence[float] = PENALTIES,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+) -> LeaveOneOut:
+    """Fit the head, choose lambda by leave-one-out accuracy, and say what it makes of each.
+
+    Args:
+        features_ND: any floating type, finite. Not modified.
+        labels_N: int64, at least one.
+        num_classes: C; some may have no examples.
+        generator: draws the sample of at most 5,000 examples that lambda is chosen by.
+        trust_N: how much each example counts within its class, float64 above 0; all the same
+            by default.
+        wanted: what the head is fitted to, of the same examples, where that is no class;
+            neither labels nor trust count then.
+        penalties: lambda over the sum of the examples' weights, one or more, ascending.
+        on_progress: told how many of 2 N rows are done.
+    """
+    num_examples = len(labels_N)
+    if wanted is None:
+        weights_N, values_NC = class_weights(labels_N, trust_N), None
+    else:
+        weights_N = torch.ones_like(labels_N, dtype=torch.float64)
+        num_classes, values_NC = wanted.num_outputs, wanted.values()
+    scaling = scaling_of(features_ND, weights_N)
+    rows = WeightedRows(features_ND, labels_N, weights_N, scaling, num_classes, values_NC)
+    spectrum = _spectrum_of(rows, lambda done: on_progress(done, 2 * num_examples))
+    lambdas_L = weights_N.new_tensor(penalties) * num_examples
+    sample_M = torch.randperm(num_examples, generator=generator)[:_MAX_SAMPLE].sort().values
+    judge = _accuracies if wanted is None else _explained
+    accuracies_L = judge(rows, spectrum, sample_M.to(labels_N.device), lambdas_L)
+    # The largest lambda of the best: the simplest head.
+    best = int(torch.nonzero(accuracies_L == accuracies_L.max()).max())
+    outputs_NC = torch.empty(num_examples, num_classes, device=labels_N.device)
+    for ids_B in rows.blocks():
+        outputs_BLC = _outputs(rows, spectrum, ids_B, lambdas_L[best : best + 1])
+        outputs_NC[ids_B] = outputs_BLC[:, 0].float()
+        on_progress(num_examples + int(ids_B[-1]) + 1, 2 * num_examples)
+    if wanted is None:
+        right_N = (outputs_NC.argmax(dim=-1) == labels_N).double()
+        # The sum's rounding may be above 1.
+        accuracy = min(1.0, float(weights_N @ right_N / weights_N.sum()))
+    else:
+        accuracy = wanted.score(outputs_NC)
+    return LeaveOneOut(
+        outputs_NC,
+        accuracy=accuracy,
+        penalty=penalties[best],
+        accuracies=tuple(zip(penalties, accuracies_L.tolist(), strict=True)),
+    )
+
+
+class _Spectrum(Protocol):
+    """The eigendecomposition, and what it says of some examples under every lambda."""
+
+    def residuals(self, ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
+        """w^1/2 (y - yhat), B x L x C, and 1 - h + w / sum w, B x L; float64."""
+        ...
+
+
+def _outputs(rows: WeightedRows, spectrum: _Spectrum, ids_B: Tensor, lambdas_L: Tensor) -> Tensor:
+    """Leave-one-out outputs; B x L x C float64."""
+    residuals_BLC, left_BL = spectrum.residuals(ids_B, lambdas_L)
+    weights_B = rows.weights_N[ids_B]
+    left_BL = left_BL - (weights_B / rows.weights_N.sum())[:, None]
+    scale_BL = (left_BL * weights_B.sqrt()[:, None]).reciprocal()
+    outputs_BLC = rows.targets(ids_B)[:, None] - residuals_BLC * scale_BL[:, :, None]
+    return torch.where(left_BL[:, :, None] > _NOTHING_LEFT, outputs_BLC, 0.0)
+
+
+def _accuracies(
+    rows: WeightedRows, spectrum: _Spectrum, sample_M: Tensor, lambdas_L: Tensor
+) -> Tensor:
+    """Class-weighted leave-one-out accuracy on a sample, under every lambda; L float64."""
+    right_L = torch.zeros_like(lambdas_L)
+    width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
+    for block in row_blocks(len(sample_M), width):
+        ids_B = sample_M[block]
+        guesses_BL = _outputs(rows, spectrum, ids_B, lambdas_L).argmax(dim=-1)
+        right_BL = guesses_BL == rows.labels_N[ids_B][:, None]
+        right_L += rows.weights_N[ids_B] @ right_BL.double()
+    return right_L / rows.weights_N[sample_M].sum()
+
+
+def _explained(
+    rows: WeightedRows, spectrum: _Spectrum, sample_M: Tensor, lambdas_L: Tensor
+) -> Tensor:
+    """Share of the targets' variance that is explained on a sample, by lambda; L float64."""
+    left_L, total = torch.zeros_like(lambdas_L), lambdas_L.new_zeros(())
+    width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
+    for block in row_blocks(len(sample_M), width):
+        ids_B = sample_M[block]
+        targets_BC = rows.targets(ids_B)
+        outputs_BLC = _outputs(rows, spectrum, ids_B, lambdas_L)
+        left_L += (outputs_BLC - targets_BC[:, None]).square().sum(dim=(0, 2))
+        total += (targets_BC - rows.mean_target_C()).square().sum()
+    return 1 - left_L / total.clamp(min=1e-30)
+
+
+def _spectrum_of(rows: WeightedRows, on_progress: Callable[[int], None]) -> _Spectrum:
+    num_examples, num_features = rows.features_ND.shape
+    if not num_examples:
+        raise ValueError("there are no examples to fit a head to")
+    if num_examples < num_features:
+        return _Dual.of(rows, on_progress)
+    return _Primal.of(rows, on_progress)
+
+
+@dataclass(frozen=True)
+class _Primal:
+    """From Z'Z. targets_RC: H'(w^1/2 y)."""
+
+    rows: WeightedRows
+    values_R: Tensor
+    vectors_DR: Tensor
+    targets_RC: Tensor
+
+    @classmethod
+    def of(cls, rows: WeightedRows, on_progress: Callable[[int], None]) -> _Primal:
+        """Sum over all blocks, then decompose."""
+        num_features = rows.features_ND.shape[1]
+        zeros_DD = rows.weights_N.new_zeros(num_features, num_features)
+        sums = GramSums(zeros_DD, zeros_DD.new_zeros(num_features, rows.num_classes))
+        for ids_B in rows.blocks():
+            sums += GramSums.of(rows, ids_B)
+            on_progress(int(ids_B[-1]) + 1)
+        values_R, vectors_DR = torch.linalg.eigh(sums.upper_DD, UPLO="U")
+        return cls(rows, values_R.clamp_(min=0), vectors_DR, vectors_DR.T @ sums.targets_DC)
+
+    def residuals(self, ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
+        """See `_Spectrum`."""
+        coordinates_BR = self.rows.scaled(ids_B) @ self.vectors_DR
+        inverse_RL = (self.values_R[:, None] + lambdas_L).reciprocal_()
+        solved_RLC = inverse_RL[:, :, None] * self.targets_RC[:, None, :]
+        fitted_BX = coordinates_BR @ solved_RLC.flatten(start_dim=1)
+        fitted_BLC = fitted_BX.view(len(ids_B), len(lambdas_L), -1)
+        targets_BC = self.rows.weighted_targets(ids_B)
+        left_BL = 1.0 - coordinates_BR.square_() @ inverse_RL
+        return targets_BC[:, None] - fitted_BLC, left_BL
+
+
+@dataclass(frozen=True)
+class _Dual:
+    """From Z Z'. targets_RC: V'(w^1/2 y)."""
+
+    values_R: Tensor
+    vectors_NR: Tensor
+    targets_RC: Tensor
+
+    @classmethod
+    def of(cls, rows: WeightedRows, on_progress: Callable[[int], None]) -> _Dual:
+        """Decompose all products of two examples."""
+        every_N = torch.arange(len(rows.labels_N), device=rows.labels_N.device)
+        scaled_ND = rows.scaled(every_N)
+        values_R, vectors_NR = torch.linalg.eigh(scaled_ND @ scaled_ND.T)
+        on_progress(len(every_N))
+        targets_RC = vectors_NR.T @ rows.weighted_targets(every_N)
+        return cls(values_R.clamp_(min=0), vectors_NR, targets_RC)
+
+    def residuals(self, ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
+        """See `_Spectrum`."""
+        vectors_BR = self.vectors_NR[ids_B]
+        shares_RL = lambdas_L / (self.values_R[:, None] + lambdas_L)
+        unfitted_RLC = shares_RL[:, :, None] * self.targets_RC[:, None, :]
+        residuals_BX = vectors_BR @ unfitted_RLC.flatten(start_dim=1)
+        left_BL = vectors_BR.square() @ shares_RL
+        return residuals_BX.view(len(vectors_BR), len(lambdas_L), -1), left_BL

@@ -1,0 +1,199 @@
+"""Vectors of examples, by their factors: last-layer gradients, features or errors.
+
+The gradient of example i is the outer product e_i (x) [h_i, 1], so every product is
+(e_i . e_j)(h_i . h_j + 1), two small matrix products in the place of one over C (D + 1)
+columns, and a sum of gradients is one matrix of C x (D + 1). A layer without a bias has no
+1. A feature or an error taken by itself is a vector with one factor.
+
+Shapes: N examples, n and m of them, B of a block, C classes, D features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lipt.common.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.core.signals.signals import Signals
+
+SpaceName = Literal["features", "gradients"]
+
+# A block's products should stay in the processor's cache.
+CACHED_BYTES = 4 * 1024**2
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """N vectors e_i (x) [h_i, 1], or h_i alone where there are no errors.
+
+    features_ND: of any floating type, and with any leading dimensions; so are the errors.
+    bias: what the 1 is; 0 without a bias.
+    """
+
+    features_ND: Tensor
+    errors_NC: Tensor | None = None
+    bias: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.features_ND)
+
+    def __getitem__(self, rows: slice | Tensor | int) -> Vectors:
+        """Some of the vectors, as stored; a slice copies nothing."""
+        errors_NC = None if self.errors_NC is None else self.errors_NC[rows]
+        return Vectors(self.features_ND[rows], errors_NC, self.bias)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the factors are."""
+        return self.features_ND.device
+
+    @property
+    def width(self) -> int:
+        """How many numbers stand for one vector."""
+        num_errors = 0 if self.errors_NC is None else self.errors_NC.shape[-1]
+        return self.features_ND.shape[-1] + num_errors
+
+    @property
+    def outer_NC(self) -> Tensor:
+        """The errors, or a column of ones where there are none."""
+        if self.errors_NC is None:
+            return self.features_ND.new_ones(*self.features_ND.shape[:-1], 1)
+        return self.errors_NC
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Vectors:
+        """The vectors with each factor changed."""
+        errors_NC = None if self.errors_NC is None else change(self.errors_NC)
+        return Vectors(change(self.features_ND), errors_NC, self.bias)
+
+    def put(self, rows: slice, vectors: Vectors) -> None:
+        """Overwrite some of the vectors by others of the same kind."""
+        self.features_ND[rows] = vectors.features_ND
+        if self.errors_NC is not None and vectors.errors_NC is not None:
+            self.errors_NC[rows] = vectors.errors_NC
+
+    def to(self, dtype: torch.dtype) -> Vectors:
+        """The vectors in some precision; not copied where it is theirs already."""
+        return self.map(lambda factor: factor.to(dtype))
+
+
+@dataclass(frozen=True)
+class LayerGradient:
+    """A vector written out: of the last layer's weight, C x D, and of its bias, C.
+
+    The bias's is zero where there is none; C is 1 for vectors of one factor.
+    """
+
+    weight_CD: Tensor
+    bias_C: Tensor
+
+    @property
+    def square(self) -> float:
+        """The squared norm over all parameters."""
+        return float(self.weight_CD.square().sum() + self.bias_C.square().sum())
+
+    @property
+    def norm(self) -> float:
+        """The Euclidean norm over all parameters."""
+        return math.sqrt(self.square)
+
+    def minus(self, other: LayerGradient) -> LayerGradient:
+        """The difference of two gradients."""
+        return LayerGradient(self.weight_CD - other.weight_CD, self.bias_C - other.bias_C)
+
+    def scaled(self, factor: float) -> LayerGradient:
+        """The gradient of a loss that counts `factor` times as much."""
+        return LayerGradient(self.weight_CD * factor, self.bias_C * factor)
+
+    def to(self, dtype: torch.dtype) -> LayerGradient:
+        """The gradient in some precision."""
+        return LayerGradient(self.weight_CD.to(dtype), self.bias_C.to(dtype))
+
+
+def gradients_of(signals: Signals) -> Vectors:
+    """The last layer's gradient of each example's own loss."""
+    return Vectors(signals.features_ND, signals.errors_NC, float(signals.has_bias))
+
+
+def in_space(signals: Signals, space: SpaceName) -> Vectors:
+    """The examples' vectors in that space."""
+    return gradients_of(signals) if space == "gradients" else Vectors(signals.features_ND)
+
+
+def with_bias(features_BD: Tensor, bias: float) -> Tensor:
+    """The features [h_i, 1], or without the 1, in their own type."""
+    if not bias:
+        return features_BD
+    return torch.cat([features_BD, features_BD.new_full((len(features_BD), 1), bias)], dim=1)
+
+
+def products(left: Vectors, right: Vectors) -> Tensor:
+    """<v_i, v_j> of every pair, in the vectors' precision; n x m, or n for a single right one.
+
+    Works on batches of vectors, too, but not in blocks: give it rows whose products fit.
+    """
+    products_nm = _inner(left.features_ND, right.features_ND)
+    if left.errors_NC is not None and right.errors_NC is not None:
+        products_nm.add_(left.bias).mul_(_inner(left.errors_NC, right.errors_NC))
+    return products_nm
+
+
+def squared_norms(vectors: Vectors) -> Tensor:
+    """|e_i|^2 (|h_i|^2 + 1) of vectors in any precision; N float64."""
+    on_cpu = vectors.device.type == "cpu"
+    squares = []
+    for _, block in _blocks(vectors, 16, CACHED_BYTES // 2 if on_cpu else BLOCK_BYTES):
+        squares_B = _inner_self(block.features_ND)
+        if block.errors_NC is not None:
+            squares_B.add_(block.bias).mul_(_inner_self(block.errors_NC))
+        squares.append(squares_B)
+    return torch.cat(squares)
+
+
+def weighted_sum(
+    vectors: Vectors, weights_N: Tensor | None = None, *, block_bytes: int
+) -> LayerGradient:
+    """sum_i w_i v_i in float64, of vectors in any precision; weights are ones where None."""
+    num_classes, num_features = vectors[:0].outer_NC.shape[1], vectors.features_ND.shape[1]
+    zeros = partial(torch.zeros, dtype=torch.float64, device=vectors.device)
+    weight_CD, bias_C = zeros(num_classes, num_features), zeros(num_classes)
+    for rows, block in _blocks(vectors, 8, block_bytes):
+        errors_BC = block.outer_NC.double()
+        if weights_N is not None:
+            errors_BC = errors_BC * weights_N[rows, None]
+        weight_CD += errors_BC.T @ block.features_ND.double()
+        bias_C += errors_BC.sum(dim=0)
+    return LayerGradient(weight_CD, bias_C * vectors.bias)
+
+
+def alignments(vectors: Vectors, gradient: LayerGradient, *, block_bytes: int) -> Tensor:
+    """<v_i, gradient> of vectors in any precision; N, in the gradient's precision."""
+    dtype = gradient.weight_CD.dtype
+    aligned_N = gradient.bias_C.new_empty(len(vectors))
+    for rows, block in _blocks(vectors, dtype.itemsize, block_bytes):
+        products_BC = block.features_ND.to(dtype) @ gradient.weight_CD.T
+        products_BC += gradient.bias_C
+        if block.errors_NC is not None:
+            products_BC *= block.errors_NC
+        torch.sum(products_BC, dim=-1, out=aligned_N[rows])
+    return aligned_N
+
+
+def _blocks(
+    vectors: Vectors, value_bytes: int, block_bytes: int
+) -> Iterator[tuple[slice, Vectors]]:
+    for rows in row_blocks(len(vectors), value_bytes * vectors.width, block_bytes):
+        yield rows, vectors[rows]
+
+
+def _inner(left: Tensor, right: Tensor) -> Tensor:
+    return left @ (right if right.dim() == 1 else right.mT)
+
+
+def _inner_self(values_BD: Tensor) -> Tensor:
+    return values_BD.double().square().sum(dim=-1)

@@ -1,0 +1,202 @@
+"""Select: a strategy, signals and a budget become a subset.
+
+Shapes: N examples, C classes, D features, K budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipt.common.determinism.seeding import derive_seed
+from lipt.common.errors import SignalsError
+from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals.finite import require_finite_rows
+from lipt.common.subsets.budget import require_budget
+from lipt.common.targets.kinds import kinds_in_words
+from lipt.core.selection.quotas import class_quotas
+from lipt.core.selection.selection import Selection
+from lipt.core.selection.strategy import Need, Strategy
+from lipt.core.signals.signals import Signals
+
+
+def select(
+    strategy: Strategy,
+    signals: Signals,
+    budget: int,
+    *,
+    balanced: bool,
+    seed: int,
+    options: Mapping[str, Any],
+) -> Selection:
+    """Choose exactly `budget` examples, or fewer and say why.
+
+    Balanced, the strategy sees one class at a time, with the class's own seed and
+    the quota of `class_quotas`, unless it balances by itself.
+
+    Args:
+        strategy: from the registry.
+        signals: with what the strategy needs; of labels alone where that is nothing.
+        budget: K, in 1..N.
+        balanced: from `strategy.resolve_balance`.
+        seed: for strategies that draw.
+        options: from `strategy.parse_options`: all of them, by name.
+
+    Returns:
+        K distinct row numbers, ascending, and their weights, on the CPU.
+
+    Raises:
+        BudgetError: the budget is outside 1..N.
+        SignalsError: signals are not finite, some that the strategy needs are missing, or they are
+            of targets that it cannot choose by.
+    """
+    require_budget(budget, len(signals))
+    _require_kind(strategy, signals, options)
+    _require_signals(strategy, signals, options)
+    signals = strategy.prepared(signals, seed=seed, options=options)
+    if balanced and not strategy.balances_itself:
+        parts = list(_select_per_class(strategy, signals, budget, seed=seed, options=options))
+    else:
+        parts = [_apply(strategy, signals, budget, balanced=balanced, seed=seed, options=options)]
+    indices_K = torch.cat([part.indices_K for part in parts])
+    weights_K = torch.cat([part.weights_K for part in parts])
+    reasons = [part.stopped_early for part in parts if part.stopped_early]
+    order_K = indices_K.argsort()
+    return Selection(
+        indices_K[order_K],
+        weights_K[order_K],
+        stopped_early=" ".join(reasons),
+        # Of a strategy that saw all classes at once.
+        findings=parts[0].findings if len(parts) == 1 else {},
+    )
+
+
+def _select_per_class(
+    strategy: Strategy, signals: Signals, budget: int, *, seed: int, options: Mapping[str, Any]
+) -> Iterator[Selection]:
+    counts_C = torch.bincount(signals.labels_N).tolist()
+    for label, quota in enumerate(class_quotas(counts_C, budget)):
+        if not quota:
+            continue
+        rows = torch.nonzero(signals.labels_N == label).flatten().cpu()
+        class_seed = derive_seed(seed, "selection-class", label)
+        part = _apply(
+            strategy,
+            signals.of_class(label),
+            quota,
+            balanced=True,
+            seed=class_seed,
+            options=options,
+        )
+        reason = f"class {label}: {part.stopped_early}" if part.stopped_early else ""
+        yield Selection(rows[part.indices_K], part.weights_K, stopped_early=reason)
+
+
+def _apply(
+    strategy: Strategy,
+    signals: Signals,
+    budget: int,
+    *,
+    balanced: bool,
+    seed: int,
+    options: Mapping[str, Any],
+) -> Selection:
+    selection = strategy.apply(signals, budget, balanced=balanced, seed=seed, options=options)
+    indices_K, weights_K = selection.indices_K.cpu(), selection.weights_K.float().cpu()
+    num_distinct = len(torch.unique(indices_K))
+    in_range = bool(((indices_K >= 0) & (indices_K < len(signals))).all())
+    weighted = bool((weights_K.isfinite() & (weights_K >= 0)).all())
+    enough = len(indices_K) == budget or (len(indices_K) < budget and selection.stopped_early)
+    if not (len(indices_K) == num_distinct == len(weights_K) and enough and in_range and weighted):
+        raise RuntimeError(
+            f"strategy {strategy.name!r} answered with {len(indices_K)} indices, {num_distinct} of "
+            f"them distinct, and {len(weights_K)} weights, for a budget of {budget} "
+            f"among {len(signals)} examples. This is a defect of the strategy: please report it."
+        )
+    return Selection(indices_K, weights_K, selection.stopped_early, selection.findings)
+
+
+def _require_kind(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:
+    kinds = strategy.kinds_for(options)
+    if signals.kind not in kinds:
+        raise SignalsError(
+            f"strategy {strategy.name!r} works with {kinds_in_words(kinds)} data, and the signals "
+            f"are of {signals.kind.words} data. Choose another strategy."
+        )
+
+
+def _require_signals(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:
+    for need in sorted(strategy.needs_for(options)):
+        models = (signals, *signals.others)
+        checked = [item for model in models for item in _values(model, need).items()]
+        for name, values in checked:
+            if values is None or not values.numel():
+                raise SignalsError(f"strategy {strategy.name!r} needs {name}. {_REMEDIES[need]}")
+            _require_finite(values, name)
+
+
+def _require_finite(values: Tensor, name: str) -> None:
+    row_bytes = values[0].numel() * values.element_size()
+    blocks = list(row_blocks(len(values), row_bytes))
+    # A sum is not finite where one of its terms is not: most often there is no more to do.
+    sums = [
+        values[rows].sum(dtype=torch.promote_types(values.dtype, torch.float32)) for rows in blocks
+    ]
+    if bool(torch.stack(sums).isfinite().all()):
+        return
+    finite_N = torch.cat(
+        [values[rows].reshape(rows.stop - rows.start, -1).isfinite().all(dim=-1) for rows in blocks]
+    )
+    require_finite_rows(finite_N, torch.arange(len(values)), name)
+
+
+_REMEDIES = {
+    Need.SIGNALS: "They were not computed: compute them with the run's weights first.",
+    Need.FEATURES: "They were not computed: compute them first, or give your own.",
+    Need.GRADIENT_NORMS: "They were not computed: compute them with the run's weights first.",
+    Need.VALIDATION: "The run has none: set validation.fraction above 0.",
+    Need.DYNAMICS: (
+        "They are known only to a run with learners, on its own weights: leave `weights` unset."
+    ),
+    Need.COPIES: "They were not looked for: look for them in the run's data first.",
+    Need.PAIRED_FEATURES: (
+        "Give a safetensors file with the two tensors `features` (N x d) and `paired_features` "
+        "(N x p), one row per example each: `lipt subset get --features FILE.safetensors`, or "
+        'client.subset(..., features={"features": ..., "paired_features": ...}); or open data that '
+        "has both, features:FILE with `paired_features`."
+    ),
+}
+
+
+def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
+    """What a need stands for, by the words of a message."""
+    held, dynamics = signals.validation, signals.dynamics
+    match need:
+        case Need.SIGNALS:
+            return {"errors": signals.errors_NC, "features": signals.features_ND}
+        case Need.FEATURES:
+            return {"features": signals.features_ND}
+        case Need.GRADIENT_NORMS:
+            return {"gradient norms": signals.gradient_norms_N}
+        case Need.PAIRED_FEATURES:
+            pairs_NP = signals.paired_features_NP
+            return {"features of pairs": signals.features_ND, "paired features": pairs_NP}
+        case Need.COPIES:
+            return {"near copies": signals.pictures_N}
+        case Need.VALIDATION if held is not None:
+            values = _values(held, Need.SIGNALS)
+            return {f"{name} of validation examples": values[name] for name in values}
+        case Need.VALIDATION:
+            return {"a validation split": None}
+        case Need.DYNAMICS if dynamics is not None:
+            return {
+                "the learners' probabilities": dynamics.probabilities_NLT,
+                "the learners' margins": dynamics.margins_NLT,
+                "the learners' error norms": dynamics.error_norms_NL,
+                "the learners' disagreement": dynamics.disagreement_N,
+            }
+        case Need.DYNAMICS:
+            return {"the learners' view of the examples": None}

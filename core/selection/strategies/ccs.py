@@ -1,0 +1,129 @@
+"""CCS: cover the whole range of a difficulty score, without its hardest end.
+
+The hardest examples are dropped, for many of them are mislabelled. The rest is cut into
+strata of equal width of the score, which share the budget equally, so that a small
+budget still reaches every difficulty. Within a stratum the draw is random.
+
+What a small stratum cannot give goes to the larger ones: serving the smallest first,
+each with an equal share of what is left, is the water-filling of `class_quotas`.
+
+Shapes: N examples, R of them not dropped, L learners, T snapshots, K budget.
+Source: Zheng et al. 2023 (arXiv:2210.15809). They tune beta: 0 where half of CIFAR-10 is
+kept, 0.3 for a tenth of it or of ImageNet, 0.2 for a fifth of ImageNet. The preset `paper`
+takes straight lines between these, which are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from lipt.common.determinism.seeding import derive_generator
+from lipt.core.selection.presets import Preset, between
+from lipt.core.selection.quotas import class_quotas
+from lipt.core.selection.selection import Selection, unweighted
+from lipt.core.selection.strategies.el2n import error_norms
+from lipt.core.selection.strategies.entropy import entropies
+from lipt.core.selection.strategies.grand import last_layer_norms
+from lipt.core.selection.strategies.margin import probability_margins
+from lipt.core.selection.strategy import DYNAMICS, SIGNALS, Strategy
+from lipt.core.signals.dynamics import mean_over_moments
+from lipt.core.signals.signals import Signals
+
+Score = Literal["el2n", "grand", "entropy", "margin", "aum"]
+
+
+def ccs(
+    signals: Signals,
+    budget: int,
+    *,
+    score: Annotated[Score, "what difficulty is measured by"] = "el2n",
+    beta: Annotated[float, Field(ge=0, lt=1), "share of the examples dropped as the hardest"] = 0.1,
+    num_strata: Annotated[int, Field(ge=1), "intervals that the score's range is cut into"] = 50,
+    seed: int,
+) -> Selection:
+    """Draw `budget` examples from equal shares of the score's strata.
+
+    Fewer than beta N are dropped where the budget would not be left: a budget above
+    (1 - beta) N takes the easiest.
+    """
+    hardness_N = hardness(signals, score)
+    num_dropped = min(round(beta * len(signals)), len(signals) - budget)
+    # Stable: of equally hard examples the first ones stay.
+    kept_R = hardness_N.argsort(stable=True)[: len(signals) - num_dropped]
+    strata_R = strata_of(hardness_N[kept_R], num_strata)
+    counts_S = torch.bincount(strata_R, minlength=num_strata)
+    quotas_S = class_quotas(counts_S.tolist(), budget)
+    # Shuffled, then sorted by stratum: the first of each stratum are a random draw from it.
+    shuffle_R = torch.randperm(len(kept_R), generator=derive_generator(seed, "ccs"))
+    shuffle_R = shuffle_R.to(kept_R.device)
+    order_R = shuffle_R[strata_R[shuffle_R].argsort(stable=True)]
+    strata = torch.split(order_R, counts_S.tolist())
+    chosen = [stratum[:quota] for stratum, quota in zip(strata, quotas_S, strict=True)]
+    return unweighted(kept_R[torch.cat(chosen)])
+
+
+def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
+    """Which interval of equal width, from the smallest score to the largest; R, int64.
+
+    Scores that are all equal are one stratum.
+    """
+    lowest, highest = scores_R.double().aminmax()
+    if lowest == highest:
+        return torch.zeros(len(scores_R), dtype=torch.int64, device=scores_R.device)
+    shares_R = (scores_R.double() - lowest) / (highest - lowest)
+    return (shares_R * num_strata).long().clamp(max=num_strata - 1)
+
+
+def hardness(signals: Signals, score: Score) -> Tensor:
+    """A score of every example, turned so that a larger one is harder; N, float32."""
+    return _HARDNESS[score](signals)
+
+
+def _negative_mean_margins(signals: Signals) -> Tensor:
+    dynamics = signals.learners()
+    return -mean_over_moments(dynamics.margins_NLT, dynamics.counted_NL).float()
+
+
+# Confident examples have small errors and entropy, but large margins.
+_HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
+    "el2n": error_norms,
+    "grand": last_layer_norms,
+    "entropy": entropies,
+    "margin": lambda signals: -probability_margins(signals),
+    "aum": _negative_mean_margins,
+}
+
+
+# By the fraction that is kept.
+_BETAS = {0.1: 0.3, 0.2: 0.2, 0.5: 0.0}
+
+
+def _as_in_the_paper(fraction: float) -> dict[str, str]:
+    return {"score": "aum", "beta": f"{between(_BETAS, fraction):.4g}", "num_strata": "50"}
+
+
+STRATEGY = Strategy(
+    function=ccs,
+    summary="random, equal shares of every stratum of a score without its hardest end",
+    paper=(
+        'Zheng et al. 2023, "Coverage-centric Coreset Selection for High Pruning Rates" '
+        "(arXiv:2210.15809)"
+    ),
+    cost="N (C + log N)",
+    needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
+    presets={
+        "paper": Preset(
+            "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
+            "half of it on (straight lines between are ours); classes as they come; "
+            "needs learners",
+            _as_in_the_paper,
+            balanced=False,
+        )
+    },
+    revision=1,
+)

@@ -1,0 +1,158 @@
+"""ClipCov: image-caption pairs that preserve the cross-covariance of their latent classes.
+
+With images v_i and captions t_i, rows of length 1 in one space, latent classes V_c, S_c
+the chosen ones of V_c, and the similarity a_ij = v_i . t_j + t_i . v_j of two pairs, maximize
+
+    F(S) = sum_c 1/|V_c| sum_{i in S_c} sum_{j in V_c not in S_c} a_ij       (cross term)
+           + sum_{i in S} (2 v_i . t_i                                        (easiness)
+                           + 1/2 t_i . l_c(i)                                 (label term)
+                           - v_i . o^t_c(i) - t_i . o^v_c(i)).                (centre terms)
+
+The cross term keeps each latent class's cross-covariance and its centre: picks that are
+similar to what is not picked. Easiness wants captions that fit their own image, which a
+cross-covariance of few pairs needs most. The label term wants captions close to what the
+class is called, for that is what zero-shot classification compares with. The centre terms
+keep pairs away from other latent classes: o^t_c is the mean of the others' caption centres,
+o^v_c of their image centres, a centre being the direction of a class's mean row.
+
+What is this variant: the terms and their weights 1, 2, 1/2, 1 are those of the authors'
+code, without its clipping of negative similarities (which needs the matrix) and its
+updates in steps of 200 picks; the cross term's gain is updated with every pick. The label's
+own text is not known here: l_c is the caption centre of the latent class.
+
+Labels are the latent classes. Sums stand for the matrix, as in SAS.
+
+Shapes: N examples, M of a latent class, B of a block, C latent classes, D features.
+Source: Joshi et al. 2024 (arXiv:2403.12267).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from lipt.common.signals.blocks import row_blocks
+from lipt.core.selection.selection import Selection, unweighted
+from lipt.core.selection.solvers.linear_cut import cut_picks
+from lipt.core.selection.solvers.pair_rows import captions_of
+from lipt.core.selection.solvers.unit_rows import exact_bits, unit_rows
+from lipt.core.selection.strategy import Need, Strategy
+from lipt.core.signals.signals import Signals
+
+EASINESS_WEIGHT = 2.0
+LABEL_WEIGHT = 0.5
+CENTRE_WEIGHT = 1.0
+
+
+@dataclass(frozen=True)
+class Pairs(Signals):
+    """Signals of pairs, with what a class alone cannot know.
+
+    own_N: easiness, label term and centre terms of each pair, weighted, float64.
+    """
+
+    own_N: Tensor = field(kw_only=True)
+
+
+def clipcov(signals: Signals, budget: int) -> Selection:
+    """Pick the largest gain in F, `budget` times; ties go to the lowest id.
+
+    A feature or caption of zeros is similar to nothing.
+
+    Raises:
+        SignalsError: there are no captions, or their width is not that of the images.
+    """
+    pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
+    # Gains within a class do not depend on the others: the best of all is always the best of
+    # the classes' next ones.
+    picks = heapq.merge(*(_class_picks(pairs, label) for label in torch.unique(pairs.labels_N)))
+    chosen = [position for _, position in islice(picks, budget)]
+    return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
+
+
+def pair_terms(signals: Signals) -> Pairs:
+    """Everything in F that is not the cross term, for each pair, from all pairs.
+
+    Raises:
+        SignalsError: there are no captions, or their width is not that of the images.
+    """
+    return Pairs(**vars(signals), own_N=own_terms(signals))
+
+
+def own_terms(signals: Signals) -> Tensor:
+    """Easiness, label term and centre terms of each pair, weighted; N, float64.
+
+    Raises:
+        SignalsError: there are no captions, or their width is not that of the images.
+    """
+    images_ND, captions_ND, labels_N = (
+        signals.features_ND,
+        captions_of(signals, "clipcov"),
+        signals.labels_N,
+    )
+    bits = exact_bits(len(signals))
+    blocks = list(row_blocks(len(signals), images_ND.shape[1] * 64))
+    image_sums_CD = torch.zeros(
+        int(labels_N.max()) + 1, images_ND.shape[1], dtype=torch.float64, device=images_ND.device
+    )
+    caption_sums_CD = torch.zeros_like(image_sums_CD)
+    for rows in blocks:
+        image_sums_CD.index_add_(0, labels_N[rows], unit_rows(images_ND[rows], bits).double())
+        caption_sums_CD.index_add_(0, labels_N[rows], unit_rows(captions_ND[rows], bits).double())
+    image_centres_CD = unit_rows(image_sums_CD, bits).double()
+    caption_centres_CD = unit_rows(caption_sums_CD, bits).double()
+    other_images_CD = image_centres_CD.sum(dim=0) - image_centres_CD
+    other_captions_CD = caption_centres_CD.sum(dim=0) - caption_centres_CD
+    # A single latent class has no others, and their sum is zero.
+    num_others = max(1, len(torch.unique(labels_N)) - 1)
+
+    own_N = torch.empty(len(signals), dtype=torch.float64, device=images_ND.device)
+    for rows in blocks:
+        labels_B = labels_N[rows]
+        images_BD = unit_rows(images_ND[rows], bits).double()
+        captions_BD = unit_rows(captions_ND[rows], bits).double()
+        easiness_B = (images_BD * captions_BD).sum(dim=-1)
+        label_B = (captions_BD * caption_centres_CD[labels_B]).sum(dim=-1)
+        centres_B = (images_BD * other_captions_CD[labels_B]).sum(dim=-1)
+        centres_B += (captions_BD * other_images_CD[labels_B]).sum(dim=-1)
+        own_N[rows] = EASINESS_WEIGHT * easiness_B + LABEL_WEIGHT * label_B
+        own_N[rows] -= CENTRE_WEIGHT * (centres_B / num_others)
+    return own_N
+
+
+def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
+    """Greedy choice within a latent class: minus the gain in F, and the position, of each pick."""
+    positions_M = torch.nonzero(pairs.labels_N == label).flatten()
+    bits = exact_bits(len(positions_M))
+    images_MD = unit_rows(pairs.features_ND[positions_M], bits)
+    captions_MD = unit_rows(captions_of(pairs, "clipcov")[positions_M], bits)
+    for gain, place in cut_picks(
+        torch.cat([images_MD, captions_MD], dim=1),
+        pairs.own_N[positions_M],
+        scale=1 / len(positions_M),
+        map_rows=_swapped,
+    ):
+        yield -gain, int(positions_M[place])
+
+
+def _swapped(rows_B2D: Tensor) -> Tensor:
+    """[v, t] becomes [t, v], so that its product with another pair's [v, t] is a_ij."""
+    return rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1)
+
+
+STRATEGY = Strategy(
+    function=clipcov,
+    summary="image-caption pairs that preserve the cross-covariance of their latent class",
+    paper=(
+        'Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining: '
+        'Prioritizing Data Quality over Quantity" (arXiv:2403.12267)'
+    ),
+    cost="k N d",
+    needs=frozenset({Need.PAIRED_FEATURES}),
+    prepare=pair_terms,
+)

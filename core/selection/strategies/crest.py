@@ -1,0 +1,170 @@
+"""CREST: mini-batch coresets, each chosen from a random set, of what is not learned yet.
+
+One coreset of the whole data set stops to stand for it within a few steps of training. So
+many small ones are chosen: a random set is drawn, and of it the mini-batch whose gradients
+represent the set's (facility location by the distance of the errors e, which is how the
+paper approximates gradients), until the mini-batches fill the budget. Examples with a loss
+below `learned_loss` have next to no gradient and are left out.
+
+When the weights have moved too far for the subset, `lipt.core.signals.quadratic_model` says
+so, and re-selection asks it.
+
+Five things that the paper leaves to its training loop are decided here:
+
+- The ids of all mini-batches are distinct: what was chosen leaves the sets to come.
+- Random sets are stratified: every class has the share in each that it has in the pool.
+  Every example of the pool is in one random set before any is in a second one.
+- A random set holds at least four times the mini-batch, or there would be nothing to choose
+  among a few hundred examples; and at most 8,192.
+- Where the classes get equal shares, they get them in every mini-batch: each class gives its
+  share from its own part of the random set, which is large in proportion.
+- "Learned" is judged by the weights that are selected on, not by the last epochs. Where
+  fewer examples than the budget are left, those of the highest loss come back.
+
+Shapes: N examples, n of them, C classes, G groups that share the budget (the classes, or one
+    of all), M in a pool, R in a random set, B in a mini-batch, K budget.
+Source: Yang et al. 2023 (arXiv:2306.01244), sections 4.1 and 4.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from lipt.common.determinism.seeding import derive_generator
+from lipt.core.selection.gradients.pairs import proximity
+from lipt.core.selection.gradients.vectors import Vectors
+from lipt.core.selection.quotas import class_quotas
+from lipt.core.selection.selection import Selection
+from lipt.core.selection.solvers.lazy import lazy_greedy
+from lipt.core.selection.solvers.levels import fit_scale, store_levels
+from lipt.core.selection.strategies.crest_sets import RandomSets, mixed_evenly
+from lipt.core.selection.strategy import CLASSES, Strategy
+from lipt.core.signals.signals import Signals
+
+_MAX_BATCH_SIZE = 4096
+_MAX_SET_SIZE = 2 * _MAX_BATCH_SIZE
+_MIN_SETS_PER_BATCH = 4
+
+
+def crest(
+    signals: Signals,
+    budget: int,
+    *,
+    random_fraction: Annotated[
+        float, Field(gt=0.0, le=1.0), "share of the examples not yet learned in a random set"
+    ] = 0.01,
+    batch_size: Annotated[
+        int, Field(ge=1, le=_MAX_BATCH_SIZE), "examples chosen from each random set"
+    ] = 128,
+    learned_loss: Annotated[float, Field(ge=0.0), "a smaller loss counts as learned"] = 0.1,
+    balanced: bool,
+    seed: int,
+) -> Selection:
+    """Choose mini-batch after mini-batch, each as the coreset of a random set.
+
+    The last mini-batch is what is left of the budget.
+
+    Returns:
+        Weights are the cluster sizes, with a mean of 1 in every mini-batch, times M / K:
+        they sum to the number of examples in the pool, for which they stand. Where the pool
+        is no larger than the budget, all of it with weight 1. Balanced, all that holds for
+        each class, with its own pool and quota.
+    """
+    labels_N, losses_N = signals.labels_N, own_losses(signals)
+    indices, weights, groups = [], [], []
+    for label, rows_n, quota in _groups(labels_N, budget, balanced=balanced):
+        pool_M = rows_n[unlearned(losses_N[rows_n], quota, learned_loss)]
+        if len(pool_M) == quota:
+            indices.append(pool_M)
+            weights.append(torch.ones_like(pool_M, dtype=torch.float64))
+            continue
+        share = math.ceil(min(batch_size, budget) * quota / budget)
+        size = max(math.ceil(random_fraction * len(pool_M)), _MIN_SETS_PER_BATCH * share)
+        generator = derive_generator(seed, "random sets", label)
+        sets = RandomSets(pool_M, labels_N, min(size, _MAX_SET_SIZE), generator)
+        groups.append((sets, quota, len(pool_M) / quota))
+    for numbers_G in batch_shares([quota for _, quota, _ in groups], batch_size):
+        for (sets, _, represented), number in zip(groups, numbers_G, strict=True):
+            if not number:
+                continue
+            set_R = sets.draw()
+            chosen_B, sizes_B = batch_coreset(signals.errors_NC[set_R].float(), number)
+            sets.put_back(set_R, without=chosen_B)
+            indices.append(set_R[chosen_B])
+            weights.append(sizes_B.double() * (number / len(set_R) * represented))
+    return Selection(torch.cat(indices), torch.cat(weights).float())
+
+
+def _groups(labels_N: Tensor, budget: int, *, balanced: bool) -> Iterator[tuple[int, Tensor, int]]:
+    """Who shares the budget: a number, row numbers and a quota each."""
+    if not balanced:
+        yield 0, torch.arange(len(labels_N), device=labels_N.device), budget
+        return
+    for label, quota in enumerate(class_quotas(labels_N.bincount().tolist(), budget)):
+        if quota:
+            yield label, torch.nonzero(labels_N == label).flatten(), quota
+
+
+def own_losses(signals: Signals) -> Tensor:
+    """The cross-entropy of each example; N float64."""
+    rows_N = torch.arange(len(signals), device=signals.labels_N.device)
+    # e of the own class is p - 1, which keeps its digits where p is almost 1.
+    own_errors_N = signals.errors_NC[rows_N, signals.labels_N].double()
+    return -torch.log1p(own_errors_N.clamp(-1.0, 0.0))
+
+
+def unlearned(losses_n: Tensor, budget: int, learned_loss: float) -> Tensor:
+    """The examples that are not learned, or the `budget` of highest loss; M rows, ascending."""
+    num_unlearned = int((losses_n >= learned_loss).sum())
+    by_loss_n = losses_n.argsort(descending=True, stable=True)
+    return by_loss_n[: max(budget, num_unlearned)].sort().values
+
+
+def batch_coreset(errors_RC: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
+    """The examples whose errors are closest to those of all, and how many each stands for.
+
+    Returns:
+        Positions in the order of choice, and the sizes of their clusters, which sum to R.
+        A chosen example belongs to itself, even where another one is its equal.
+    """
+    num_rows = len(errors_RC)
+    if num_rows == batch_size:
+        everyone_R = torch.arange(num_rows, device=errors_RC.device)
+        return everyone_R, torch.ones_like(everyone_R)
+    similarity = proximity(Vectors(errors_RC))
+    levels = store_levels(similarity, fit_scale(similarity, "24-bit"))
+    chosen_B = lazy_greedy(levels, batch_size)
+    clusters_R = levels.rows(chosen_B).argmax(dim=0)
+    clusters_R[chosen_B] = torch.arange(batch_size, device=errors_RC.device)
+    return chosen_B, clusters_R.bincount(minlength=batch_size)
+
+
+def batch_shares(quotas_G: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """What each group gives to full mini-batches, and to a last one of what is left.
+
+    In proportion to its quota, but for the rounding of one.
+    """
+    groups_K = torch.arange(len(quotas_G)).repeat_interleave(torch.tensor(quotas_G).long())
+    mixed_K = groups_K[mixed_evenly(groups_K)]
+    for taken in range(0, len(mixed_K), batch_size):
+        yield mixed_K[taken : taken + batch_size].bincount(minlength=len(quotas_G)).tolist()
+
+
+STRATEGY = Strategy(
+    function=crest,
+    summary="mini-batch coresets of stratified random sets of what is not learned yet",
+    paper=(
+        'Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep '
+        'Learning" (arXiv:2306.01244)'
+    ),
+    cost="N + k C",
+    returns_weights=True,
+    rechecks=True,
+    kinds=CLASSES,
+)

@@ -1,0 +1,212 @@
+"""GradMatch: few examples whose weighted gradients add up to those of all.
+
+Minimizes |sum_S w_i g_i - b|^2 + ridge s |w|^2 over |S| <= K and w >= 0 by orthogonal
+matching pursuit, g the last layer's gradients, b their sum over all examples seen: those of
+a class where classes are selected one by one, so that the classes' subsets can be put
+together. Weights are on that scale, of the order of N / K, less where large gradients are
+chosen. s is the mean of |g_i|^2, so the ridge means the same on any data; with
+ridge_scale=absolute it is 1. 0, the default ridge, gives the smallest residual, larger ones
+give weights closer to each other.
+
+The authors have two forms. Per example, they choose class by class and look at no more of a
+gradient than the row of the example's own class (gradient=own_class), with a ridge of 0.5 as
+it is. Per batch, they take all rows and classes together, without a ridge. Their classes get
+shares in proportion to their sizes, where balanced ones here are equal, and they fill up at
+random what the pursuit leaves of the budget.
+
+The pursuit ends early when nothing brings the sum closer to b: where examples repeat, or
+where K comes near the number of dimensions, at most C (D + 1). What it has then is the answer;
+it is not padded with examples that match nothing.
+
+Shapes: N examples, C classes, D features, K budget.
+Source: Killamsetty et al. 2021 (arXiv:2103.00123).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from lipt.common.errors import BudgetError
+from lipt.common.targets.kinds import ALL_KINDS
+from lipt.core.selection.gradients.atoms import BLOCK_BYTES, GradientAtoms
+from lipt.core.selection.gradients.vectors import LayerGradient, gradients_of, weighted_sum
+from lipt.core.selection.presets import Preset
+from lipt.core.selection.selection import Selection
+from lipt.core.selection.solvers.pursuit import Pursuit, pursue
+from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, Strategy
+from lipt.core.signals.signals import Signals, given
+
+Target = Literal["train", "validation"]
+Mode = Literal["per_example", "per_batch"]
+Scale = Literal["mean_square", "absolute"]
+Rows = Literal["all", "own_class"]
+
+# The inverse of the Gram matrix of what is chosen has K x K numbers: 8 GiB.
+_MAX_ATOMS = 32_768
+_NAMES = {"train": "the examples", "validation": "the validation examples"}
+# A sum of gradients that is this small beside their norms is rounding.
+_CANCELLED = 1e-12
+
+
+def gradmatch(
+    signals: Signals,
+    budget: int,
+    *,
+    target: Annotated[Target, "whose gradients the chosen ones add up to"] = "train",
+    mode: Annotated[Mode, "choose single examples, or batches of consecutive ones"] = "per_example",
+    batch_size: Annotated[int, Field(ge=1, le=1024), "examples per batch (mode=per_batch)"] = 128,
+    ridge: Annotated[
+        float, Field(ge=0, allow_inf_nan=False), "what large weights cost; 0 for nothing"
+    ] = 0.0,
+    ridge_scale: Annotated[
+        Scale, "what the ridge is a multiple of: the mean squared norm of a gradient, or 1"
+    ] = "mean_square",
+    gradient: Annotated[
+        Rows, "match all of the last layer's rows, or of each example its own class's"
+    ] = "all",
+) -> Selection:
+    """Choose examples and weights whose gradients add up to the target.
+
+    A chosen batch gives all its examples with one weight. The last one chosen gives only its
+    first ones where the budget ends, with a weight that is as much larger.
+
+    Returns:
+        Positive weights. Fewer examples than the budget where no other brings the sum
+        closer to the target.
+
+    Raises:
+        BudgetError: the inverse of the chosen examples' Gram matrix would not fit.
+    """
+    if gradient == "own_class":
+        signals = _own_rows(signals)
+    group_size = min(batch_size, len(signals)) if mode == "per_batch" else 1
+    capacity = _capacity(len(signals), budget, group_size)
+    atoms = GradientAtoms(
+        gradients_of(signals), _target(signals, target), capacity=capacity, group_size=group_size
+    )
+    if atoms.target_square <= (_CANCELLED * float(atoms.squares_N.sqrt().sum())) ** 2:
+        return _nothing_to_match(signals, budget, target)
+    found = pursue(
+        atoms,
+        ridge=ridge / float(atoms.squares_N.mean()) if ridge_scale == "absolute" else ridge,
+        is_enough=lambda used: _num_examples(used, len(signals), group_size) >= budget,
+    )
+    return _selection(found, len(signals), budget, group_size=group_size, target=target)
+
+
+def _own_rows(signals: Signals) -> Signals:
+    """The signals with no more than the error of each example's own class, of both splits."""
+    own_N1 = signals.labels_N[:, None]
+    errors_NC = torch.zeros_like(signals.errors_NC)
+    errors_NC.scatter_(1, own_N1, signals.errors_NC.gather(1, own_N1))
+    held = signals.validation
+    return replace(
+        signals, errors_NC=errors_NC, validation=None if held is None else _own_rows(held)
+    )
+
+
+def _target(signals: Signals, target: Target) -> LayerGradient:
+    """What the chosen gradients have to add up to."""
+    if target == "train":
+        return weighted_sum(gradients_of(signals), block_bytes=BLOCK_BYTES)
+    validation = given(signals.validation, "validation examples")
+    total = weighted_sum(gradients_of(validation), block_bytes=BLOCK_BYTES)
+    return total.scaled(len(signals) / len(validation))
+
+
+def _capacity(num_examples: int, budget: int, group_size: int) -> int:
+    """How many atoms can be in use: one more than whole ones where the last is a short one."""
+    num_atoms = -(-num_examples // group_size)
+    capacity = min(num_atoms, -(-budget // group_size) + (num_examples % group_size > 0))
+    if capacity > _MAX_ATOMS:
+        raise BudgetError(
+            f"gradmatch cannot choose {budget} of {num_examples} examples at once: the inverse of "
+            f"their Gram matrix would take {8 * capacity**2 / 1024**3:.0f} GiB. Choose at most "
+            f"{_MAX_ATOMS}, balance the subset so that classes are chosen one by one, or use "
+            "mode=per_batch."
+        )
+    return capacity
+
+
+def _num_examples(used: Sequence[int], num_examples: int, group_size: int) -> int:
+    """How many examples some atoms have; the last atom may have fewer than the others."""
+    missing = -num_examples % group_size
+    last = num_examples // group_size
+    return len(used) * group_size - (missing if missing and last in used else 0)
+
+
+def _selection(
+    found: Pursuit, num_examples: int, budget: int, *, group_size: int, target: str
+) -> Selection:
+    atoms_K, device = found.atoms_K, found.atoms_K.device
+    ids_KG = atoms_K[:, None] * group_size + torch.arange(group_size, device=device)
+    exist_KG = ids_KG < num_examples
+    weights_K = found.weights_K.clone()
+    excess = int(exist_KG.sum()) - budget
+    if excess > 0:
+        size = int(exist_KG[-1].sum())
+        exist_KG[-1, size - excess :] = False
+        weights_K[-1] *= size / (size - excess)
+    indices_K = ids_KG[exist_KG]
+    reason = ""
+    if len(indices_K) < budget:
+        reason = (
+            f"It ended with {len(indices_K)} examples of a budget of {budget}, because no other "
+            f"brings the weighted sum of gradients closer to that of {_NAMES[target]}: what is "
+            f"missing is {found.residual:.2g} of its norm."
+        )
+    return Selection(
+        indices_K=indices_K,
+        weights_K=weights_K[:, None].expand_as(ids_KG)[exist_KG].float(),
+        stopped_early=reason,
+    )
+
+
+def _nothing_to_match(signals: Signals, budget: int, target: str) -> Selection:
+    device = signals.errors_NC.device
+    return Selection(
+        indices_K=torch.empty(0, dtype=torch.int64, device=device),
+        weights_K=torch.empty(0, device=device),
+        stopped_early=(
+            f"No example was chosen for a budget of {budget}, because the gradients of "
+            f"{_NAMES[target]} add up to zero: there is nothing to match."
+        ),
+    )
+
+
+STRATEGY = Strategy(
+    function=gradmatch,
+    summary="few weighted gradients that add up to all, by orthogonal matching pursuit",
+    paper=(
+        'Killamsetty et al. 2021, "GRAD-MATCH: Gradient Matching based Data Subset Selection '
+        'for Efficient Deep Model Training" (arXiv:2103.00123)'
+    ),
+    cost="k N (C + d + k)",
+    returns_weights=True,
+    needs=lambda options: (
+        SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
+    ),
+    kinds=lambda options: CLASSES if options["gradient"] == "own_class" else ALL_KINDS,
+    presets={
+        "paper": Preset(
+            "class by class, of each gradient the own class's row, ridge 0.5 as it is",
+            {
+                "mode": "per_example",
+                "gradient": "own_class",
+                "ridge": "0.5",
+                "ridge_scale": "absolute",
+            },
+            balanced=True,
+        ),
+        "paper-per-batch": Preset(
+            "batches of 128 of all classes together, without a ridge",
+            {"mode": "per_batch", "batch_size": "128", "gradient": "all", "ridge": "0"},
+            balanced=False,
+        ),
+    },
+)

@@ -1,0 +1,79 @@
+"""SAS: keep the examples that stand for their latent class in contrastive learning.
+
+An example teaches most if its augmentations are expected to be similar to those of many
+others of its latent class, and least of them already taught. With similarities s of
+features in place of the expected ones, each latent class V_c gives the set S_c that
+maximizes
+
+    F(S_c) = sum_{i in V_c not in S_c} sum_{j in S_c} s_ij,    s_ij = cos(f_i, f_j),
+
+found greedily, with gains that know what is picked. A ranking of row sums, which is what
+the authors' code amounts to, forgets that a picked example no longer has to be covered.
+Cosines may be negative, which costs nothing: adding a constant to all similarities changes
+every set of one size, and every gain, by the same amount, and 1 + cos makes F submodular.
+
+Sums stand for the matrix: gain_e = f_e . (sum_all f - 2 sum_S f) - |f_e|^2, so a pick costs
+O(N d) at most (see `solvers.linear_cut`).
+
+Shapes: N examples, D features, K budget.
+Source: Joshi & Mirzasoleiman 2023 (arXiv:2302.09195).
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from lipt.common.determinism.seeding import derive_generator
+from lipt.core.selection.quotas import class_quotas
+from lipt.core.selection.selection import Selection, unweighted
+from lipt.core.selection.solvers.linear_cut import cut_picks
+from lipt.core.selection.solvers.spherical_kmeans import spherical_kmeans
+from lipt.core.selection.solvers.unit_rows import exact_bits, unit_rows
+from lipt.core.selection.strategy import FEATURES, Strategy
+from lipt.core.signals.signals import Signals
+
+
+def sas(
+    signals: Signals,
+    budget: int,
+    *,
+    num_clusters: Annotated[int, Field(ge=0), "clusters of k-means; 0: the classes"] = 0,
+    seed: int,
+) -> Selection:
+    """Share the budget equally among the latent classes, and be greedy within each.
+
+    Clusters are looked for among the examples given: all of them, or those of each class
+    where the strategy is balanced. A feature of zeros is similar to nothing.
+    """
+    latent_N = signals.labels_N
+    if num_clusters:
+        latent_N = spherical_kmeans(
+            signals.features_ND, num_clusters, generator=derive_generator(seed, "sas")
+        )
+    chosen = []
+    for latent, quota in enumerate(class_quotas(torch.bincount(latent_N).tolist(), budget)):
+        if not quota:
+            continue
+        positions = torch.nonzero(latent_N == latent).flatten()
+        rows_MD = unit_rows(signals.features_ND[positions], exact_bits(len(positions)))
+        nothing_M = torch.zeros(len(positions), dtype=torch.float64, device=rows_MD.device)
+        picks = islice(cut_picks(rows_MD, nothing_M, scale=1.0), quota)
+        chosen.append(positions[[place for _, place in picks]])
+    return unweighted(torch.cat(chosen))
+
+
+STRATEGY = Strategy(
+    function=sas,
+    summary="most similar to what is not selected of the same latent class",
+    paper=(
+        'Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning: '
+        'Most Beneficial Examples for Supervised Learning Contribute the Least" '
+        "(arXiv:2302.09195)"
+    ),
+    cost="k N d",
+    needs=FEATURES,
+)

@@ -1,0 +1,137 @@
+"""ZCore: examples that cover the feature space, without others beside them.
+
+Points are drawn at random, each in the plane of two random features, from the triangular
+distribution of each feature's minimum, median and maximum. The example nearest to a point
+covers it and gains 1. Its neighbours in the plane (1,000 in the paper) share -1, each by
+1 / distance^4 from it, for they are redundant. Scores start at a random number below 1, which
+orders examples that no draw has touched.
+
+The paper draws a million points, whatever the size of the data. That is 20 per example of
+CIFAR, and what is drawn here by default, but never more than the million.
+
+Scores are of all examples together, also where classes get equal shares. Distances are
+sums of absolute differences, as in the authors' code. There one duplicate of the covering
+example takes all of the -1; here all its duplicates share it.
+
+Every draw looks at all examples, so draws are what takes time; without the extra `fast` they
+take several times as long. Memory: the features once more, by column and in float32.
+
+Shapes: N examples, D features, M draws, B of a block, K budget.
+Source: Griffin et al. 2026 (arXiv:2411.15349).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from lipt.common.determinism.seeding import derive_generator
+from lipt.common.signals.blocks import row_blocks
+from lipt.core.selection.selection import Selection, keep_largest
+from lipt.core.selection.solvers.plane_scores import PlaneDraws, plane_scores
+from lipt.core.selection.strategy import FEATURES, Strategy
+from lipt.core.signals.signals import Signals
+
+_DRAWS_PER_EXAMPLE = 20
+_MOST_DRAWS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Scored(Signals):
+    """Signals of examples with their scores, which a class alone cannot know.
+
+    scores_N: float32.
+    """
+
+    scores_N: Tensor = field(kw_only=True)
+
+
+def zcore(signals: Signals, budget: int, *, seed: int) -> Selection:
+    """Keep the `budget` examples with the largest scores, largest first.
+
+    Ties keep data set order.
+    """
+    scored = signals if isinstance(signals, Scored) else score_coverage(signals, seed=seed)
+    return keep_largest(scored.scores_N, budget)
+
+
+def score_coverage(
+    signals: Signals,
+    *,
+    num_draws: Annotated[
+        int, Field(ge=0), "points drawn; 0: 20 for every example, at most a million"
+    ] = 0,
+    num_neighbours: Annotated[
+        int, Field(ge=1), "examples that share the penalty of being near to one that covers"
+    ] = 1000,
+    seed: int,
+) -> Scored:
+    """Score all examples by what they cover and what makes them redundant.
+
+    Of a single feature both axes of the plane are that one.
+    """
+    generator = derive_generator(seed, "zcore")
+    columns_DN = _by_column(signals.features_ND)
+    num_draws = num_draws or min(_MOST_DRAWS, _DRAWS_PER_EXAMPLE * len(signals))
+    scores_N = torch.rand(len(signals), generator=generator, dtype=torch.float64)
+    scores_N = scores_N.to(columns_DN.device)
+    corners_D3 = feature_corners(columns_DN)
+    for start in range(0, num_draws, _MOST_DRAWS):
+        count = min(_MOST_DRAWS, num_draws - start)
+        draws = draw_points(corners_D3, count, generator)
+        scores_N += plane_scores(columns_DN, draws, num_neighbours)
+    return Scored(**vars(signals), scores_N=scores_N.float())
+
+
+def feature_corners(columns_DN: Tensor) -> Tensor:
+    """Each feature's minimum, median and maximum; D x 3 float64, on the CPU."""
+    num_features, num_examples = columns_DN.shape
+    corners_D3 = torch.empty(num_features, 3, dtype=torch.float64)
+    for rows in row_blocks(num_features, 16 * num_examples):
+        block_BN = columns_DN[rows].double()
+        # Of an even number the median is between the middle two.
+        lower_B = block_BN.kthvalue((num_examples + 1) // 2, dim=1).values
+        upper_B = block_BN.kthvalue(num_examples // 2 + 1, dim=1).values
+        low_B, high_B = block_BN.aminmax(dim=1)
+        corners_D3[rows] = torch.stack([low_B, (lower_B + upper_B) / 2, high_B], dim=1).cpu()
+    return corners_D3
+
+
+def draw_points(corners_D3: Tensor, count: int, generator: torch.Generator) -> PlaneDraws:
+    """Points in planes of two different features, triangularly distributed along each."""
+    num_features = len(corners_D3)
+    first_M = torch.randint(num_features, (count,), generator=generator)
+    ahead_M = torch.randint(1, max(2, num_features), (count,), generator=generator)
+    features_M2 = torch.stack([first_M, (first_M + ahead_M) % num_features], dim=1)
+    low_M2, middle_M2, high_M2 = corners_D3[features_M2].unbind(dim=-1)
+    shares_M2 = torch.rand(count, 2, generator=generator, dtype=torch.float64)
+    # The inverse of the distribution function, which is a parabola on either side.
+    rising_M2 = low_M2 + (shares_M2 * (high_M2 - low_M2) * (middle_M2 - low_M2)).sqrt()
+    falling_M2 = high_M2 - ((1 - shares_M2) * (high_M2 - low_M2) * (high_M2 - middle_M2)).sqrt()
+    rises_M2 = shares_M2 * (high_M2 - low_M2) < middle_M2 - low_M2
+    return PlaneDraws(features_M2, rising_M2.where(rises_M2, falling_M2).float())
+
+
+def _by_column(features_ND: Tensor) -> Tensor:
+    """One row per feature; D x N float32."""
+    columns_DN = torch.empty(*features_ND.T.shape, device=features_ND.device)
+    for rows in row_blocks(len(features_ND), 4 * features_ND.shape[1]):
+        columns_DN[:, rows] = features_ND[rows].T
+    return columns_DN
+
+
+STRATEGY = Strategy(
+    function=zcore,
+    summary="covers random points of the feature space, without others beside it",
+    paper=(
+        'Griffin et al. 2026, "Zero-Shot Coreset Selection via Iterative Subspace Sampling" '
+        "(arXiv:2411.15349)"
+    ),
+    cost="N (d + m), m draws",
+    needs=FEATURES,
+    prepare=score_coverage,
+)

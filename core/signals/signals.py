@@ -1,0 +1,169 @@
+"""Signals: what is known of each example, on which every strategy selects.
+
+The last layer's gradient of example i is the outer product of its error e_i, the gradient of
+its loss by the outputs (softmax - onehot, sigmoid - labels, or output - number), and its feature
+with a one for the bias, [h_i, 1]. So its inner products are (e_i . e_j)(h_i . h_j + 1) and its
+norm is |e_i| sqrt(|h_i|^2 + 1), exactly: N x (C + d) numbers stand for the N x C (d + 1) that
+nobody can store.
+
+Shapes: N examples, C classes (labels, or numbers), D features, P of the other half of a
+pair, K chosen rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from lipt.common.errors import SignalsError
+from lipt.common.targets.kinds import TargetKind
+from lipt.core.signals.dynamics import Dynamics
+from lipt.core.signals.stored import load_tensors, save_tensors
+
+ValueT = TypeVar("ValueT")
+
+_TENSORS = ("errors_NC", "features_ND", "labels_N", "gradient_norms_N")
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What is known of N examples; row i of every tensor is the same example.
+
+    errors_NC: as above; N x 0 where the strategy does not look at them. float32, or float16
+        where all examples together would be too large: read it in blocks.
+    features_ND: what enters the last layer, likewise.
+    labels_N: int64; zeros where no label may be looked at. Of examples without a single class
+        the strata that they are grouped in.
+    gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
+    has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
+    dynamics: how the learners came to see the examples, where that was asked for.
+    paired_features_NP: the other half of each example (a caption's features, say), float32,
+        for strategies on pairs.
+    pictures_N: int64, the same for examples that are near copies of each other, for
+        strategies that keep one of them.
+    second_errors_NC: errors as of a second head, taught by the labels that are trusted, where it
+        is sure that others are wrong.
+    validation: what is known of the run's validation examples, for strategies that look
+        at the loss there. It stays whole in `take`.
+    others: the same examples' signals as other models have them, for scores that are means over
+        several models.
+    kind: of the examples' targets: what can be made of errors and labels.
+    """
+
+    errors_NC: Tensor
+    features_ND: Tensor
+    labels_N: Tensor
+    gradient_norms_N: Tensor | None = None
+    has_bias: bool = True
+    dynamics: Dynamics | None = None
+    paired_features_NP: Tensor | None = None
+    pictures_N: Tensor | None = None
+    second_errors_NC: Tensor | None = None
+    validation: Signals | None = None
+    others: tuple[Signals, ...] = ()
+    kind: TargetKind = TargetKind.CLASS
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def take(self, positions_K: Tensor) -> Self:
+        """The signals of some of the examples, in the order given; halves become float32."""
+        taken = dict(vars(self))
+        for name, value in taken.items():
+            if isinstance(value, Tensor):
+                rows = value[positions_K]
+                taken[name] = rows.float() if rows.dtype == torch.float16 else rows
+        if self.dynamics is not None:
+            taken["dynamics"] = self.dynamics.take(positions_K)
+        taken["others"] = tuple(other.take(positions_K) for other in self.others)
+        return type(self)(**taken)
+
+    def mean_over_models(self, score: Callable[[Signals], Tensor]) -> Tensor:
+        """The mean of a score over all models that have looked at the examples; N.
+
+        Args:
+            score: of one model's signals, in a floating type.
+        """
+        scores_N = score(self)
+        for other in self.others:
+            scores_N = scores_N + score(other)
+        return scores_N / (1 + len(self.others)) if self.others else scores_N
+
+    def learners(self) -> Dynamics:
+        """How the learners came to see the examples.
+
+        Raises:
+            SignalsError: that was not computed.
+        """
+        return given(self.dynamics, "dynamics of the learners")
+
+    def of_class(self, label: int) -> Self:
+        """The signals of one class, validated on its own validation examples.
+
+        A class that has none keeps those of all classes.
+        """
+        taken = self.take(torch.nonzero(self.labels_N == label).flatten())
+        if self.validation is None or not bool((self.validation.labels_N == label).any()):
+            return taken
+        return replace(taken, validation=self.validation.of_class(label))
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file; readers see all of it or nothing."""
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        present = {name: values for name, values in tensors.items() if values is not None}
+        facts = {"has_bias": str(self.has_bias), "kind": self.kind.value}
+        save_tensors(path, present, facts)
+
+    @classmethod
+    def load(cls, path: Path) -> Signals:
+        """Map what `save` wrote into memory: pages are read as they are used.
+
+        Raises:
+            StateError: the file cannot be read, or is not one of `save`.
+        """
+
+        def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Signals:
+            # A file of an older version says nothing of the kind.
+            kind = TargetKind(metadata.get("kind", TargetKind.CLASS))
+            return cls(**tensors, has_bias=metadata["has_bias"] == "True", kind=kind)
+
+        return load_tensors(path, "signals", build)
+
+
+def probabilities_of(errors: Tensor, labels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The softmax, as far as its errors have its digits: error + onehot, of any examples.
+
+    Args:
+        errors: along a last axis of classes, any floating type. Not modified.
+        labels: int64, one per example.
+        dtype: what is computed in.
+    """
+    own = labels[..., None]
+    return errors.to(dtype, copy=True).scatter_add_(-1, own, torch.ones_like(own, dtype=dtype))
+
+
+def given(values: ValueT | None, what: str) -> ValueT:
+    """What a strategy needs, where it is there.
+
+    Raises:
+        SignalsError: it is not.
+    """
+    if values is None:
+        raise SignalsError(f"the signals have no {what}: compute them first, or give them.")
+    return values
+
+
+def labels_only(labels_N: Tensor, kind: TargetKind = TargetKind.CLASS) -> Signals:
+    """Signals for strategies that look at nothing but the labels."""
+    empty = torch.empty(len(labels_N), 0)
+    return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N, kind=kind)
+
+
+def unlabelled(num_examples: int) -> Signals:
+    """Signals where nothing is known of any label: all examples are of one class."""
+    return labels_only(torch.zeros(num_examples, dtype=torch.int64))

@@ -1,0 +1,232 @@
+"""Minibatches against the plain loop that they stand for, and when they are made."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, LearnersConfig
+from lipt.common.determinism.seeding import derive_generator
+from lipt.common.errors import DataError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.stored import images_in
+from lipt.core.learner import minibatches as making
+from lipt.core.learner.augmentation import augment
+from lipt.core.learner.minibatches import Examples, minibatches
+from tests.clock import Clock
+from tests.image_files import FORMAT, encoded, files_of, made_up
+from tests.worker.fake_client import TASK
+
+CPU = torch.device("cpu")
+NUMBER = 10
+METHODS = list(AugmentationMethod)
+
+
+def make_task(method: AugmentationMethod = AugmentationMethod.RANDAUGMENT) -> LearnerTask:
+    return replace(
+        TASK,
+        image=FORMAT,
+        # The last of each pass has 2.
+        learners=LearnersConfig(num_minibatches=2, num_steps=3, batch_size=4),
+        augmentation=AugmentationConfig(method=method),
+    )
+
+
+def by_hand(task: LearnerTask, images_NCHW: Tensor) -> list[tuple[Tensor, list[int]]]:
+    made = []
+    for step in range(3):
+        order_N = torch.randperm(
+            NUMBER, generator=derive_generator(task.seed, "learner-order", step)
+        )
+        draws = derive_generator(task.seed, "learner-augmentation", step)
+        for rows_B in (order_N[:4], order_N[4:8], order_N[8:]):
+            batch_BCHW = augment(images_NCHW[rows_B], task.augmentation, draws)
+            made.append((images_in(batch_BCHW), rows_B.tolist()))
+    return made
+
+
+def reading_threads() -> list[str]:
+    names = [one.name for one in threading.enumerate()]
+    return [name for name in names if name.startswith("decode")]
+
+
+@pytest.mark.parametrize("as_files", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_they_are_those_of_the_plain_loop(method: AugmentationMethod, *, as_files: bool) -> None:
+    task, images_NCHW = make_task(method), made_up(NUMBER)
+    examples: Examples = encoded(files_of(images_NCHW)) if as_files else images_NCHW
+    with minibatches(task, examples, torch.arange(NUMBER), CPU) as batches:
+        found = [(images_in(one.examples_B), one.targets_B.tolist()) for one in batches]
+    expected = by_hand(task, images_NCHW)
+    assert [rows for _, rows in found] == [rows for _, rows in expected]
+    for (found_BCHW, _), (expected_BCHW, _) in zip(found, expected, strict=True):
+        assert torch.equal(found_BCHW, expected_BCHW)
+
+
+@pytest.mark.parametrize(
+    ("method", "as_files", "ahead"),
+    [
+        (AugmentationMethod.NONE, False, False),
+        (AugmentationMethod.NONE, True, True),
+        (AugmentationMethod.CROP_FLIP, False, True),
+        (AugmentationMethod.CROP_FLIP, True, True),
+    ],
+)
+def test_a_thread_makes_what_is_more_than_an_index(
+    method: AugmentationMethod,
+    *,
+    as_files: bool,
+    ahead: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = set()
+
+    def watched(images: Tensor, *_: object) -> Tensor:
+        threads.add(threading.current_thread().name)
+        return images
+
+    monkeypatch.setattr(making, "augment", watched)
+    images_NCHW = made_up(NUMBER)
+    examples: Examples = encoded(files_of(images_NCHW)) if as_files else images_NCHW
+    with minibatches(make_task(method), examples, torch.arange(NUMBER), CPU) as batches:
+        assert len(list(batches)) == 9
+    (name,) = threads
+    assert name.startswith("decode") is ahead
+
+
+def test_files_for_an_accelerator_are_decoded_in_the_thread_and_augmented_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Its tensors have no values, but they have a device; none of CUDA's is at hand.
+    accelerator = torch.device("meta")
+    pinning, augmenting = list[tuple[str, str]](), list[tuple[str, str]]()
+
+    def pin(images: Tensor) -> Tensor:
+        pinning.append((threading.current_thread().name[:6], images.device.type))
+        return images
+
+    def watched(images: Tensor, *_: object) -> Tensor:
+        augmenting.append((threading.current_thread().name[:6], images.device.type))
+        return images
+
+    monkeypatch.setattr(making, "pinned", pin)
+    monkeypatch.setattr(making, "augment", watched)
+    targets_N = torch.arange(NUMBER, device=accelerator)
+    examples = encoded(files_of(made_up(NUMBER)))
+    with minibatches(make_task(), examples, targets_N, accelerator) as batches:
+        found = list(batches)
+    assert [one.examples_B.device for one in found if isinstance(one.examples_B, Tensor)] == [
+        accelerator
+    ] * 9
+    assert [len(one.targets_B) for one in found] == [4, 4, 2] * 3
+    assert pinning == [("decode", "cpu")] * 9
+    assert augmenting == [(threading.current_thread().name[:6], "meta")] * 9
+
+
+def test_columns_are_not_read_ahead() -> None:
+    columns = {"a": torch.arange(NUMBER), "b": torch.arange(NUMBER) * 2}
+    with minibatches(make_task(), columns, torch.arange(NUMBER), CPU) as batches:
+        first = next(batches)
+        assert reading_threads() == []
+    assert isinstance(first.examples_B, dict)
+    assert first.examples_B["b"].tolist() == [2 * row for row in first.targets_B.tolist()]
+
+
+def test_the_next_two_are_made_across_the_end_of_a_pass_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = [threading.Event() for _ in range(9)]
+    counted = iter(made)
+
+    def watched(images: Tensor, *_: object) -> Tensor:
+        next(counted).set()
+        return images
+
+    monkeypatch.setattr(making, "augment", watched)
+    with minibatches(make_task(), made_up(NUMBER), torch.arange(NUMBER), CPU) as batches:
+        assert [len(next(batches).targets_B) for _ in range(3)] == [4, 4, 2]
+        # Both are of the next pass, and nobody has asked for them.
+        assert made[3].wait(10)
+        assert made[4].wait(10)
+    assert [event.is_set() for event in made] == [True] * 5 + [False] * 4
+
+
+def test_a_broken_file_fails_its_minibatch_and_the_thread_ends() -> None:
+    files = files_of(made_up(NUMBER))
+    task = make_task()
+    order_N = torch.randperm(NUMBER, generator=derive_generator(task.seed, "learner-order", 0))
+    broken = int(order_N[5])
+    files[broken] = files[broken][:-40]
+    targets_N = torch.arange(NUMBER)
+    with minibatches(task, encoded(files), targets_N, CPU) as batches:
+        assert next(batches).targets_B.tolist() == order_N[:4].tolist()
+        with pytest.raises(DataError, match=f"image {broken} of the shard cannot be used"):
+            next(batches)
+    assert reading_threads() == []
+
+
+def test_whoever_leaves_early_leaves_no_thread_behind() -> None:
+    class LeftError(Exception):
+        pass
+
+    def leave() -> None:
+        with minibatches(make_task(), made_up(NUMBER), torch.arange(NUMBER), CPU) as batches:
+            next(batches)
+            assert len(reading_threads()) == 1
+            raise LeftError
+
+    with pytest.raises(LeftError):
+        leave()
+    assert reading_threads() == []
+
+
+def test_threads_of_large_images_end_as_well() -> None:
+    size = 128
+    shape = ImageFormat(3, size, size, (0.0,) * 3, (1.0,) * 3)
+    pixels_NCHW = made_up(1).repeat(NUMBER, 1, 40, 40)
+    files = files_of(pixels_NCHW)
+    images = encoded(files, shape)
+    before = set(threading.enumerate())
+    task = replace(make_task(), image=shape)
+    with minibatches(task, images, torch.arange(NUMBER), CPU) as batches:
+        assert images_in(next(batches).examples_B).shape == (4, 3, size, size)
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("as_files", [False, True])
+def test_times_follow_one_another(*, as_files: bool) -> None:
+    images_NCHW = made_up(NUMBER)
+    examples: Examples = encoded(files_of(images_NCHW)) if as_files else images_NCHW
+    with minibatches(make_task(), examples, torch.arange(NUMBER), CPU) as batches:
+        times = [one.times for one in batches]
+    for one in times:
+        assert one.read_from <= one.augmented_from <= one.ready <= one.taken
+        assert one.waited == one.taken - one.asked >= 0
+    for earlier, later in itertools.pairwise(times):
+        assert earlier.taken <= later.asked
+        # By one thread, one after the other.
+        assert earlier.ready <= later.read_from
+
+
+def test_what_is_made_when_it_is_asked_for_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    def slow(images: Tensor, *_: object) -> Tensor:
+        clock.now += 5.0
+        return images
+
+    monkeypatch.setattr(making, "augment", slow)
+    monkeypatch.setattr(making, "perf_counter", clock)
+    task = make_task(AugmentationMethod.NONE)
+    waited = []
+    with minibatches(task, made_up(NUMBER), torch.arange(NUMBER), CPU) as batches:
+        for one in batches:
+            waited.append(one.times.waited)
+            clock.now += 2.0
+    assert waited == [5.0] * 9

@@ -1,0 +1,292 @@
+"""Ridge head: leave-one-out outputs are those of heads that are fitted without each example."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.core.proxies import gram_sums, ridge
+from lipt.core.proxies.gram_sums import (
+    GramSums,
+    WeightedRows,
+    class_weights,
+    scaling_of,
+)
+from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
+
+
+def fit(
+    features_ND: Tensor,
+    labels_N: Tensor,
+    num_classes: int = 3,
+    *,
+    penalty: float = 0.01,
+    trust_N: Tensor | None = None,
+) -> LeaveOneOut:
+    return leave_one_out(
+        features_ND,
+        labels_N,
+        num_classes,
+        generator=torch.Generator().manual_seed(0),
+        trust_N=trust_N,
+        penalties=(penalty,),
+    )
+
+
+def refitted(
+    features_ND: Tensor,
+    labels_N: Tensor,
+    num_classes: int,
+    penalty: float,
+    trust_N: Tensor | None = None,
+) -> Tensor:
+    """What a head says of each example that was fitted to all others; N x C."""
+    weights_N = class_weights(labels_N, trust_N)
+    ones_N1 = torch.ones(len(labels_N), 1, dtype=torch.float64)
+    scaled_ND = scaling_of(features_ND, weights_N).apply(features_ND)
+    inputs_NX = torch.cat([scaled_ND, ones_N1], dim=1)
+    targets_NC = functional.one_hot(labels_N, num_classes).double()
+    # The intercept, last, is not penalized.
+    penalties_X = torch.full((inputs_NX.shape[1],), penalty * len(labels_N), dtype=torch.float64)
+    penalties_X[-1] = 0
+    outputs = []
+    for left_out in range(len(labels_N)):
+        kept = torch.arange(len(labels_N)) != left_out
+        weighted = inputs_NX[kept] * weights_N[kept, None]
+        normal_XX = weighted.T @ inputs_NX[kept] + torch.diag(penalties_X)
+        head_XC = torch.linalg.solve(normal_XX, weighted.T @ targets_NC[kept])
+        outputs.append(inputs_NX[left_out] @ head_XC)
+    return torch.stack(outputs)
+
+
+def made_up(
+    num_examples: int, num_features: int, *, num_classes: int = 3, seed: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Features of some classes' means and noise, every class present, the first ones larger."""
+    generator = torch.Generator().manual_seed(seed)
+    labels_N = torch.randint(num_classes**2, (num_examples,), generator=generator)
+    labels_N = labels_N.double().sqrt().long()
+    labels_N[:num_classes] = torch.arange(num_classes)
+    means_CD = torch.randn(num_classes, num_features, generator=generator)
+    noise_ND = torch.randn(num_examples, num_features, generator=generator)
+    return 3 * means_CD[labels_N] + 5 * noise_ND + 7, labels_N
+
+
+@pytest.mark.parametrize("penalty", [1e-4, 0.01, 100.0])
+@pytest.mark.parametrize(
+    ("num_examples", "num_features"),
+    [(40, 5), (12, 12), (12, 30), (13, 12), (2, 1), (3, 4), (3, 2)],
+)
+def test_outputs_are_those_of_heads_fitted_without_the_example(
+    num_examples: int, num_features: int, penalty: float
+) -> None:
+    num_classes = min(3, num_examples)
+    features_ND, labels_N = made_up(num_examples, num_features, num_classes=num_classes)
+    found = fit(features_ND, labels_N, num_classes, penalty=penalty)
+    expected_NC = refitted(features_ND, labels_N, num_classes, penalty)
+    torch.testing.assert_close(found.outputs_NC, expected_NC.float(), rtol=1e-5, atol=1e-5)
+    weights_N = class_weights(labels_N)
+    right_N = (expected_NC.argmax(dim=-1) == labels_N).double()
+    assert found.accuracy == pytest.approx(float(weights_N @ right_N / weights_N.sum()))
+
+
+@pytest.mark.parametrize(("num_examples", "num_features"), [(40, 5), (12, 30)])
+def test_whom_little_is_believed_teaches_little_and_is_judged_like_the_others(
+    num_examples: int, num_features: int
+) -> None:
+    features_ND, labels_N = made_up(num_examples, num_features)
+    trust_N = torch.ones(num_examples, dtype=torch.float64)
+    # Of every class someone is believed.
+    distrusted_I = torch.arange(3, num_examples, 3)
+    trust_N[distrusted_I] = 1e-6
+    found = fit(features_ND, labels_N, trust_N=trust_N)
+    expected_NC = refitted(features_ND, labels_N, 3, 0.01, trust_N)
+    torch.testing.assert_close(found.outputs_NC, expected_NC.float(), rtol=1e-4, atol=1e-4)
+    # Another label of one who is not believed changes nothing that can be seen.
+    lying_N = labels_N.clone()
+    lying_N[distrusted_I[-1]] = (labels_N[distrusted_I[-1]] + 1) % 3
+    misled = fit(features_ND, lying_N, trust_N=trust_N)
+    torch.testing.assert_close(misled.outputs_NC, found.outputs_NC, rtol=1e-3, atol=1e-3)
+
+
+def test_classes_have_the_same_say_also_where_some_are_not_believed() -> None:
+    labels_N = torch.tensor([0, 0, 0, 0, 1, 1])
+    trust_N = torch.tensor([1.0, 1.0, 0.5, 0.5, 1.0, 0.25], dtype=torch.float64)
+    weights_N = class_weights(labels_N, trust_N)
+    assert float(weights_N.sum()) == pytest.approx(6.0)
+    assert float(weights_N[:4].sum()) == pytest.approx(float(weights_N[4:].sum()))
+    torch.testing.assert_close(weights_N[:4], torch.tensor([1.0, 1.0, 0.5, 0.5]).double())
+
+
+def test_fewer_examples_than_features_are_the_same_equations() -> None:
+    # A feature that is always 0 says nothing, and makes the second one the case of N < D.
+    features_ND, labels_N = made_up(12, 12)
+    wider_ND = torch.cat([features_ND, torch.zeros(12, 3)], dim=1)
+    torch.testing.assert_close(
+        fit(wider_ND, labels_N).outputs_NC,
+        fit(features_ND, labels_N).outputs_NC,
+        rtol=0,
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("num_features", [4, 40])
+def test_a_class_without_examples_is_said_of_none(num_features: int) -> None:
+    features_ND, labels_N = made_up(20, num_features)
+    found = fit(features_ND, labels_N, 5)
+    assert bool((found.outputs_NC[:, 3:] == 0).all())
+    torch.testing.assert_close(
+        found.outputs_NC[:, :3], fit(features_ND, labels_N, 3).outputs_NC, rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("num_features", [4, 40])
+def test_a_constant_feature_changes_nothing(num_features: int) -> None:
+    features_ND, labels_N = made_up(20, num_features)
+    # A tenth is no binary fraction, so that its mean is not quite a tenth.
+    with_ND = torch.cat([features_ND, torch.full((20, 1), 0.1)], dim=1)
+    torch.testing.assert_close(
+        fit(with_ND, labels_N).outputs_NC, fit(features_ND, labels_N).outputs_NC, rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("num_features", [4, 40])
+def test_features_in_other_units_change_nothing(num_features: int) -> None:
+    features_ND, labels_N = made_up(20, num_features)
+    torch.testing.assert_close(
+        fit(features_ND * 1e4 - 5e4, labels_N).outputs_NC,
+        fit(features_ND, labels_N).outputs_NC,
+        rtol=0,
+        atol=1e-3,
+    )
+
+
+@pytest.mark.parametrize("num_features", [3, 90])
+def test_duplicates_with_another_label_speak_against_each_other(num_features: int) -> None:
+    features_ND, labels_N = made_up(30, num_features)
+    features_ND, labels_N = features_ND.repeat(2, 1), labels_N.repeat(2)
+    labels_N[30:33] = (labels_N[30:33] + 1) % 3
+    found = fit(features_ND, labels_N, penalty=1e-4)
+    expected_NC = refitted(features_ND, labels_N, 3, 1e-4)
+    torch.testing.assert_close(found.outputs_NC, expected_NC.float(), rtol=1e-4, atol=1e-4)
+    if num_features > 60:
+        # The head has learned the other copy by heart.
+        assert found.outputs_NC[:3].argmax(dim=-1).tolist() == labels_N[30:33].tolist()
+
+
+@pytest.mark.parametrize("num_features", [10, 60])
+def test_an_example_that_is_alone_with_a_feature_is_exact_too(num_features: int) -> None:
+    # Its leverage is 1 - 1e-6: in float32 nothing would be left of that. How much of float64's
+    # digits is depends on the linear algebra beneath torch.
+    features_ND, labels_N = made_up(40, num_features)
+    features_ND = torch.cat([features_ND, torch.eye(40)[:, :1]], dim=1)
+    found = fit(features_ND, labels_N, penalty=1e-6)
+    expected_NC = refitted(features_ND, labels_N, 3, 1e-6)
+    torch.testing.assert_close(found.outputs_NC, expected_NC.float(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("num_features", [1, 3])
+def test_nothing_is_said_of_the_only_example(num_features: int) -> None:
+    found = fit(torch.ones(1, num_features), torch.tensor([2]))
+    assert found.outputs_NC.tolist() == [[0, 0, 0]]
+
+
+def test_an_only_class_is_what_everything_is() -> None:
+    features_ND, labels_N = made_up(9, 4)
+    found = fit(features_ND, torch.zeros_like(labels_N), 1)
+    torch.testing.assert_close(found.outputs_NC, torch.ones(9, 1))
+    assert found.accuracy == 1
+
+
+def test_no_example_is_refused() -> None:
+    with pytest.raises(ValueError, match="no examples"):
+        fit(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
+
+
+def test_every_class_has_the_same_say() -> None:
+    # 8 of the first class, 2 of the second: each example of these counts four times as much.
+    labels_N = torch.tensor([0] * 8 + [2] * 2)
+    assert class_weights(labels_N).tolist() == [0.625] * 8 + [2.5] * 2
+
+
+def test_the_penalty_is_the_one_of_the_best_leave_one_out_accuracy() -> None:
+    features_ND, labels_N = made_up(60, 40)
+    penalties = (1e-4, 0.1, 10.0)
+    found = leave_one_out(
+        features_ND, labels_N, 3, generator=torch.Generator(), penalties=penalties
+    )
+    alone = [fit(features_ND, labels_N, penalty=penalty) for penalty in penalties]
+    for (penalty, accuracy), single in zip(found.accuracies, alone, strict=True):
+        assert penalty == single.penalty
+        assert accuracy == pytest.approx(single.accuracy)
+    best = max(single.accuracy for single in alone)
+    assert found.penalty == max(single.penalty for single in alone if single.accuracy == best)
+    assert found.accuracy == pytest.approx(best)
+
+
+def test_of_equal_penalties_the_largest_is_chosen() -> None:
+    # Two classes far apart: any head tells them.
+    features_ND = torch.tensor([[-1.0], [-1.1], [1.0], [1.1]])
+    labels_N = torch.tensor([0, 0, 1, 1])
+    found = leave_one_out(
+        features_ND, labels_N, 2, generator=torch.Generator(), penalties=(0.001, 0.01, 0.1)
+    )
+    assert (found.penalty, found.accuracy) == (0.1, 1.0)
+
+
+def test_gram_sums_of_parts_add_up() -> None:
+    # More features than one panel of the product takes.
+    features_ND, labels_N = made_up(50, 300)
+    weights_N = class_weights(labels_N)
+    rows = WeightedRows(features_ND, labels_N, weights_N, scaling_of(features_ND, weights_N), 3)
+    every_N = torch.arange(50)
+    whole = GramSums.of(rows, every_N)
+    parts = GramSums.of(rows, every_N[:17]) + GramSums.of(rows, every_N[17:])
+    scaled_ND = rows.scaled(every_N)
+    expected_DD = (scaled_ND.T @ scaled_ND).triu()
+    for sums in (whole, parts):
+        torch.testing.assert_close(sums.upper_DD.triu(), expected_DD)
+        torch.testing.assert_close(sums.targets_DC, scaled_ND.T @ rows.weighted_targets(every_N))
+
+
+@pytest.mark.parametrize("num_features", [20, 300])
+def test_neither_blocks_nor_threads_change_more_than_a_millionth(
+    num_features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features_ND, labels_N = made_up(200, num_features)
+    with pinned_kernels(1):
+        expected = fit(features_ND, labels_N)
+    with pinned_kernels(2):
+        threads = fit(features_ND, labels_N)
+
+    def small(num_rows: int, row_bytes: int) -> list[slice]:
+        return [slice(start, min(start + 33, num_rows)) for start in range(0, num_rows, 33)]
+
+    monkeypatch.setattr(gram_sums, "row_blocks", small)
+    monkeypatch.setattr(ridge, "row_blocks", small)
+    blocks = fit(features_ND, labels_N)
+    for found in (threads, blocks):
+        torch.testing.assert_close(found.outputs_NC, expected.outputs_NC, rtol=0, atol=1e-6)
+
+
+def test_one_number_of_threads_gives_the_same_bits() -> None:
+    features_ND, labels_N = made_up(400, 100)
+    with pinned_kernels(1):
+        first, second = fit(features_ND, labels_N), fit(features_ND, labels_N)
+    assert torch.equal(first.outputs_NC, second.outputs_NC)
+
+
+def test_progress_ends_at_its_total() -> None:
+    told = []
+    features_ND, labels_N = made_up(30, 4)
+    leave_one_out(
+        features_ND,
+        labels_N,
+        3,
+        generator=torch.Generator(),
+        on_progress=lambda done, total: told.append((done, total)),
+    )
+    assert told == [(30, 60), (60, 60)]

@@ -1,0 +1,288 @@
+"""Matching pursuit and its non-negative fit against plain algorithms on stored vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+from torch import Tensor
+
+from lipt.core.selection.solvers.nnls import NonNegativeFit
+from lipt.core.selection.solvers.pursuit import Pursuit, pursue
+from tests.properties import at_most
+
+
+class StoredAtoms:
+    """Atoms whose vectors are there, with estimates as rough as asked for."""
+
+    def __init__(self, vectors_NP: Tensor, target_P: Tensor, *, rounding: float = 0.0) -> None:
+        self.vectors_NP, self.target_P = vectors_NP.double(), target_P.double()
+        self.squares_N = self.vectors_NP.square().sum(dim=1)
+        self.target_products_N = self.vectors_NP @ self.target_P
+        self.target_square = float(self.target_P.square().sum())
+        self.used: list[int] = []
+        self.rounding = rounding
+        self.generator = torch.Generator().manual_seed(3)
+
+    def use(self, atom: int) -> None:
+        assert atom not in self.used
+        self.used.append(atom)
+
+    def drop(self, position: int) -> None:
+        self.used[position] = self.used[-1]
+        self.used.pop()
+
+    def products(self, atoms_M: Tensor) -> Tensor:
+        return self.vectors_NP[atoms_M] @ self.vectors_NP[self.used].T
+
+    def estimate(self, weights_K: Tensor) -> tuple[Tensor, Tensor]:
+        missing_P = self.target_P - weights_K @ self.vectors_NP[self.used]
+        bounds_N = self.rounding * self.squares_N.sqrt()
+        noise_N = 2 * torch.rand(len(bounds_N), generator=self.generator).double() - 1
+        return self.vectors_NP @ missing_P + bounds_N * noise_N, bounds_N
+
+
+def pursue_stored(
+    vectors_NP: Tensor, target_P: Tensor, budget: int, *, ridge: float = 0, rounding: float = 0
+) -> Pursuit:
+    atoms = StoredAtoms(vectors_NP, target_P, rounding=rounding)
+    return pursue(atoms, ridge=ridge, is_enough=lambda used: len(used) >= budget)
+
+
+def fit_nnls(vectors_KP: Tensor, target_P: Tensor, ridge: float = 0.0) -> Tensor:
+    """The exact non-negative weights, from the vectors themselves; the ridge as extra rows."""
+    size = len(vectors_KP)
+    matrix = np.vstack([vectors_KP.numpy().T, ridge**0.5 * np.eye(size)])
+    return torch.from_numpy(nnls(matrix, np.concatenate([target_P.numpy(), np.zeros(size)]))[0])
+
+
+def plain_pursuit(vectors_NP: Tensor, target_P: Tensor, budget: int, ridge: float) -> list[int]:
+    """The definition: the largest product with what is missing, then all weights anew."""
+    used: list[int] = []
+    missing_P = target_P
+    while len(used) < budget:
+        products_N = vectors_NP @ missing_P
+        products_N[used] = -torch.inf
+        best = int(products_N.argmax())
+        if products_N[best] <= 1e-9 * float(target_P.norm() * vectors_NP[best].norm()):
+            break
+        used.append(best)
+        weights_K = fit_nnls(vectors_NP[used], target_P, ridge)
+        used = [atom for atom, weight in zip(used, weights_K, strict=True) if weight > 1e-12]
+        missing_P = target_P - fit_nnls(vectors_NP[used], target_P, ridge) @ vectors_NP[used]
+        if float(missing_P.norm()) <= 1e-7 * float(target_P.norm()):
+            break
+    return used
+
+
+def random_problem(num_atoms: int, num_dims: int, seed: int, shift: float) -> tuple[Tensor, Tensor]:
+    """Vectors around a common direction, and their sum."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors_NP = torch.randn(num_atoms, num_dims, generator=generator).double() + shift
+    return vectors_NP, vectors_NP.sum(dim=0)
+
+
+def test_takes_the_largest_product_first_and_fits_exactly() -> None:
+    # b = (3, 2). Products 3, 2, 2.5: the first axis; then (0, 2) is missing: the second.
+    vectors_NP = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+    found = pursue_stored(vectors_NP, torch.tensor([3.0, 2.0]), 2)
+    assert found.atoms_K.tolist() == [0, 1]
+    assert found.weights_K.tolist() == pytest.approx([3, 2])
+    assert found.residual == pytest.approx(0, abs=1e-7)
+    assert not found.exhausted
+
+
+def test_what_one_atom_cannot_reach_is_the_residual() -> None:
+    found = pursue_stored(torch.eye(2), torch.tensor([4.0, 3.0]), 1)
+    assert found.weights_K.tolist() == pytest.approx([4])
+    assert found.residual == pytest.approx(3 / 5)
+
+
+def test_an_atom_whose_weight_turns_negative_leaves_and_its_place_is_filled() -> None:
+    # b = (1, 3). Atom 0 is first by its length, with 0.1; (0, 3) is missing and atom 1 next.
+    # Together they fit b with weights -0.2 and 3, so atom 0 leaves. Atom 1 alone, with 2,
+    # misses (-1, 1): atom 2 is next, and b is 1 (1, 1) + 2 / 0.8 (0, 0.8).
+    vectors_NP = torch.tensor([[10.0, 0.0], [1.0, 1.0], [0.0, 0.8]])
+    found = pursue_stored(vectors_NP, torch.tensor([1.0, 3.0]), 2)
+    assert found.atoms_K.tolist() == [1, 2]
+    assert found.weights_K.tolist() == pytest.approx([1, 2.5])
+    assert found.residual == pytest.approx(0, abs=1e-7)
+
+
+def test_it_ends_when_no_atom_goes_along_with_what_is_missing() -> None:
+    # b = (1, 1) less (1, 0) is (0, 1), from which (1, -1) points away.
+    found = pursue_stored(torch.tensor([[1.0, -1.0], [1.0, 0.0]]), torch.ones(2), 2)
+    assert found.atoms_K.tolist() == [1]
+    assert found.exhausted
+    assert found.residual == pytest.approx(0.5**0.5)
+
+
+def test_an_atom_that_is_nearly_another_is_tried_in_vain_once() -> None:
+    # b = (1, 1, 1), and the third axis is next. (1, 1e-5, 0) goes along with what is missing, but
+    # its part outside of (1, 0, 0) is too small a share of it to be fitted.
+    vectors_NP = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1e-5, 0.0], [0.0, 0.0, 0.9]])
+    found = pursue_stored(vectors_NP, torch.ones(3), 3)
+    assert 2 in found.atoms_K.tolist()
+    assert len(found.atoms_K) == 2
+    assert found.exhausted
+
+
+shapes = given(
+    num_atoms=st.integers(1, 30),
+    num_dims=st.integers(1, 20),
+    seed=st.integers(0, 10_000),
+    shift=st.sampled_from([0.0, 0.3, 2.0]),
+    ridge=st.sampled_from([0.0, 0.1, 2.0]),
+    data=st.data(),
+)
+
+
+@settings(max_examples=at_most(80))
+@shapes
+def test_follows_the_plain_algorithm(
+    num_atoms: int, num_dims: int, seed: int, shift: float, ridge: float, data: st.DataObject
+) -> None:
+    vectors_NP, target_P = random_problem(num_atoms, num_dims, seed, shift)
+    budget = data.draw(st.integers(1, num_atoms))
+    scaled_ridge = ridge * float(vectors_NP.square().sum(dim=1).mean())
+    found = pursue_stored(vectors_NP, target_P, budget, ridge=ridge)
+    expected = plain_pursuit(vectors_NP, target_P, budget, scaled_ridge)
+    assert found.atoms_K.tolist() == expected
+    assert_optimal(found, vectors_NP, target_P, scaled_ridge)
+    assert len(expected) == budget or found.exhausted
+
+
+def assert_optimal(found: Pursuit, vectors_NP: Tensor, target_P: Tensor, ridge: float) -> None:
+    chosen_KP = vectors_NP[found.atoms_K]
+    assert bool((found.weights_K > 0).all())
+    assert len(set(found.atoms_K.tolist())) == len(found.atoms_K)
+    weights_K = fit_nnls(chosen_KP, target_P, ridge)
+    size = float(weights_K.abs().max())
+    torch.testing.assert_close(found.weights_K, weights_K, rtol=1e-5, atol=1e-6 * size)
+    missing_P = target_P - found.weights_K @ chosen_KP
+    slopes_K = chosen_KP @ missing_P - ridge * found.weights_K
+    lengths_K = chosen_KP.norm(dim=1) * target_P.norm()
+    assert float((slopes_K / lengths_K).abs().max()) < 1e-9
+    assert found.residual == pytest.approx(float(missing_P.norm() / target_P.norm()), abs=1e-6)
+    if found.exhausted and found.residual > 1e-6:
+        products_N = vectors_NP @ missing_P / (vectors_NP.norm(dim=1) * target_P.norm())
+        products_N[found.atoms_K] = 0
+        assert float(products_N.max()) < 1e-7
+
+
+@settings(max_examples=at_most(50))
+@given(seed=st.integers(0, 10_000), rounding=st.sampled_from([1e-3, 0.1, 3.0]))
+def test_rough_estimates_do_not_change_the_choice(seed: int, rounding: float) -> None:
+    vectors_NP, target_P = random_problem(25, 12, seed, 0.5)
+    exact = pursue_stored(vectors_NP, target_P, 9)
+    rough = pursue_stored(vectors_NP, target_P, 9, rounding=rounding)
+    assert rough.atoms_K.tolist() == exact.atoms_K.tolist()
+    assert torch.equal(rough.weights_K, exact.weights_K)
+
+
+@settings(max_examples=at_most(50))
+@given(seed=st.integers(0, 10_000))
+def test_copies_are_never_taken_twice_and_the_lowest_is_taken(seed: int) -> None:
+    vectors_NP, target_P = random_problem(8, 10, seed, 0.5)
+    once = pursue_stored(vectors_NP, target_P, 8)
+    found = pursue_stored(vectors_NP.repeat(3, 1), target_P, 20)
+    assert found.atoms_K.tolist() == once.atoms_K.tolist()
+    assert found.exhausted
+
+
+def test_a_ridge_spreads_the_weight_over_copies() -> None:
+    # Of k copies of a unit vector, b = 4 times it: each weighs 4 / (k + ridge).
+    found = pursue_stored(
+        torch.tensor([[1.0, 0.0]]).repeat(4, 1), torch.tensor([4.0, 0.0]), 3, ridge=1
+    )
+    assert found.atoms_K.tolist() == [0, 1, 2]
+    assert found.weights_K.tolist() == pytest.approx([1, 1, 1])
+
+
+def test_a_ridge_does_not_depend_on_the_scale() -> None:
+    vectors_NP, target_P = random_problem(20, 8, 0, 0.5)
+    found = pursue_stored(vectors_NP, target_P, 6, ridge=0.5)
+    scaled = pursue_stored(1000 * vectors_NP, 1000 * target_P, 6, ridge=0.5)
+    assert scaled.atoms_K.tolist() == found.atoms_K.tolist()
+    torch.testing.assert_close(scaled.weights_K, found.weights_K)
+
+
+def test_atoms_that_point_away_are_never_taken() -> None:
+    found = pursue_stored(-torch.eye(3), torch.ones(3), 2)
+    assert not len(found.atoms_K)
+    assert found.exhausted
+    assert found.residual == 1
+
+
+def grow(vectors_KP: Tensor, target_P: Tensor) -> tuple[NonNegativeFit, list[int]]:
+    """A fit that was offered all vectors, and the numbers of those in use, by position."""
+    fit, used = NonNegativeFit(torch.device("cpu")), []
+    for number, vector_P in enumerate(vectors_KP):
+        added = fit.add(
+            vectors_KP[used] @ vector_P, float(vector_P @ vector_P), float(vector_P @ target_P)
+        )
+        if added:
+            used.append(number)
+            drop_all(used, fit.settle())
+    return fit, used
+
+
+def drop_all(used: list[int], positions: Sequence[int]) -> None:
+    for position in positions:
+        used[position] = used[-1]
+        used.pop()
+
+
+@given(size=st.integers(1, 90), num_dims=st.integers(1, 100), seed=st.integers(0, 10_000))
+def test_a_fit_that_grows_and_shrinks_stays_exact(size: int, num_dims: int, seed: int) -> None:
+    vectors_KP, target_P = random_problem(size, num_dims, seed, 0.1)
+    fit, used = grow(vectors_KP, target_P)
+    weights_K = fit_nnls(vectors_KP[used], target_P)
+    torch.testing.assert_close(fit.weights_K, weights_K, rtol=1e-5, atol=1e-7)
+    missing_P = target_P - weights_K @ vectors_KP[used]
+    explained = float(target_P.square().sum() - missing_P.square().sum())
+    assert fit.explained == pytest.approx(explained, rel=1e-7)
+
+
+def test_a_fit_of_more_vectors_than_it_has_room_for_at_first_is_exact() -> None:
+    vectors_KP = torch.eye(70, dtype=torch.float64) + 0.1
+    fit, used = grow(vectors_KP, vectors_KP.sum(dim=0))
+    assert used == list(range(70))
+    assert fit.weights_K.tolist() == pytest.approx([1] * 70)
+
+
+def test_a_dependent_vector_is_refused() -> None:
+    vectors_KP = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]).double()
+    fit, used = grow(vectors_KP, torch.tensor([1.0, 2.0, 5.0]).double())
+    assert used == [0, 1]
+    assert fit.weights_K.tolist() == pytest.approx([1, 2])
+
+
+def test_refining_removes_an_error_of_the_weights() -> None:
+    vectors_KP, target_P = random_problem(6, 9, 1, 2.0)
+    fit, used = grow(vectors_KP, target_P)
+    exact_K = fit.weights_K.clone()
+    fit.weights_K = exact_K + 1e-3
+    missing_P = target_P - fit.weights_K @ vectors_KP[used]
+    assert fit.refine(vectors_KP[used] @ missing_P) == []
+    torch.testing.assert_close(fit.weights_K, exact_K, rtol=1e-9, atol=1e-9)
+
+
+def test_refining_drops_what_turns_out_negative() -> None:
+    fit, _ = grow(torch.eye(3).double(), torch.tensor([1.0, 2.0, 3.0]).double())
+    # b was (1, -1, 3): the products with what is missing are those of (0, -3, 0).
+    assert fit.refine(torch.tensor([0.0, -3.0, 0.0]).double()) == [1]
+    assert fit.weights_K.tolist() == [1, 3]
+    assert fit.explained == pytest.approx(10)
+
+
+def test_refining_drops_two_at_once() -> None:
+    fit, _ = grow(torch.eye(3).double(), torch.tensor([1.0, 2.0, 3.0]).double())
+    assert fit.refine(torch.tensor([-2.0, -3.0, 0.0]).double()) == [1, 0]
+    assert fit.weights_K.tolist() == [3]
+    assert fit.explained == pytest.approx(9)

@@ -1,0 +1,202 @@
+"""`auto`: typical and trusted examples where few are kept, class-balanced random elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.selection.selection import Selection
+from lipt.core.signals.signals import Signals
+
+NUM_CLASSES, PER_CLASS = 4, 500
+
+
+def made_up(*, wrong: int = 0, trust: float = 0.9, seed: int = 0) -> Signals:
+    """Four classes around four centers, and a head that knows the true ones.
+
+    Args:
+        wrong: labels of each class that are those of the next one; the first of the class.
+        trust: the head's chance of the class that it takes an example for, give or take.
+        seed: of what varies.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    true_N = torch.arange(NUM_CLASSES).repeat_interleave(PER_CLASS)
+    features_ND = functional.one_hot(true_N, NUM_CLASSES).float() * 3
+    features_ND = features_ND + torch.randn(features_ND.shape, generator=generator)
+    labels_N = true_N.clone()
+    for label in range(NUM_CLASSES):
+        rows = slice(label * PER_CLASS, label * PER_CLASS + wrong)
+        labels_N[rows] = (label + 1) % NUM_CLASSES
+    own_N = trust + 0.05 * torch.rand(len(true_N), generator=generator)
+    chances_NC = ((1 - own_N) / (NUM_CLASSES - 1))[:, None].repeat(1, NUM_CLASSES)
+    chances_NC[torch.arange(len(true_N)), true_N] = own_N
+    errors_NC = chances_NC - functional.one_hot(labels_N, NUM_CLASSES)
+    every_N = torch.arange(len(labels_N))
+    return Signals(errors_NC, features_ND, labels_N, pictures_N=every_N)
+
+
+def chosen(signals: Signals, budget: int, strategy: str = "auto", seed: int = 5) -> Selection:
+    """What a strategy chooses, as the service would ask it."""
+    found = find_strategy(strategy)
+    options = found.parse_options({})
+    return select(found, signals, budget, balanced=True, seed=seed, options=options)
+
+
+def counts(signals: Signals, indices_K: Tensor) -> list[int]:
+    """How many of each class."""
+    return signals.labels_N[indices_K].bincount(minlength=NUM_CLASSES).tolist()
+
+
+def test_classes_get_equal_shares() -> None:
+    signals = made_up()
+    assert counts(signals, chosen(signals, 40).indices_K) == [10, 10, 10, 10]
+
+
+def test_not_balanced_they_get_the_shares_that_they_have() -> None:
+    signals = made_up().take(torch.arange(200, NUM_CLASSES * PER_CLASS))
+    strategy = find_strategy("auto")
+    found = select(
+        strategy, signals, 18, balanced=False, seed=0, options=strategy.parse_options({})
+    )
+    # 300 of the first class, 500 of the others.
+    assert counts(signals, found.indices_K) == [3, 5, 5, 5]
+
+
+def test_where_no_gain_is_known_it_is_class_balanced_random_to_the_last_example() -> None:
+    signals = made_up()
+    plain = chosen(signals, 800, "uniform_per_class")
+    found = chosen(signals, 800)
+    assert torch.equal(found.indices_K, plain.indices_K)
+    assert found.findings["method"] == "random"
+    assert found.findings["left_out"]["count"] == 0
+
+
+def test_a_head_that_knows_nothing_gives_class_balanced_random() -> None:
+    labels_N = torch.arange(NUM_CLASSES).repeat_interleave(PER_CLASS)
+    generator = torch.Generator().manual_seed(0)
+    chances_NC = torch.rand(len(labels_N), NUM_CLASSES, generator=generator).softmax(dim=-1)
+    errors_NC = chances_NC - functional.one_hot(labels_N, NUM_CLASSES)
+    signals = Signals(
+        errors_NC,
+        torch.randn(len(labels_N), 5, generator=generator),
+        labels_N,
+        pictures_N=torch.arange(len(labels_N)),
+    )
+    plain = chosen(signals, 20, "uniform_per_class")
+    assert torch.equal(chosen(signals, 20).indices_K, plain.indices_K)
+
+
+@pytest.mark.parametrize("budget", [8, 200])
+def test_wrong_labels_are_not_chosen_where_few_are(budget: int) -> None:
+    signals = made_up(wrong=100)
+    found = chosen(signals, budget)
+    true_K = found.indices_K // PER_CLASS
+    assert torch.equal(true_K, signals.labels_N[found.indices_K])
+    assert found.findings["noise"]["low"] > 0.1
+    assert found.findings["left_out"]["count"] >= 400
+
+
+def test_most_wrong_labels_are_left_out_of_a_random_half() -> None:
+    signals = made_up(wrong=100)
+    found = chosen(signals, 1000)
+    assert found.findings["method"] == "random"
+    wrong_K = found.indices_K // PER_CLASS != signals.labels_N[found.indices_K]
+    # A fifth of all are.
+    assert float(wrong_K.double().mean()) < 0.03
+
+
+def test_a_budget_that_needs_them_takes_back_the_most_trusted_of_what_was_left_out() -> None:
+    signals = made_up(wrong=20)
+    found = chosen(signals, len(signals.labels_N))
+    assert found.indices_K.tolist() == list(range(len(signals.labels_N)))
+
+
+def test_few_chosen_represent_their_class_as_facility_location_does() -> None:
+    signals = made_up()
+    found = chosen(signals, 40)
+    assert found.findings["method"] == "facility_location"
+    strategy = find_strategy("facility_location")
+    options = strategy.parse_options({"space": "features"})
+    # The head gets nothing wrong here, so that nothing is left out first.
+    same = select(strategy, signals, 40, balanced=True, seed=5, options=options)
+    assert torch.equal(found.indices_K, same.indices_K)
+
+
+def test_findings_name_the_least_trusted_first_and_no_more_than_a_page_of_them() -> None:
+    signals = made_up(wrong=100)
+    left_out = chosen(signals, 20).findings["left_out"]
+    ids = left_out["least_trusted_ids"]
+    # 1% kept: half as many again as the head gets wrong.
+    assert left_out["count"] == len(ids) == 600
+    assert [row % PER_CLASS < 100 for row in ids] == [True] * 400 + [False] * 200
+
+
+def test_a_class_without_examples_changes_nothing() -> None:
+    signals = made_up()
+    wider_NC = functional.pad(signals.errors_NC, (0, 2))
+    padded = replace(signals, errors_NC=wider_NC)
+    assert torch.equal(chosen(padded, 40).indices_K, chosen(signals, 40).indices_K)
+
+
+def with_copies(signals: Signals, share: float) -> Signals:
+    """The first examples of each class are all one picture."""
+    pictures_N = torch.arange(len(signals.labels_N))
+    for label in range(NUM_CLASSES):
+        start = label * PER_CLASS
+        pictures_N[start : start + round(share * PER_CLASS)] = start
+    return replace(signals, pictures_N=pictures_N)
+
+
+@pytest.mark.parametrize("budget", [40, 800])
+def test_of_many_near_copies_one_is_chosen_at_most(budget: int) -> None:
+    signals = with_copies(made_up(), 0.5)
+    found = chosen(signals, budget)
+    assert counts(signals, found.indices_K) == [budget // NUM_CLASSES] * NUM_CLASSES
+    pictures = signals.pictures_N
+    assert pictures is not None
+    assert len(pictures[found.indices_K].unique()) == budget
+    assert found.findings["copies"] == pytest.approx(0.498)
+    assert "one of each picture, as 49.8% are near copies" in found.findings["words"][-1]
+
+
+def test_of_near_copies_the_most_trusted_label_stays() -> None:
+    signals = with_copies(made_up(wrong=100), 0.4)
+    found = chosen(signals, 40)
+    # The first half of each picture's copies are labelled wrong.
+    assert not set(found.indices_K.tolist()) & {
+        label * PER_CLASS + row for label in range(NUM_CLASSES) for row in range(100)
+    }
+
+
+def test_a_few_near_copies_are_no_reason_to_choose_otherwise() -> None:
+    signals = made_up()
+    few = with_copies(signals, 0.1)
+    assert torch.equal(chosen(few, 40).indices_K, chosen(signals, 40).indices_K)
+
+
+def test_copies_are_taken_back_where_the_budget_needs_them() -> None:
+    signals = with_copies(made_up(), 0.5)
+    found = chosen(signals, 1600)
+    pictures = signals.pictures_N
+    assert pictures is not None
+    # 251 different pictures of each class, all of them there.
+    assert len(pictures[found.indices_K].unique()) == NUM_CLASSES * 251
+
+
+def test_a_class_of_wrong_labels_gives_its_share_to_the_others() -> None:
+    signals = made_up(wrong=100)
+    # Of what says class 0 are 100 wrong and 20 right: a rare class among noisy ones.
+    ids_N = torch.arange(len(signals))
+    signals = signals.take(ids_N[(ids_N < 120) | (ids_N >= PER_CLASS)])
+    signals = replace(signals, pictures_N=torch.arange(len(signals)))
+    found = chosen(signals, 400)
+    shares = counts(signals, found.indices_K)
+    assert sum(shares) == 400
+    assert shares[0] < 50 < min(shares[1:])
+    assert max(shares[1:]) - min(shares[1:]) <= 1

@@ -1,0 +1,110 @@
+"""CAL on a line whose divergences are known, and against a loop over pairs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lipt.core.selection.solvers.neighbours import nearest_neighbours
+from lipt.core.selection.strategies.cal import (
+    SMALLEST_PROBABILITY,
+    Divergence,
+    cal,
+    contrast,
+)
+from lipt.core.signals.signals import Signals
+from tests.core.selection.builders import of_right, random_predictions
+
+
+def divergence(of: Tensor, from_: Tensor) -> float:
+    return float((of * (of / from_).log()).sum())
+
+
+def by_pairs(
+    signals: Signals, count: int, *, divergences: Divergence = "one_way", normalized: bool = True
+) -> list[float]:
+    num_examples = len(signals)
+    probabilities = signals.errors_NC.double()
+    probabilities[torch.arange(num_examples), signals.labels_N] += 1
+    rows = signals.features_ND.double()
+    if normalized:
+        rows = rows / rows.norm(dim=1, keepdim=True)
+    scores = []
+    for i in range(num_examples):
+        others = [j for j in range(num_examples) if j != i]
+        others.sort(key=lambda j, i=i: (float((rows[i] - rows[j]).norm()), j))
+        near = others[:count]
+        total = sum(divergence(probabilities[j], probabilities[i]) for j in near)
+        if divergences == "symmetric":
+            total += sum(divergence(probabilities[i], probabilities[j]) for j in near)
+            total /= 2
+        scores.append(total / len(near))
+    return scores
+
+
+# By direction, nearest are 0 and 1 of each other, and 2 and 3.
+DIRECTIONS = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+
+
+def test_the_divergence_is_the_neighbors_from_the_candidate() -> None:
+    # p of the neighbor times its log ratio to the candidate's: for 0 that is
+    # 0.8 log (0.8 / 0.5) + 0.2 log (0.2 / 0.5), for 1 it is half of log (0.5^2 / (0.8 0.2)).
+    given = of_right(0.5, 0.8, 0.8, 0.2, features_ND=DIRECTIONS)
+    of_0 = 0.8 * math.log(1.6) + 0.2 * math.log(0.4)
+    of_1 = 0.5 * math.log(0.25 / 0.16)
+    expected = [of_0, of_1, 0.6 * math.log(4), 0.6 * math.log(4)]
+    assert contrast(given, 1).tolist() == pytest.approx(expected)
+    # The one that is less sure than its neighbor stays behind the one that is surer.
+    assert of_0 < of_1
+    assert set(cal(given, 3, num_neighbors=1).indices_K.tolist()) == {1, 2, 3}
+
+
+def test_symmetric_is_the_mean_of_both_directions() -> None:
+    given = of_right(0.5, 0.8, 0.8, 0.2, features_ND=DIRECTIONS)
+    scores = contrast(given, 1, divergence="symmetric")
+    assert scores.tolist() == pytest.approx([0.15 * math.log(4)] * 2 + [0.6 * math.log(4)] * 2)
+    chosen = cal(given, 3, num_neighbors=1, divergence="symmetric")
+    assert chosen.indices_K.tolist() == [2, 3, 0]
+
+
+@pytest.mark.parametrize("count", [1, 3, 10, 59])
+@pytest.mark.parametrize("divergences", ["one_way", "symmetric"])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_equals_a_loop_over_pairs(count: int, divergences: Divergence, *, normalized: bool) -> None:
+    signals = random_predictions(60)
+    scores = contrast(signals, count, divergence=divergences, normalized=normalized)
+    expected = by_pairs(signals, count, divergences=divergences, normalized=normalized)
+    assert scores.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_fewer_neighbors_where_there_are_fewer_examples() -> None:
+    signals = random_predictions(6)
+    assert torch.equal(contrast(signals, 10), contrast(signals, 5))
+
+
+def test_a_single_example_has_no_contrast() -> None:
+    assert contrast(random_predictions(1), 10).tolist() == [0.0]
+    assert cal(random_predictions(1), 1).indices_K.tolist() == [0]
+
+
+def test_certain_and_opposite_predictions_stay_finite() -> None:
+    # p is 1 and 0 against 0 and 1; a zero counts as the smallest probability.
+    expected = (1 - SMALLEST_PROBABILITY) * -math.log(SMALLEST_PROBABILITY)
+    assert contrast(of_right(1.0, 0.0), 1).tolist() == pytest.approx([expected] * 2)
+
+
+def test_of_copies_the_lowest_ids_are_the_neighbors() -> None:
+    base = random_predictions(4)
+    copies = Signals(
+        base.errors_NC.repeat(25, 1),
+        torch.full((100, 7), 1 / 3),
+        base.labels_N.repeat(25),
+    )
+    neighbors = nearest_neighbours(copies.features_ND, 3).sort(dim=1).values
+    assert neighbors[0].tolist() == [1, 2, 3]
+    assert neighbors[2].tolist() == [0, 1, 3]
+    assert (neighbors[3:] == torch.tensor([0, 1, 2])).all()
+    assert cal(copies, 100).indices_K.sort().values.tolist() == list(range(100))

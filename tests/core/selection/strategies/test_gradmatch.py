@@ -1,0 +1,318 @@
+"""GradMatch against gradients that are written out, and on the cases that break libraries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+from torch import Tensor
+
+from lipt.common.errors import BudgetError, SignalsError
+from lipt.core.selection.gradients import atoms as atoms_module
+from lipt.core.selection.gradients.atoms import GradientAtoms
+from lipt.core.selection.gradients.vectors import gradients_of, weighted_sum
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.selection.selection import Selection
+from lipt.core.selection.solvers.pursuit import pursue
+from lipt.core.selection.strategies.gradmatch import gradmatch
+from lipt.core.selection.strategy import Need
+from lipt.core.signals.signals import Signals
+from tests.core.selection.builders import (
+    random_predictions,
+    random_subsets,
+    signals_of,
+    written_out,
+)
+from tests.properties import at_most
+
+
+def batch_gradients(signals: Signals, batch_size: int) -> Tensor:
+    return torch.stack([part.sum(dim=0) for part in written_out(signals).split(batch_size)])
+
+
+def missing(chosen: Selection, signals: Signals, target_P: Tensor) -> Tensor:
+    return target_P - chosen.weights_K.double() @ written_out(signals)[chosen.indices_K]
+
+
+def test_weights_of_orthogonal_gradients_by_hand() -> None:
+    # With a bias and no feature, g = e: three times (-1, 1, 0) and once (-1, 0, 1), b = (-4, 3, 1).
+    # Products with b: 7, 7, 7, 5. Example 0 with w: min |w (-1, 1, 0) - b| is w = 7 / 2. Missing is
+    # (-1/2, -1/2, 1), product 3/2 with example 3. Together: 3 and 1, and nothing is missing.
+    errors_NC = torch.tensor([[-1.0, 1.0, 0.0]] * 3 + [[-1.0, 0.0, 1.0]])
+    signals = signals_of(torch.zeros(4, 1), errors_NC)
+    one = gradmatch(signals, 1)
+    assert (one.indices_K.tolist(), one.weights_K.tolist()) == ([0], [pytest.approx(3.5)])
+    assert not one.stopped_early
+    both = gradmatch(signals, 2)
+    assert both.indices_K.tolist() == [0, 3]
+    assert both.weights_K.tolist() == pytest.approx([3, 1])
+    assert not both.stopped_early
+    more = gradmatch(signals, 3)
+    assert more.indices_K.tolist() == [0, 3]
+    assert "ended with 2 examples of a budget of 3" in more.stopped_early
+
+
+def test_an_absolute_ridge_is_not_scaled() -> None:
+    # g = (-1, 1) twice and b = (-2, 2): for one of them (2 + r) w = 4, so that w is 1 where r is 2,
+    # which is also a ridge of 1 times the mean square.
+    signals = signals_of(torch.zeros(2, 1), torch.tensor([[-1.0, 1.0]] * 2))
+    for ridge, scale in ((2.0, "absolute"), (1.0, "mean_square")):
+        chosen = gradmatch(signals, 1, ridge=ridge, ridge_scale=scale)  # type: ignore[arg-type]
+        assert chosen.weights_K.tolist() == pytest.approx([1.0])
+
+
+def test_the_own_class_alone_is_one_row_of_the_gradient() -> None:
+    # Both of class 0, with errors that differ in the other classes alone: as one row they are
+    # equal, and the first is enough; as whole gradients it takes both to meet their sum.
+    errors_NC = torch.tensor([[-0.5, 0.5, 0.0], [-0.5, 0.0, 0.5]])
+    signals = signals_of(torch.zeros(2, 1), errors_NC)
+    own = gradmatch(signals, 2, gradient="own_class")
+    assert (own.indices_K.tolist(), own.weights_K.tolist()) == ([0], [pytest.approx(2.0)])
+    assert gradmatch(signals, 2).indices_K.tolist() == [0, 1]
+
+
+def test_the_own_class_of_validation_examples_is_what_is_matched() -> None:
+    # In row 0 the target is -0.4, twice over; what lies in the other rows does not count.
+    held = signals_of(torch.zeros(1, 1), torch.tensor([[-0.4, 0.1, 0.3]]))
+    signals = signals_of(
+        torch.zeros(2, 1), torch.tensor([[-0.5, 0.5, 0.0], [-0.8, 0.0, 0.8]]), validation=held
+    )
+    chosen = gradmatch(signals, 1, target="validation", gradient="own_class")
+    assert (chosen.indices_K.tolist(), chosen.weights_K.tolist()) == ([1], [pytest.approx(1.0)])
+
+
+def test_the_bias_counts_only_where_there_is_one() -> None:
+    # Features 1 and -1 of equal errors: without a bias the gradients cancel.
+    errors_NC = torch.tensor([[-1.0, 1.0]]).repeat(2, 1)
+    features_ND = torch.tensor([[1.0], [-1.0]])
+    assert len(gradmatch(signals_of(features_ND, errors_NC), 2).indices_K) == 2
+    without = gradmatch(signals_of(features_ND, errors_NC, has_bias=False), 2)
+    assert not len(without.indices_K)
+    assert "add up to zero: there is nothing to match" in without.stopped_early
+
+
+@settings(max_examples=at_most(40))
+@given(
+    num_examples=st.integers(1, 40),
+    num_classes=st.integers(2, 5),
+    num_features=st.integers(1, 9),
+    bias=st.booleans(),
+    seed=st.integers(0, 1000),
+    ridge=st.sampled_from([0.0, 0.5]),
+    data=st.data(),
+)
+def test_weights_are_optimal_for_the_chosen(
+    num_examples: int,
+    num_classes: int,
+    num_features: int,
+    bias: bool,
+    seed: int,
+    ridge: float,
+    data: st.DataObject,
+) -> None:
+    signals = random_predictions(num_examples, num_classes, num_features, seed=seed, has_bias=bias)
+    budget = data.draw(st.integers(1, num_examples))
+    chosen = gradmatch(signals, budget, ridge=ridge)
+    all_NP = written_out(signals)
+    target_P = all_NP.sum(dim=0)
+    assert len(set(chosen.indices_K.tolist())) == len(chosen.indices_K)
+    assert bool(chosen.stopped_early) == (len(chosen.indices_K) < budget)
+    if not len(chosen.indices_K):
+        # No bias, and no example has a feature.
+        assert float(target_P.norm()) == 0
+        return
+    assert bool((chosen.weights_K > 0).all())
+    cost = ridge * float(all_NP.square().sum(dim=1).mean())
+    chosen_KP = all_NP[chosen.indices_K]
+    size = len(chosen_KP)
+    matrix = np.vstack([chosen_KP.numpy().T, cost**0.5 * np.eye(size)])
+    expected, _ = nnls(matrix, np.concatenate([target_P.numpy(), np.zeros(size)]))
+    torch.testing.assert_close(
+        chosen.weights_K, torch.from_numpy(expected).float(), rtol=1e-3, atol=1e-4
+    )
+    missing_P = missing(chosen, signals, target_P)
+    slopes_K = chosen_KP @ missing_P - cost * chosen.weights_K.double()
+    scale = float(target_P.norm() * all_NP.norm(dim=1).max())
+    assert float(slopes_K.abs().max()) <= 1e-5 * scale
+    if chosen.stopped_early:
+        products_N = (all_NP @ missing_P).index_fill(0, chosen.indices_K, 0)
+        assert float(products_N.max()) <= 1e-5 * scale
+
+
+@pytest.mark.parametrize("keep_rows", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_atoms_are_the_gradients(*, keep_rows: bool, bias: bool) -> None:
+    signals = random_predictions(50, 3, 7, has_bias=bias)
+    all_NP = written_out(signals)
+    target_P = all_NP.sum(dim=0)
+    vectors = gradients_of(signals)
+    atoms = GradientAtoms(
+        vectors, weighted_sum(vectors, block_bytes=2**20), capacity=4, keep_rows=keep_rows
+    )
+    torch.testing.assert_close(atoms.squares_N, all_NP.square().sum(dim=1))
+    torch.testing.assert_close(atoms.target_products_N, all_NP @ target_P)
+    assert atoms.target_square == pytest.approx(float(target_P @ target_P))
+    for atom in (31, 7, 49, 0):
+        atoms.use(atom)
+    atoms.drop(1)
+    used = [31, 0, 49]
+    asked_M = torch.tensor([7, 31, 2])
+    torch.testing.assert_close(atoms.products(asked_M), all_NP[asked_M] @ all_NP[used].T)
+    weights_K = torch.tensor([3.0, 0.5, 20.0]).double()
+    estimates_N, rounding_N = atoms.estimate(weights_K)
+    exact_N = all_NP @ (target_P - weights_K @ all_NP[used])
+    assert bool(((estimates_N - exact_N).abs() <= rounding_N).all())
+    assert float(rounding_N.max()) < 1e-4 * float(exact_N.abs().max())
+
+
+@pytest.mark.parametrize("keep_rows", [False, True])
+def test_block_sizes_and_ways_of_computing_do_not_matter(
+    monkeypatch: pytest.MonkeyPatch, *, keep_rows: bool
+) -> None:
+    signals = random_predictions(200, 4, 40)
+    expected = gradmatch(signals, 30)
+    for block_bytes in (2, 7 * 44 * 8, 128 * 44 * 8, 10**9):
+        monkeypatch.setattr(atoms_module, "BLOCK_BYTES", block_bytes)
+        vectors = gradients_of(signals)
+        target = weighted_sum(vectors, block_bytes=block_bytes)
+        atoms = GradientAtoms(vectors, target, capacity=30, keep_rows=keep_rows)
+        found = pursue(atoms, ridge=0, is_enough=lambda used: len(used) >= 30)
+        assert found.atoms_K.tolist() == expected.indices_K.tolist()
+        torch.testing.assert_close(found.weights_K.float(), expected.weights_K)
+
+
+@pytest.mark.parametrize("budget", [10, 60])
+def test_better_than_random_examples_with_their_best_weights(budget: int) -> None:
+    # All classes together, and one class as it is seen when the subset is balanced.
+    everything = random_predictions(400, 4, 20)
+    for signals in (everything, everything.of_class(2)):
+        all_NP = written_out(signals)
+        target_P = all_NP.sum(dim=0)
+        found = float(missing(gradmatch(signals, budget), signals, target_P).norm())
+        for random_K in random_subsets(len(signals), budget, count=5):
+            assert found < 0.8 * nnls(all_NP[random_K].numpy().T, target_P.numpy())[1]
+
+
+def test_weights_of_classes_add_up_to_the_whole_gradient() -> None:
+    # Each class has room for all its gradient: so has the sum.
+    signals = random_predictions(400, 4, 20)
+    strategy = find_strategy("gradmatch")
+    chosen = select(
+        strategy, signals, 200, balanced=True, seed=0, options=strategy.parse_options({})
+    )
+    target_P = written_out(signals).sum(dim=0)
+    assert float(missing(chosen, signals, target_P).norm() / target_P.norm()) < 0.05
+
+
+def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None:
+    train, held_out = random_predictions(300, 4, 20), random_predictions(60, 4, 20, seed=1)
+    signals = replace(train, validation=held_out)
+    chosen = gradmatch(signals, 40, target="validation")
+    target_P = written_out(held_out).mean(dim=0) * 300
+    matched = float(missing(chosen, signals, target_P).norm())
+    assert matched < float(missing(gradmatch(signals, 40), signals, target_P).norm())
+    weights, _ = nnls(written_out(train)[chosen.indices_K].numpy().T, target_P.numpy())
+    assert chosen.weights_K.tolist() == pytest.approx(weights.tolist(), rel=1e-4)
+
+
+def test_validation_has_to_be_there() -> None:
+    with pytest.raises(SignalsError, match="no validation examples: compute them first"):
+        gradmatch(random_predictions(4), 1, target="validation")
+    strategy = find_strategy("gradmatch")
+    needs = strategy.needs_for(strategy.parse_options({"target": "validation"}))
+    assert needs == {Need.SIGNALS, Need.VALIDATION}
+    assert strategy.default_needs() == {Need.SIGNALS}
+
+
+def test_copies_are_never_chosen_twice() -> None:
+    alone = gradmatch(random_predictions(1).take(torch.zeros(50, dtype=torch.int64)), 20)
+    assert (alone.indices_K.tolist(), alone.weights_K.tolist()) == ([0], [pytest.approx(50)])
+    assert "ended with 1 examples of a budget of 20" in alone.stopped_early
+    once = random_predictions(12, 4, 30)
+    signals = once.take(torch.arange(60) % 12)
+    chosen = gradmatch(signals, 40)
+    assert sorted(chosen.indices_K.tolist()) == list(range(12))
+    assert chosen.weights_K.tolist() == pytest.approx([5] * 12, rel=1e-4)
+    assert "ended with 12 examples of a budget of 40" in chosen.stopped_early
+
+
+def test_all_examples_where_none_can_be_spared() -> None:
+    # 30 gradients in 4 x 31 dimensions: only all of them with weight 1 add up to their sum.
+    signals = random_predictions(30, 4, 30)
+    chosen = gradmatch(signals, 30)
+    assert sorted(chosen.indices_K.tolist()) == list(range(30))
+    assert chosen.weights_K.tolist() == pytest.approx([1] * 30, rel=1e-3)
+    assert not chosen.stopped_early
+
+
+@pytest.mark.parametrize("mode", ["per_example", "per_batch"])
+def test_a_model_without_errors_leaves_nothing_to_match(mode: str) -> None:
+    signals = random_predictions(10)
+    perfect = replace(signals, errors_NC=torch.zeros(10, 4))
+    strategy = find_strategy("gradmatch")
+    options = strategy.parse_options({"mode": mode})
+    chosen = strategy.apply(perfect, 3, balanced=False, seed=0, options=options)
+    assert not len(chosen.indices_K)
+    assert not len(chosen.weights_K)
+    assert "No example was chosen for a budget of 3" in chosen.stopped_early
+
+
+@pytest.mark.parametrize(("num_examples", "budget"), [(64, 16), (67, 24), (67, 21), (5, 3), (1, 1)])
+def test_batches_give_their_examples_with_one_weight(num_examples: int, budget: int) -> None:
+    signals = random_predictions(num_examples, 4, 20)
+    chosen = gradmatch(signals, budget, mode="per_batch", batch_size=8)
+    assert len(chosen.indices_K) == budget
+    assert len(set(chosen.indices_K.tolist())) == budget
+    batches_K = chosen.indices_K // 8
+    order = list(dict.fromkeys(batches_K.tolist()))
+    all_NP = batch_gradients(signals, 8)
+    best, _ = nnls(all_NP[order].numpy().T, written_out(signals).sum(dim=0).numpy())
+    for batch, weight in zip(order, best, strict=True):
+        members = batches_K == batch
+        size, kept = min(8, num_examples - 8 * batch), int(members.sum())
+        assert kept == size or batch == order[-1]
+        # The examples that are kept stand for their whole batch.
+        expected = [weight * size / kept] * kept
+        assert chosen.weights_K[members].tolist() == pytest.approx(expected, rel=1e-4)
+        first = 8 * batch
+        assert chosen.indices_K[members].tolist() == list(range(first, first + kept))
+
+
+def test_a_short_batch_counts_as_many_examples_as_it_has() -> None:
+    # Orthogonal gradients. The last batch, of one example, is the longest and so the first.
+    errors_NC = torch.tensor([[-0.1, 0.1]] * 4 + [[-1.0, 1.0]])
+    signals = signals_of(torch.eye(5), errors_NC, has_bias=False)
+    chosen = gradmatch(signals, 4, mode="per_batch", batch_size=4)
+    assert chosen.indices_K.tolist() == [4, 0, 1, 2]
+    assert not chosen.stopped_early
+
+
+def test_batches_are_pursued_by_their_summed_gradients() -> None:
+    signals = random_predictions(60, 4, 20)
+    all_NP = batch_gradients(signals, 5)
+    target_P = all_NP.sum(dim=0)
+    chosen = gradmatch(signals, 10, mode="per_batch", batch_size=5)
+    first, second = dict.fromkeys((chosen.indices_K // 5).tolist())
+    assert first == int((all_NP @ target_P).argmax())
+    share = float(all_NP[first] @ target_P / all_NP[first].square().sum())
+    products_N = all_NP @ (target_P - share * all_NP[first])
+    assert second == int(products_N.argmax())
+
+
+def test_one_batch_of_everything() -> None:
+    chosen = gradmatch(random_predictions(20), 20, mode="per_batch", batch_size=1024)
+    assert chosen.indices_K.tolist() == list(range(20))
+    assert chosen.weights_K.tolist() == pytest.approx([1] * 20)
+
+
+def test_more_than_fits_is_refused_before_it_is_tried() -> None:
+    many = torch.zeros(100_000, 1)
+    signals = signals_of(many, many)
+    with pytest.raises(BudgetError, match=r"choose 50000 of 100000 .* 19 GiB.*balance"):
+        gradmatch(signals, 50_000)

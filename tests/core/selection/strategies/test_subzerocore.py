@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipt.core.selection.gradients.vectors import Vectors
+from lipt.core.selection.solvers.representatives import SolverName
+from lipt.core.selection.strategies.subzerocore import (
+    density_weights,
+    neighbour_radii,
+    num_neighbours,
+    subzerocore,
+)
+from lipt.core.signals.signals import Signals
+from tests.core.selection.builders import random_signals, random_subsets, signals_of
+
+
+def at_angles(*degrees: float) -> Tensor:
+    angles_N = torch.tensor(degrees).deg2rad()
+    return torch.stack([angles_N.cos(), angles_N.sin()], dim=1)
+
+
+def similarities(signals: Signals) -> Tensor:
+    directions_ND = functional.normalize(signals.features_ND.double())
+    return (1 + directions_ND @ directions_ND.T) / 2
+
+
+def weighted(signals: Signals, budget: int) -> Tensor:
+    """Row j: weight of j times its similarity to all, with everything sorted and written out."""
+    size = len(signals)
+    count = next(n for n in range(1, size) if 1 - uncovered(size, budget, n) >= 0.6)
+    similarity_NN = similarities(signals)
+    # The first in each sorted row is the example itself.
+    radii_N = (1 - similarity_NN).sort(dim=1).values[:, count]
+    z_N = (radii_N - radii_N.mean()) / radii_N.std(correction=0)
+    return (-z_N.square() / 2).exp()[:, None] * similarity_NN
+
+
+def uncovered(num_examples: int, budget: int, count: int) -> float:
+    ways = math.comb(num_examples - 1 - count, budget)
+    return ways / math.comb(num_examples - 1, budget)
+
+
+def plain_greedy(value_NN: Tensor, budget: int) -> list[int]:
+    best_N, chosen = torch.zeros(len(value_NN), dtype=torch.float64), []
+    for _ in range(budget):
+        gains_N = (value_NN - best_N).clamp(min=0).sum(dim=1)
+        gains_N[chosen] = -1
+        chosen.append(int(gains_N.argmax()))
+        best_N = torch.maximum(best_N, value_NN[chosen[-1]])
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "budget", "coverage", "expected"),
+    [
+        # 387/499 386/498 385/497 384/496 = 0.361, and 0.466 without the last.
+        (500, 112, 0.6, 4),
+        (11, 1, 0.6, 6),  # 9/10 8/9 7/8 ... = (10 - n) / 10
+        (11, 1, 0.05, 1),
+        (11, 10, 0.6, 1),  # one is left out, and all the others are chosen
+        (11, 11, 0.6, 1),
+        (2, 1, 0.6, 1),
+        (1, 1, 0.6, 0),
+    ],
+)
+def test_neighbours_by_hand(num_examples: int, budget: int, coverage: float, expected: int) -> None:
+    assert num_neighbours(num_examples, budget, coverage) == expected
+
+
+@pytest.mark.parametrize("budget", [1, 7, 40, 58])
+def test_neighbours_are_the_fewest_that_cover(budget: int) -> None:
+    for coverage in (0.1, 0.6, 0.95):
+        count = num_neighbours(60, budget, coverage)
+        assert 1 - uncovered(60, budget, count) >= coverage
+        assert count == 1 or 1 - uncovered(60, budget, count - 1) < coverage
+
+
+def test_coverage_is_that_of_random_subsets() -> None:
+    # 30 on a circle, their neighbours on one side: 12 of 30 cover 60% of the rest by 2.
+    count = num_neighbours(30, 12, 0.6)
+    shares = []
+    for chosen_K in random_subsets(30, 12, count=2000):
+        chosen = set(chosen_K.tolist())
+        rest = [row for row in range(30) if row not in chosen]
+        covered = [any((row + step) % 30 in chosen for step in range(1, count + 1)) for row in rest]
+        shares.append(sum(covered) / len(rest))
+    expected = 1 - uncovered(30, 12, count)
+    assert sum(shares) / len(shares) == pytest.approx(expected, abs=0.01)
+
+
+def test_radii_by_hand() -> None:
+    # The second nearest is 60, 30, 90 degrees away; lengths do not count.
+    vectors = Vectors(at_angles(0, 30, 90) * torch.tensor([[1.0], [7.0], [2.0]]))
+    expected = [(1 - math.cos(math.radians(angle))) / 2 for angle in (90, 60, 90)]
+    assert neighbour_radii(vectors, 2).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_weights_by_hand() -> None:
+    # Mean 2, variance 2: one deviation of sqrt(2), and two of 1 / sqrt(2), from the mean.
+    radii_N = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0])
+    expected = [math.exp(-1), math.exp(-0.25), 1.0, math.exp(-0.25), math.exp(-1)]
+    assert density_weights(radii_N).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("budget", [1, 8, 30])
+def test_is_plain_greedy(budget: int) -> None:
+    for seed in range(3):
+        signals = random_signals(70, seed=seed)
+        chosen = subzerocore(signals, budget, seed=0).indices_K
+        assert chosen.tolist() == plain_greedy(weighted(signals, budget), budget)
+
+
+@pytest.mark.parametrize("solver", ["stochastic", "partition"])
+def test_other_solvers_maximize_the_same(solver: SolverName) -> None:
+    signals = random_signals(300)
+    value_NN = weighted(signals, 30)
+
+    def value(chosen_K: Tensor) -> float:
+        return float(value_NN[chosen_K].max(dim=0).values.sum())
+
+    greedy = value(torch.tensor(plain_greedy(value_NN, 30)))
+    drawn = sum(value(subset_K) for subset_K in random_subsets(300, 30)) / 20
+    chosen = subzerocore(signals, 30, seed=0, solver=solver)
+    assert (value(chosen.indices_K) - drawn) / (greedy - drawn) > 0.8
+
+
+def test_an_outlier_is_not_chosen_though_nothing_is_like_it() -> None:
+    # As facility location would: all but one in a bundle, and one opposite.
+    generator = torch.Generator().manual_seed(0)
+    features_ND = torch.eye(6)[0] + 0.1 * torch.randn(40, 6, generator=generator)
+    features_ND[7] = -torch.eye(6)[0]
+    signals = signals_of(features_ND)
+    assert 7 in plain_greedy(similarities(signals), 10)
+    assert 7 not in subzerocore(signals, 10, seed=0).indices_K
+
+
+@pytest.mark.parametrize("rows", [torch.zeros(5, 3), torch.ones(5, 3), torch.ones(1, 1)])
+def test_examples_that_cannot_be_told_apart_are_taken_in_order(rows: Tensor) -> None:
+    for budget in range(1, len(rows) + 1):
+        chosen = subzerocore(signals_of(rows), budget, seed=0)
+        assert chosen.indices_K.tolist() == list(range(budget))
+
+
+def test_radii_do_not_depend_on_where_an_example_stands() -> None:
+    features_ND = random_signals(50).features_ND
+    twice = torch.cat([features_ND, features_ND.flip(0)])
+    radii_N = neighbour_radii(Vectors(twice), 5)
+    assert torch.equal(radii_N, radii_N.flip(0))

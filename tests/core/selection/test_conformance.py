@@ -1,0 +1,363 @@
+"""What every strategy of the registry promises, with every value of its options that has a name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lipt.common.errors import BudgetError, SignalsError
+from lipt.core.selection.quotas import class_quotas
+from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import select
+from lipt.core.selection.selection import Selection
+from lipt.core.selection.strategy import Balance, Need, Strategy
+from lipt.core.signals.signals import Signals
+from tests.core.selection.builders import full_signals, half
+from tests.properties import at_most
+
+Options = Mapping[str, str]
+
+
+def variants(strategy: Strategy) -> Iterator[Options]:
+    """The defaults, and one other value of each option that lists its values, and is no range."""
+    yield {}
+    for option in strategy.own_options:
+        others = [text for text in option.allowed if text != option.default and " " not in text]
+        if option.default in option.allowed and others:
+            yield {option.name: others[0]}
+
+
+CASES = [
+    pytest.param(
+        strategy,
+        options,
+        balanced,
+        id="-".join([name, *options.values(), "balanced" if balanced else "all"]),
+    )
+    for name, strategy in STRATEGIES.items()
+    for options in variants(strategy)
+    for balanced in (False, True)
+    if strategy.balance is not (Balance.NEVER if balanced else Balance.ALWAYS)
+    # Options and balance are independent: each is tried with the default of the other.
+    and not (options and balanced and strategy.balance is not Balance.ALWAYS)
+]
+cases = pytest.mark.parametrize(("strategy", "options", "balanced"), CASES)
+default_cases = pytest.mark.parametrize(
+    ("strategy", "options", "balanced"), [case for case in CASES if not case.values[1]]
+)
+every_variant = pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        pytest.param(strategy, options, id="-".join([name, *options.values()]))
+        for name, strategy in STRATEGIES.items()
+        for options in variants(strategy)
+    ],
+)
+every_strategy = pytest.mark.parametrize(
+    "strategy", [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
+)
+
+# When nothing is left to gain, these say so instead of padding.
+MAY_STOP_EARLY = {"gradmatch"}
+# Equal shares of what it takes for rightly labelled and no copy: see its own tests.
+SHARES_OF_THE_TRUSTED = {"auto"}
+# Each chosen example stands for those nearest to it, all together for all.
+CLUSTER_WEIGHTS = {"craig", "adacore"}
+# Every example alone spans the same volume: the first choice is a tie, which goes to id 0.
+FIRST_CHOICE_TIES = {"log_det"}
+# Preconditioned signals are kept as the signals are: rounded once more where they are halves.
+ROUNDED_AGAIN = {"adacore"}
+# Whatever their options are.
+DRAWING = {
+    *("auto", "uniform", "uniform_per_class", "ccs", "crest"),
+    *("stratified", "zcore", "milo"),
+}
+# One pass over the examples: cheap enough for thousands.
+OF_MANY = {
+    *("el2n", "grand", "entropy", "margin", "least_confidence"),
+    *("aum", "forgetting", "disagreement", "dual", "moderate"),
+}
+LABELS = [0, 1, 2, 3, 1, 2, 3, 2, 3, 3] * 8
+
+
+def draws(strategy: Strategy, options: Options) -> bool:
+    """Whether the seed decides anything."""
+    given = {option.name: option.default for option in strategy.options} | dict(options)
+    return (
+        strategy.name in DRAWING
+        or given.get("sampling") == "beta"
+        or given.get("regularizer") == "random"
+        or given.get("solver") in {"stochastic", "partition"}
+    )
+
+
+def choose(
+    strategy: Strategy,
+    signals: Signals,
+    budget: int,
+    *,
+    balanced: bool,
+    options: Options | None = None,
+    seed: int = 3,
+) -> Selection:
+    parsed = strategy.parse_options(options or {})
+    return select(strategy, signals, budget, balanced=balanced, seed=seed, options=parsed)
+
+
+def require_sound(
+    strategy: Strategy, signals: Signals, budget: int, chosen: Selection, *, balanced: bool
+) -> None:
+    """Distinct ascending ids, the exact budget or a reason, finite weights, equal shares."""
+    indices = chosen.indices_K.tolist()
+    assert indices == sorted(set(indices))
+    assert set(indices) <= set(range(len(signals)))
+    assert chosen.indices_K.dtype == torch.int64
+    assert chosen.weights_K.dtype == torch.float32
+    assert chosen.weights_K.shape == chosen.indices_K.shape
+    assert chosen.weights_K.isfinite().all()
+    assert (chosen.weights_K >= 0).all()
+    if not strategy.returns_weights:
+        assert chosen.weights_K.tolist() == [1.0] * len(indices)
+    if chosen.stopped_early:
+        assert strategy.name in MAY_STOP_EARLY
+        assert len(indices) < budget
+        return
+    assert len(indices) == budget
+    if balanced and strategy.name not in SHARES_OF_THE_TRUSTED:
+        counts = signals.labels_N.bincount().tolist()
+        found = signals.labels_N[chosen.indices_K].bincount(minlength=len(counts)).tolist()
+        assert tuple(found) == class_quotas(counts, budget)
+    elif strategy.name in CLUSTER_WEIGHTS:
+        assert chosen.weights_K.double().sum() == len(signals)
+
+
+@default_cases
+@settings(max_examples=at_most(25))
+@given(data=st.data())
+def test_exactly_the_budget_of_distinct_ids(
+    strategy: Strategy, options: Options, balanced: bool, data: st.DataObject
+) -> None:
+    labels = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=40))
+    budget = data.draw(st.integers(1, len(labels)))
+    signals = full_signals(labels, num_classes=5)
+    chosen = choose(strategy, signals, budget, balanced=balanced, options=options)
+    require_sound(strategy, signals, budget, chosen, balanced=balanced)
+
+
+@default_cases
+@pytest.mark.parametrize("labels", [[0], [2], [0, 0], [1] * 9, [0, 3], LABELS])
+def test_single_examples_single_classes_and_whole_sets(
+    strategy: Strategy, options: Options, balanced: bool, labels: list[int]
+) -> None:
+    signals = full_signals(labels, num_classes=4)
+    for budget in {1, max(1, len(labels) - 1), len(labels)}:
+        chosen = choose(strategy, signals, budget, balanced=balanced, options=options)
+        require_sound(strategy, signals, budget, chosen, balanced=balanced)
+
+
+@every_strategy
+@pytest.mark.parametrize("budget", [0, -1, 7])
+def test_a_budget_outside_the_set_is_refused(strategy: Strategy, budget: int) -> None:
+    signals = full_signals([0, 1] * 3)
+    with pytest.raises(BudgetError, match=rf"budget {budget} is outside 1\.\.6"):
+        choose(strategy, signals, budget, balanced=strategy.resolve_balance(None))
+
+
+def all_the_same(signals: Signals) -> Signals:
+    first = signals.take(torch.zeros(len(signals), dtype=torch.int64))
+    return replace(first, labels_N=signals.labels_N)
+
+
+def without_errors(signals: Signals) -> Signals:
+    return replace(signals, errors_NC=torch.zeros_like(signals.errors_NC))
+
+
+def without_features(signals: Signals) -> Signals:
+    zeros = torch.zeros_like(signals.features_ND)
+    return replace(signals, features_ND=zeros, paired_features_NP=zeros)
+
+
+@default_cases
+@pytest.mark.parametrize("degrade", [all_the_same, without_errors, without_features])
+def test_examples_that_cannot_be_told_apart_come_to_an_end(
+    strategy: Strategy, options: Options, balanced: bool, degrade: Callable[[Signals], Signals]
+) -> None:
+    signals = degrade(full_signals([0, 1, 1] * 9))
+    for budget in (1, 5, 27):
+        chosen = choose(strategy, signals, budget, balanced=balanced, options=options)
+        require_sound(strategy, signals, budget, chosen, balanced=balanced)
+
+
+@every_variant
+@pytest.mark.parametrize("num_examples", [2, 17, 4097])
+def test_equal_examples_are_taken_in_order(
+    strategy: Strategy, options: Options, num_examples: int
+) -> None:
+    # Rows that are equal must have equal scores wherever they stand, or ties are not ties.
+    if draws(strategy, options) or (num_examples > 300 and strategy.name not in OF_MANY):
+        return
+    one = full_signals([0], num_classes=3)
+    same = one.take(torch.zeros(num_examples, dtype=torch.int64))
+    budget = max(1, num_examples // 3)
+    parsed = strategy.parse_options(options)
+    chosen = strategy.apply(same, budget, balanced=False, seed=0, options=parsed)
+    num_taken = 1 if chosen.stopped_early else budget
+    assert chosen.indices_K.tolist() == list(range(num_taken))
+
+
+@cases
+def test_the_seed_decides_and_nothing_else(
+    strategy: Strategy, options: Options, balanced: bool
+) -> None:
+    signals = full_signals(LABELS)
+    first, again, other = (
+        choose(strategy, signals, 21, balanced=balanced, options=options, seed=seed)
+        for seed in (3, 3, 4)
+    )
+    assert torch.equal(first.indices_K, again.indices_K)
+    assert torch.equal(first.weights_K, again.weights_K)
+    assert first.stopped_early == again.stopped_early
+    if not draws(strategy, options):
+        assert torch.equal(first.indices_K, other.indices_K)
+
+
+def blocks_of(size: int) -> Callable[..., Iterator[slice]]:
+    def row_blocks(num_rows: int, row_bytes: int, block_bytes: int = 0) -> Iterator[slice]:
+        for start in range(0, num_rows, size):
+            yield slice(start, min(start + size, num_rows))
+
+    return row_blocks
+
+
+@cases
+def test_the_same_on_blocks_of_any_size(
+    strategy: Strategy, options: Options, balanced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = full_signals(LABELS * 2)
+    whole = choose(strategy, signals, 30, balanced=balanced, options=options)
+    for size in (1, 7, len(signals) - 1):
+        for name, module in list(sys.modules.items()):
+            if name.startswith("lipt.coordinator.") and hasattr(module, "row_blocks"):
+                monkeypatch.setattr(module, "row_blocks", blocks_of(size))
+            if name.startswith("lipt.core.selection.solvers.") and hasattr(module, "BLOCK_BYTES"):
+                # How many rows are computed ahead follows from it.
+                monkeypatch.setattr(module, "BLOCK_BYTES", 8 * len(signals) * size)
+        blocked = choose(strategy, signals, 30, balanced=balanced, options=options)
+        assert blocked.indices_K.tolist() == whole.indices_K.tolist()
+        torch.testing.assert_close(blocked.weights_K, whole.weights_K, rtol=1e-4, atol=1e-5)
+
+
+@cases
+def test_the_order_of_the_data_does_not_matter(
+    strategy: Strategy, options: Options, balanced: bool
+) -> None:
+    # Consecutive rows are one batch; of few levels many tie.
+    if draws(strategy, options) or {"per_batch", "8-bit"} & set(options.values()):
+        return
+    # Where few are left, pairs of each other's nearest tie; of this seed none do.
+    signals = full_signals(LABELS * 3, seed=3)
+    # LABELS starts with one example of each class.
+    num_fixed = 4 if strategy.name in FIRST_CHOICE_TIES else 0
+    generator = torch.Generator().manual_seed(5)
+    moved_N = torch.randperm(len(signals) - num_fixed, generator=generator) + num_fixed
+    order_N = torch.cat([torch.arange(num_fixed), moved_N])
+    straight = choose(strategy, signals, 22, balanced=balanced, options=options)
+    shuffled = choose(strategy, signals.take(order_N), 22, balanced=balanced, options=options)
+    ids_K, places_K = order_N[shuffled.indices_K].sort()
+    assert ids_K.tolist() == straight.indices_K.tolist()
+    torch.testing.assert_close(
+        shuffled.weights_K[places_K], straight.weights_K, rtol=1e-4, atol=1e-5
+    )
+
+
+@cases
+def test_half_precision_is_read_exactly(
+    strategy: Strategy, options: Options, balanced: bool
+) -> None:
+    halved = half(full_signals(LABELS))
+    chosen = choose(strategy, halved, 21, balanced=balanced, options=options)
+    require_sound(strategy, halved, 21, chosen, balanced=balanced)
+    if strategy.name not in ROUNDED_AGAIN:
+        single = halved.take(torch.arange(len(halved)))
+        held = halved.validation
+        assert held is not None
+        single = replace(single, validation=held.take(torch.arange(len(held))))
+        expected = choose(strategy, single, 21, balanced=balanced, options=options)
+        assert torch.equal(chosen.indices_K, expected.indices_K)
+        torch.testing.assert_close(chosen.weights_K, expected.weights_K)
+
+
+@pytest.mark.parametrize("name", sorted(CLUSTER_WEIGHTS))
+@pytest.mark.parametrize("budget", [1, 21, 80])
+def test_cluster_sizes_sum_to_the_examples_of_the_classes_chosen_from(
+    name: str, budget: int
+) -> None:
+    # DeepCore counts the chosen ones twice: n + k.
+    signals = full_signals(LABELS)
+    chosen = choose(STRATEGIES[name], signals, budget, balanced=True)
+    classes = signals.labels_N[chosen.indices_K].unique()
+    represented = torch.isin(signals.labels_N, classes).sum()
+    assert chosen.weights_K.double().sum() == pytest.approx(float(represented))
+    assert (chosen.weights_K >= 1).all()
+
+
+def spoiled(signals: Signals, need: Need) -> Signals:
+    """Example 2 is not a number in what the need stands for, where that can be."""
+
+    def nan(values: Tensor) -> Tensor:
+        values = values.clone()
+        values[2] = float("nan")
+        return values
+
+    match need:
+        case Need.SIGNALS | Need.FEATURES:
+            return replace(signals, features_ND=nan(signals.features_ND))
+        case Need.VALIDATION:
+            assert signals.validation is not None
+            held = replace(signals.validation, errors_NC=nan(signals.validation.errors_NC))
+            return replace(signals, validation=held)
+        case Need.DYNAMICS:
+            assert signals.dynamics is not None
+            margins = nan(signals.dynamics.margins_NLT)
+            return replace(signals, dynamics=replace(signals.dynamics, margins_NLT=margins))
+        case Need.PAIRED_FEATURES:
+            assert signals.paired_features_NP is not None
+            return replace(signals, paired_features_NP=nan(signals.paired_features_NP))
+        case Need.GRADIENT_NORMS:
+            assert signals.gradient_norms_N is not None
+            return replace(signals, gradient_norms_N=nan(signals.gradient_norms_N))
+        case Need.COPIES:
+            return signals
+
+
+@every_strategy
+def test_signals_that_are_not_finite_name_their_examples(strategy: Strategy) -> None:
+    # Which pictures are copies is counted, and never not a number.
+    for need in sorted(strategy.default_needs() - {Need.COPIES}):
+        signals = spoiled(full_signals(LABELS), need)
+        with pytest.raises(SignalsError, match=r"not finite for 1 of \d+ examples.*ids 2\."):
+            choose(strategy, signals, 5, balanced=strategy.resolve_balance(None))
+
+
+MISSING = {
+    Need.VALIDATION: ("validation", r"needs a validation split. The run has none: set"),
+    Need.DYNAMICS: ("dynamics", r"needs the learners' view .* a run with learners"),
+    Need.COPIES: ("pictures_N", r"needs near copies. They were not looked for"),
+    Need.PAIRED_FEATURES: ("paired_features_NP", r"needs paired features. Give .* two tensors"),
+}
+
+
+@every_strategy
+def test_what_is_missing_is_named_with_the_remedy(strategy: Strategy) -> None:
+    for need in strategy.default_needs() & MISSING.keys():
+        field, sentence = MISSING[need]
+        signals = replace(full_signals(LABELS), **{field: None})
+        with pytest.raises(SignalsError, match=f"'{strategy.name}' {sentence}"):
+            choose(strategy, signals, 5, balanced=strategy.resolve_balance(None))

@@ -1,0 +1,430 @@
+"""Vectors of a few numbers and accuracies that can be computed by hand stand in for models."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipt.common.config.run_config import SoupSearch
+from lipt.common.errors import RunFailedError
+from lipt.common.weights.specs import Weights
+from lipt.core.evaluation import Scored
+from lipt.core.ingredient import Ingredient
+from lipt.core.soup import (
+    Mixture,
+    OpenWeights,
+    Ratios,
+    Soup,
+    greedy_soup,
+    uniform_soup,
+)
+from tests.one_by_one import one_by_one
+from tests.properties import at_most
+
+Score = Callable[[Mapping[str, torch.Tensor]], Scored]
+
+
+def vector(*values: float) -> Weights:
+    return {"w": torch.tensor(values)}
+
+
+def loaders(learners: Sequence[Weights]) -> list[OpenWeights]:
+    def loader(weights: Weights) -> OpenWeights:
+        return lambda: {name: tensor.clone() for name, tensor in weights.items()}
+
+    return [loader(weights) for weights in learners]
+
+
+def closeness(target: float) -> Score:
+    """Accuracy 1 - |w - target|, rounded so that ties happen."""
+    return lambda weights: Scored(round(1 - abs(weights["w"][0].item() - target), 4), {})
+
+
+def ignore(_done: int, _total: int) -> None:
+    """No progress bar."""
+
+
+def greedy(learners: Sequence[Weights], score: Score, num_alphas: int = 10) -> Soup:
+    evaluate = one_by_one(score)
+    return greedy_soup(loaders(learners), evaluate, num_alphas=num_alphas, on_progress=ignore)
+
+
+def test_learners_are_told_of_as_they_are_offered() -> None:
+    told: list[tuple[int, Ingredient]] = []
+    soup = greedy_soup(
+        loaders([vector(1.0), vector(0.4)]),
+        one_by_one(closeness(0.5)),
+        num_alphas=4,
+        on_progress=ignore,
+        on_ingredient=lambda index, ingredient: told.append((index, ingredient)),
+    )
+    assert told == list(soup.ingredients.items())
+    assert [index for index, _ in told] == [1, 0]
+
+
+def test_two_learners_by_hand() -> None:
+    # Target 0.5: learner 1 (0.4, accuracy 0.9) starts; learner 0 (1.0, 0.5) at alpha = 1/4 gives
+    # 0.55 (0.95), at 1/2 gives 0.7 (0.8): it enters with 1/4.
+    soup = greedy([vector(1.0), vector(0.4)], closeness(0.5), num_alphas=4)
+    assert soup.weights["w"].tolist() == pytest.approx([0.55])
+    assert soup.accuracy == pytest.approx(0.95)
+    assert list(soup.ingredients.items()) == [
+        (1, Ingredient(position=0, accuracy=0.9, alpha=1.0, kept=True, soup_accuracy=0.9)),
+        (0, Ingredient(position=1, accuracy=0.5, alpha=0.25, kept=True, soup_accuracy=0.95)),
+    ]
+
+
+def test_a_learner_that_does_not_help_is_discarded() -> None:
+    soup = greedy([vector(0.5), vector(0.9)], closeness(0.5))
+    assert soup.weights["w"].tolist() == [0.5]
+    assert not soup.ingredients[1].kept
+    assert soup.ingredients[1].alpha == 0.0
+    assert soup.ingredients[1].soup_accuracy == 1.0
+
+
+def test_an_equal_accuracy_is_no_improvement() -> None:
+    soup = greedy([vector(0.3), vector(0.7)], lambda _: Scored(0.4, {}))
+    assert soup.weights["w"].tolist() == pytest.approx([0.3])
+    assert [item.kept for item in soup.ingredients.values()] == [True, False]
+
+
+def test_of_equally_good_alphas_the_smallest_is_taken() -> None:
+    # Every mixture of 0 and 1 is better than both, all alike.
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
+        return Scored(0.9 if 0 < weights["w"].item() < 1 else 0.5, {})
+
+    soup = greedy([vector(0.0), vector(1.0)], evaluate, num_alphas=5)
+    assert soup.ingredients[1].alpha == 0.2
+
+
+def test_every_ratio_below_1_is_tried() -> None:
+    tried: list[float] = []
+
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
+        tried.append(weights["w"].item())
+        return Scored(0.5, {})
+
+    greedy([vector(0.0), vector(1.0)], evaluate, num_alphas=4)
+    assert tried == [0.0, 1.0, 0.25, 0.5, 0.75]
+
+
+def test_order_is_by_accuracy_then_by_index() -> None:
+    accuracies = {1.0: 0.3, 2.0: 0.6, 3.0: 0.6, 4.0: 0.2}
+    evaluate = lambda weights: Scored(accuracies.get(weights["w"].item(), 0.0), {})  # noqa: E731
+    soup = greedy([vector(value) for value in accuracies], evaluate)
+    assert [(index, item.position) for index, item in soup.ingredients.items()] == [
+        (1, 0),
+        (2, 1),
+        (0, 2),
+        (3, 3),
+    ]
+
+
+def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
+    # The estimate says which weights it was made for.
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
+        value = weights["w"].item()
+        return Scored(1 - abs(value - 0.5), {"mean": torch.tensor(10 * value)})
+
+    learners = [{"w": torch.tensor(v), "mean": torch.tensor(99.0)} for v in (0.0, 0.9)]
+    soup = greedy(learners, evaluate)
+    # 0.9 starts; at alpha = 0.4 it is 0.54, at 0.5 0.45.
+    assert soup.weights["w"].item() == pytest.approx(0.54)
+    assert soup.weights["mean"].item() == pytest.approx(5.4)
+    assert greedy(learners[1:], evaluate).weights["mean"].item() == pytest.approx(9.0)
+
+
+def test_progress_counts_every_evaluation() -> None:
+    told: list[tuple[int, int]] = []
+    learners = loaders([vector(value) for value in (0.1, 0.2, 0.3)])
+    greedy_soup(
+        learners,
+        one_by_one(closeness(0.5)),
+        num_alphas=4,
+        on_progress=lambda done, total: told.append((done, total)),
+    )
+    # 3 alone, and for each of the 2 others 1/4, 2/4, 3/4.
+    assert told == [(done, 9) for done in range(1, 10)]
+
+
+def test_one_learner_is_the_soup() -> None:
+    soup = greedy([vector(0.25)], closeness(0.5))
+    assert soup.weights["w"].tolist() == [0.25]
+    assert list(soup.ingredients.items()) == [
+        (0, Ingredient(position=0, accuracy=0.75, alpha=1.0, kept=True, soup_accuracy=0.75)),
+    ]
+
+
+def test_no_learner_is_an_error() -> None:
+    with pytest.raises(RunFailedError, match=r"0 learners arrived.*deadline_seconds"):
+        greedy([], closeness(0.5))
+    with pytest.raises(RunFailedError, match="0 learners arrived"):
+        uniform_soup([], one_by_one(closeness(0.5)), on_progress=ignore)
+
+
+def brute_force(
+    learners: Sequence[list[float]], score: Callable[[list[float]], float], n: int
+) -> tuple[list[float], float, list[tuple[int, float]]]:
+    """The definition in plain Python, alpha = 1 evaluated like all others."""
+    order = sorted(range(len(learners)), key=lambda i: (-score(learners[i]), i))
+    soup, kept = learners[order[0]], [(order[0], 1.0)]
+    for index in order[1:]:
+        mixtures = [
+            (
+                alpha,
+                [(1 - alpha) * a + alpha * b for a, b in zip(soup, learners[index], strict=True)],
+            )
+            for alpha in (step / n for step in range(1, n + 1))
+        ]
+        alpha, mixture = max(mixtures, key=lambda pair: (score(pair[1]), -pair[0]))
+        if score(mixture) > score(soup):
+            soup = mixture
+            kept.append((index, alpha))
+    return soup, score(soup), kept
+
+
+@settings(max_examples=at_most(60))
+@given(
+    learners=st.lists(
+        st.lists(st.integers(-8, 8).map(float), min_size=3, max_size=3), min_size=1, max_size=5
+    ),
+    target=st.lists(st.integers(-8, 8).map(float), min_size=3, max_size=3),
+    num_alphas=st.integers(1, 6),
+)
+def test_equals_the_brute_force_search(
+    learners: list[list[float]], target: list[float], num_alphas: int
+) -> None:
+    # Float64 weights, and accuracies coarse enough that rounding does not decide.
+    def score(values: Sequence[float]) -> float:
+        distance = sum((a - b) ** 2 for a, b in zip(values, target, strict=True))
+        return round(1 / (1 + distance), 2)
+
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
+        return Scored(score(weights["w"].tolist()), {})
+
+    weights, accuracy, kept = brute_force(learners, score, num_alphas)
+    soup = greedy(
+        [{"w": torch.tensor(values, dtype=torch.float64)} for values in learners],
+        evaluate,
+        num_alphas=num_alphas,
+    )
+    assert soup.accuracy == accuracy
+    assert [(index, item.alpha) for index, item in soup.ingredients.items() if item.kept] == kept
+    assert soup.weights["w"].tolist() == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_the_ends_of_an_interpolation_are_exact(alpha: float) -> None:
+    soup, ingredient = vector(0.1, -0.0, 3e38), vector(1e-30, 5.0, -3e38)
+    mixed = Mixture(soup, ingredient, alpha)
+    expected = ingredient if alpha else soup
+    assert mixed["w"].view(torch.int32).tolist() == expected["w"].view(torch.int32).tolist()
+    assert mixed["w"].data_ptr() != expected["w"].data_ptr()
+
+
+@given(value=st.floats(width=32, allow_nan=False, allow_infinity=False), alpha=st.floats(0, 1))
+def test_equal_weights_mix_to_themselves(value: float, alpha: float) -> None:
+    assert Mixture(vector(value), vector(value), alpha)["w"].item() == value
+
+
+def test_long_tensors_of_any_layout_are_mixed_as_in_one_piece() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(300, 700, generator=generator).t()
+    end = torch.randn(700, 300, generator=generator)
+    expected = (start.double() + 0.3 * (end.double() - start.double())).float()
+    assert torch.equal(Mixture({"w": start}, {"w": end}, 0.3)["w"], expected)
+
+
+def test_integers_are_the_soups_and_dtypes_stay() -> None:
+    soup = {
+        "counter": torch.tensor(3),
+        "half": torch.tensor([1.0], dtype=torch.bfloat16),
+        "double": torch.tensor([1.0], dtype=torch.float64),
+        "mask": torch.tensor([True]),
+    }
+    ingredient = {
+        "counter": torch.tensor(8),
+        "half": torch.tensor([2.0], dtype=torch.bfloat16),
+        "double": torch.tensor([3.0], dtype=torch.float64),
+        "mask": torch.tensor([False]),
+    }
+    before = {name: tensor.clone() for name, tensor in ingredient.items()}
+    mixed = Mixture(soup, ingredient, 0.5)
+    assert {name: tensor.tolist() for name, tensor in mixed.items()} == {
+        "counter": 3,
+        "half": [1.5],
+        "double": [2.0],
+        "mask": [True],
+    }
+    assert all(mixed[name].dtype == tensor.dtype for name, tensor in soup.items())
+    assert all(torch.equal(ingredient[name], tensor) for name, tensor in before.items())
+    assert soup["double"].item() == 1.0
+
+
+def test_uniform_soup_is_the_mean() -> None:
+    learners = [
+        {"w": torch.tensor([value]), "counter": torch.tensor(count)}
+        for value, count in ((1.0, 5), (2.0, 6), (6.0, 7))
+    ]
+
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
+        return Scored(weights["w"].item() / 10, {})
+
+    told: list[tuple[int, int]] = []
+    soup = uniform_soup(
+        loaders(learners),
+        one_by_one(evaluate),
+        on_progress=lambda done, total: told.append((done, total)),
+    )
+    assert soup.weights["w"].tolist() == [3.0]
+    assert soup.weights["counter"].item() == 5
+    assert soup.accuracy == pytest.approx(0.3)
+    assert [item.accuracy for item in soup.ingredients.values()] == pytest.approx([0.1, 0.2, 0.6])
+    assert all(
+        item.kept and item.soup_accuracy == soup.accuracy for item in soup.ingredients.values()
+    )
+    assert told[-1] == (4, 4)
+
+
+def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics() -> None:
+    # 2**24 + 1 is no float32: only a sum in float64 has all three.
+    learners = [
+        {
+            "a": torch.tensor([a]),
+            "b": torch.tensor([b, 0.0]),
+            "c": torch.tensor([b] * 3),
+            "mean": torch.tensor(99.0),
+        }
+        for a, b in ((2.0**24, 10.0), (1.0, 20.0), (1.0, 60.0))
+    ]
+    evaluate = one_by_one(lambda _: Scored(0.5, {"mean": torch.tensor(7.0)}))
+    soup = uniform_soup(loaders(learners), evaluate, on_progress=ignore)
+    found = {name: tensor.tolist() for name, tensor in soup.weights.items()}
+    assert found == {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3, "mean": 7.0}
+
+
+def test_stirring_by_the_reported_alphas_gives_the_uniform_soup() -> None:
+    learners = [vector(float(value)) for value in (4, -2, 9, 1)]
+    soup = uniform_soup(loaders(learners), one_by_one(closeness(0.5)), on_progress=ignore)
+    stirred = learners[0]
+    for index, item in soup.ingredients.items():
+        stirred = dict(Mixture(stirred, learners[index], item.alpha))
+    torch.testing.assert_close(stirred, soup.weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["greedy", "uniform"])
+def test_at_most_three_models_are_in_memory(method: str) -> None:
+    # Nothing else has tensors of this size; float64 counts twice.
+    size, most = 4099, 0
+    model = torch.empty(size)
+
+    def load(value: float) -> OpenWeights:
+        return lambda: {"w": torch.full((size,), value)}
+
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
+        nonlocal most
+        model.copy_(weights["w"])
+        found = [item for item in gc.get_objects() if type(item) is torch.Tensor]
+        sizes = [item.itemsize // 4 for item in found if item.numel() == size]
+        most = max(most, sum(sizes))
+        return closeness(0.5)({"w": model})
+
+    learners = [load(value) for value in (0.0, 1.0, 0.2, 0.9, 0.4)]
+    if method == "greedy":
+        soup = greedy_soup(learners, one_by_one(evaluate), num_alphas=10, on_progress=ignore)
+        assert sum(item.kept for item in soup.ingredients.values()) > 1
+    else:
+        uniform_soup(learners, one_by_one(evaluate), on_progress=ignore)
+    assert 2 <= most <= 3
+
+
+@pytest.mark.parametrize(
+    ("num_alphas", "coarse", "fine"),
+    [
+        (10, [2, 5, 8], {2: [1, 3], 5: [4, 6], 8: [7, 9]}),
+        (4, [1, 3], {1: [2], 3: [2]}),
+        (2, [1], {1: []}),
+        (1, [], {}),
+        (
+            100,
+            list(range(5, 100, 10)),
+            {5: [*range(1, 5), *range(6, 11)], 95: [*range(90, 95), *range(96, 100)]},
+        ),
+    ],
+)
+def test_a_coarse_search_is_refined_around_its_best(
+    num_alphas: int, coarse: list[int], fine: dict[int, list[int]]
+) -> None:
+    ratios = Ratios(num_alphas, SoupSearch.COARSE_TO_FINE)
+    first, second = ratios.stages()
+    assert list(first(0)) == coarse
+    assert {best: list(second(best)) for best in fine} == fine
+    # Where none is above the soup there is nothing to refine.
+    assert not list(second(0))
+    assert ratios.most >= len(coarse) + max((len(near) for near in fine.values()), default=0)
+
+
+def test_a_coarse_search_finds_the_best_ratio_of_one_hill_with_half_the_evaluations() -> None:
+    learners = [vector(1.0), vector(0.4)]
+    calls: list[float] = []
+
+    def counting(weights: Mapping[str, torch.Tensor]) -> Scored:
+        calls.append(weights["w"][0].item())
+        return closeness(0.65)(weights)
+
+    coarse = greedy_soup(
+        loaders(learners),
+        one_by_one(counting),
+        num_alphas=10,
+        search=SoupSearch.COARSE_TO_FINE,
+        on_progress=ignore,
+    )
+    grid = greedy(learners, closeness(0.65))
+    assert coarse == grid
+    assert coarse.ingredients[0].alpha == 0.4
+    # Two learners, then 0.2, 0.5, 0.8, and 0.4 and 0.6 around the best of them.
+    mixed = [round(0.4 + 0.6 * alpha, 4) for alpha in (0.2, 0.5, 0.8, 0.4, 0.6)]
+    assert calls == pytest.approx([1.0, 0.4, *mixed])
+
+
+def test_progress_counts_what_a_coarse_search_did_not_need() -> None:
+    told: list[tuple[int, int]] = []
+    greedy_soup(
+        loaders([vector(0.5), vector(0.9), vector(0.6)]),
+        one_by_one(closeness(0.5)),
+        num_alphas=10,
+        search=SoupSearch.COARSE_TO_FINE,
+        on_progress=lambda done, total: told.append((done, total)),
+    )
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    # Three learners, and at most five mixtures for each of two; none of them helps.
+    assert told[-1] == (13, 13)
+    assert len(told) == 3 + 2 * 4
+
+
+@given(
+    st.lists(st.floats(0, 1, width=16), min_size=1, max_size=5),
+    st.integers(1, 8),
+    st.floats(0, 1, width=16),
+)
+@settings(max_examples=at_most(50))
+def test_mixtures_that_are_given_up_change_nothing(
+    values: list[float], num_alphas: int, target: float
+) -> None:
+    learners, score = [vector(value) for value in values], closeness(target)
+
+    def giving_up(weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
+        for scored in map(score, (opened() for opened in weights)):
+            yield scored if scored.accuracy > floor else Scored(-math.inf, {})
+
+    plain = greedy(learners, score, num_alphas)
+    saving = greedy_soup(loaders(learners), giving_up, num_alphas=num_alphas, on_progress=ignore)
+    assert torch.equal(saving.weights["w"], plain.weights["w"])
+    assert saving.ingredients == plain.ingredients

@@ -1,0 +1,150 @@
+"""Judge and select_from: the same subset as a coordinator's, from scores made in parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import lipt
+from lipt.arrow import Judge, select_from
+from lipt.common.config.run_config import RunConfig
+from lipt.common.data import Dataset, open_dataset
+from lipt.common.errors import ConfigError, DataError, SignalsError
+from lipt.trainer import Subset
+from tests.lipt.digits import QUICK, few_digits
+
+pa = pytest.importorskip("pyarrow")
+
+STRATEGIES = ("el2n", "grand", "entropy", "craig", "gradmatch", "moderate", "uniform")
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """A judge, its data, and what a coordinator has chosen of it."""
+
+    judge: Judge
+    data: Dataset
+    subsets: dict[str, Subset]
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
+    path = tmp_path_factory.mktemp("weights") / "theta_p.safetensors"
+    run = {**QUICK, "evaluation_threads": 1}
+    with lipt.Session(few_digits(), "resnet8") as session:
+        ready = session.pretrain(run, seed=3)
+        session.client.save_weights(path)
+        subsets = {
+            name: session.client.subset(ready.run_id, name, fraction=0.1, proxy="soup")
+            for name in STRATEGIES
+        }
+        judge = Judge.of(ready.config, session.data, path)
+        yield Known(judge, session.data, subsets)
+
+
+def batch_of(known: Known, ids: range, *, encoded: bool = False) -> Any:
+    images = known.data.images(torch.tensor(ids))
+    column = [_png(image[0]) for image in images] if encoded else images.flatten(1).tolist()
+    kind = pa.binary() if encoded else pa.list_(pa.uint8())
+    labels = known.data.labels_N[list(ids)].tolist()
+    return pa.RecordBatch.from_pydict(
+        {"id": list(ids), "label": labels, "image": pa.array(column, kind)}
+    )
+
+
+def _png(image_HW: torch.Tensor) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image_HW.numpy()).save(file, "png")
+    return file.getvalue()
+
+
+def batches(known: Known, *ends: int, **given: Any) -> list[Any]:
+    return [
+        batch_of(known, range(start, end), **given)
+        for start, end in zip((0, *ends), (*ends, 240), strict=False)
+    ]
+
+
+def chosen(known: Known, table: Any, strategy: str) -> str:
+    judge = known.judge
+    has = select_from(table, strategy, 0.1, judge.seed, threads=judge.threads)
+    return has.digest
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("encoded", [False, True])
+def test_the_subset_is_the_coordinator_s_own(known: Known, strategy: str, *, encoded: bool) -> None:
+    scored = list(known.judge.scores(batches(known, 7, 100, 101, encoded=encoded)))
+    assert chosen(known, pa.Table.from_batches(scored), strategy) == known.subsets[strategy].digest
+
+
+def test_rows_of_the_table_may_be_in_any_order(known: Known) -> None:
+    table = pa.Table.from_batches(known.judge.scores(batches(known)))
+    order = random.Random(0).sample(range(240), 240)
+    assert chosen(known, table.take(order), "craig") == known.subsets["craig"].digest
+
+
+def test_parts_that_begin_with_a_batch_of_the_pass_give_the_same_bits(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last part's batch is the short one, as that of a pass over all examples is."""
+    monkeypatch.setattr(Judge, "batch_size", 100)
+    judge = known.judge
+    at_once = pa.Table.from_batches(judge.scores(batches(known)))
+    parts = [judge.scores([batch]) for batch in batches(known, 100, 200)]
+    scored = [batch for part in reversed(parts) for batch in part]
+    assert [len(batch) for batch in scored] == [40, 100, 100]
+    assert pa.Table.from_batches(scored).sort_by("id").equals(at_once)
+
+
+def test_half_the_precision_takes_half_the_room(known: Known) -> None:
+    half = dataclasses.replace(known.judge, precision="float16")
+    (scored,), (whole,) = (list(one.scores(batches(known))) for one in (half, known.judge))
+    assert str(scored.schema.field("errors").type) == "list<item: halffloat>"
+    assert scored["el2n"].equals(whole["el2n"])
+    errors = scored["errors"].flatten().to_numpy()
+    assert errors == pytest.approx(whole["errors"].flatten().to_numpy(), rel=1e-3, abs=1e-7)
+
+
+def test_what_cannot_be_judged_is_refused(known: Known, tmp_path: Path) -> None:
+    whole = batch_of(known, range(4))
+    png = _png(torch.zeros(8, 8, dtype=torch.uint8))
+    for message, place, column in (
+        (
+            r"an image is 1 values of list<item: uint8>",
+            2,
+            pa.array([[1]] * 4, pa.list_(pa.uint8())),
+        ),
+        (r"'image' is int64", 2, whole["id"]),
+        (r"a label is no number of the 10 classes", 1, pa.array([10] * 4)),
+        (
+            r"image 2 of the record batch \(id 2\) cannot be used",
+            2,
+            pa.array([png, png, b"none", png], pa.binary()),
+        ),
+    ):
+        wrong = whole.set_column(place, whole.schema.names[place], column)
+        with pytest.raises(DataError, match=message):
+            list(known.judge.scores([wrong]))
+    missing = whole.drop_columns(["image"])
+    with pytest.raises(DataError, match="no 'image'"):
+        list(known.judge.scores([missing]))
+    table = open_dataset("breast_cancer-train")
+    with pytest.raises(ConfigError, match="judges images with one class each"):
+        Judge.of(RunConfig(), table, tmp_path / "none")
+
+
+def test_a_table_that_is_not_of_all_examples_is_refused(known: Known) -> None:
+    table = pa.Table.from_batches(known.judge.scores(batches(known)))
+    with pytest.raises(DataError, match=r"the table's 239 rows are not 0\.\.238"):
+        select_from(table.slice(1), "el2n", 0.1)
+    with pytest.raises(SignalsError, match="needs the learners' view"):
+        select_from(table, "forgetting", 0.1)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import datasets
+import pytest
+from PIL import Image
+from torchvision.datasets import FakeData
+
+import lipt
+from lipt.common.errors import BudgetError, ConfigError, UnknownNameError
+from lipt.trainer import Subset
+from tests.lipt.digits import QUICK, few_digits
+
+
+def test_a_tenth_of_the_data_is_chosen_and_the_same_again() -> None:
+    data = few_digits()
+    first, second = (lipt.select(data, strategy="el2n", run=QUICK, seed=1) for _ in range(2))
+    assert isinstance(first, Subset)
+    assert len(first) == 24
+    assert first.digest == second.digest
+    assert len(first.apply(data)) == 24
+    assert first.manifest["data"]["num_examples"] == 240
+
+
+def test_a_budget_takes_the_place_of_the_fraction(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    subset = lipt.select(few_digits(), budget=7, strategy="grand", run=QUICK, state_dir=state)
+    assert len(subset) == 7
+    assert (state / "lipt.db").is_file()
+
+
+def test_what_the_coordinator_refuses_is_raised_as_it_is() -> None:
+    with pytest.raises(BudgetError, match=r"budget 500 is outside 1\.\.240"):
+        lipt.select(few_digits(), budget=500, strategy="el2n", run=QUICK)
+    with pytest.raises(UnknownNameError, match=r"no model 'resnet9'\. Did you mean resnet8"):
+        lipt.select(few_digits(), "resnet9")
+    with pytest.raises(ConfigError, match=r"learners\.num_step: there is no such setting"):
+        lipt.select(few_digits(), run={"learners": {"num_step": 1}})
+
+
+def test_data_is_diagnosed() -> None:
+    images, labels = few_digits()
+    images[9] = images[8]
+    labels[9] = labels[8]
+    diagnosis = lipt.diagnose((images, labels), progress=False)
+    assert len(diagnosis) == 240
+    assert [8, 9] in [group.tolist() for group in diagnosis.duplicate_groups()]
+
+
+def test_strategies_are_compared_with_random() -> None:
+    images, labels = few_digits(300)
+    comparison = lipt.compare(
+        (images[:200], labels[:200]),
+        (images[200:], labels[200:]),
+        strategies=["el2n"],
+        baselines=["uniform"],
+        seeds=2,
+        recipe={"steps": 2, "batch_size": 16, "augmentation": "none"},
+        run=QUICK,
+        progress=False,
+    )
+    assert {row.strategy for row in comparison.outcomes} == {"uniform", "el2n"}
+    assert len(comparison.trials) == 4
+    assert comparison.verdict in str(comparison)
+    assert "<td>el2n</td>" in comparison._repr_html_()
+    with pytest.raises(ConfigError, match="stepz: there is no such setting"):
+        lipt.compare(few_digits(), few_digits(), recipe={"stepz": 3})
+
+
+def test_hugging_face_data_is_chosen_from_and_applied_to() -> None:
+    images, labels = few_digits()
+    names = [f"digit {number}" for number in range(10)]
+    table = datasets.Dataset.from_dict(
+        {"label": labels.tolist(), "image": [Image.fromarray(image) for image in images]},
+        features=datasets.Features(
+            {"label": datasets.ClassLabel(names=names), "image": datasets.Image()}
+        ),
+    )
+    of_table = lipt.select(table, strategy="el2n", run=QUICK)
+    assert of_table.digest == lipt.select((images, labels), strategy="el2n", run=QUICK).digest
+    assert len(of_table.hf_select(table)) == 24
+    row = of_table.dataset(table)[0]
+    assert row["label"] == labels[of_table.indices[0]]
+    assert float(row["weight"]) == 1.0
+
+
+def test_a_set_of_torchvisions_needs_no_change() -> None:
+    data = FakeData(60, (3, 16, 16), 3, transform=lambda image: image.rotate(random.random()))
+    quick = {"learners": {**QUICK["learners"], "batch_size": 8}, "soup": QUICK["soup"]}
+    subset = lipt.select(data, budget=10, strategy="uniform", run=quick)
+    assert len(subset.apply(data)) == 10
