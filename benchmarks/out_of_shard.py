@@ -38,16 +38,17 @@ from lipt.common.inputs.formats import InputFormat
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights
-from lipt.coordinator.compute.jobs.proxy_features import FeatureMaker, ProxyQuestion
-from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.state.records import CommittedLearner, LearnerRecord, RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.training import compute_mode, train_on_shard
+from lipt.core.learners import CommittedLearner, Trajectories
+from lipt.core.proxies.features import FeatureMaker, ProxyQuestion
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.proxies.side_by_side import side_by_side
 from lipt.core.signals.compute_dynamics import margins_of
 from lipt.core.signals.dynamics import Dynamics, mean_over_learners, mean_over_moments
+from lipt.core.signals.trajectories import dynamics_of
 
 CPU = torch.device("cpu")
 LEARNERS = LearnersConfig(num_learners=8, batch_size=64, learning_rate=0.2)

@@ -34,14 +34,13 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
-from lipt.coordinator.compute.jobs.proxying import proxied_signals
-from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.state.records import CommittedLearner
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.learner.training import compute_mode, train_on_shard
+from lipt.core.learners import CommittedLearner, Trajectories
+from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.proxy import Proxy
+from lipt.core.proxies.proxying import proxied_signals
 from lipt.core.sharding import draw_shards
 from lipt.core.signals.signals import Signals
 

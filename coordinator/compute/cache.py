@@ -14,27 +14,16 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from safetensors import SafetensorError
 
 from lipt.common.blobs.name import BlobName
+from lipt.core.workspace import Saveable, SaveableT
 
 logger = logging.getLogger(__name__)
 
 # A user tries several strategies on the same weights.
 MOST_FILES = 4
-
-
-class Saveable(Protocol):
-    """Writes itself to a file."""
-
-    def save(self, path: Path) -> None:
-        """Write the file."""
-        ...
-
-
-SaveableT = TypeVar("SaveableT", bound=Saveable)
 
 
 def cached(

@@ -23,10 +23,11 @@ from lipt.common.data.numbering import Numbering
 from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import StateError
 from lipt.common.inputs.specs import InputSpec
-from lipt.coordinator.compute.cache import SaveableT, find_cached
+from lipt.coordinator.compute.cache import find_cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
 from lipt.core.proxies.backbone import Backbone
+from lipt.core.workspace import SaveableT
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class CheapContext(Context):
         """None where the operator has named none."""
         return None if self.settings.backbone is None else _too_dear()
 
-    def new_model(self, config: RunConfig) -> nn.Module:  # noqa: ARG002 - as everywhere
+    def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:  # noqa: ARG002
         """A model is never built here."""
         _too_dear()
 
@@ -92,6 +93,7 @@ class CheapContext(Context):
         *,
         load: Callable[[Path], SaveableT],
         compute: Callable[[], SaveableT],  # noqa: ARG002 - nothing is computed here
+        warm_up_models: int = 0,  # noqa: ARG002 - nor is a model warmed up
     ) -> SaveableT:
         """What was kept of that kind, where that is little."""
         try:

@@ -9,43 +9,41 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
-from lipt.common.data.numbering import Numbering
-from lipt.common.determinism.seeding import derive_generator, derive_seed
-from lipt.common.errors import LiptError, OtherDataError, WeightsError
+from lipt.common.errors import LiptError, OtherDataError
 from lipt.common.inputs.formats import InputFormat
-from lipt.common.inputs.stored import Stored
-from lipt.common.models import build_model, lay_out
-from lipt.common.models.freezing import frozen_names
 from lipt.common.process.devices import resolve_device
-from lipt.common.signals.batches import Batches
 from lipt.common.weights.files import read_weights
-from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.coordinator.compute.cache import SaveableT, cached
+from lipt.coordinator.compute.cache import MOST_FILES, cached, find_cached, keep
 from lipt.coordinator.compute.kept_quarantine import with_kept_quarantine
 from lipt.coordinator.compute.progress import Made, Progressed
+from lipt.coordinator.compute.warm_up_files import WarmUpFile, read_warm_up
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.core.evaluation import batch_size_for
 from lipt.core.frozen_part import LearnerReader
 from lipt.core.proxies.backbone import Backbone, load_backbone
-from lipt.core.sharding import Split, split_validation
+from lipt.core.signals.of_model import model_signals
+from lipt.core.signals.signals import Signals
 from lipt.core.signals.user_features import UserFeatures, read_user_features
+from lipt.core.warm_up import Warmed
+from lipt.core.workspace import ComputeSignals, ReadStates, SaveableT, Workspace
 
 logger = logging.getLogger(__name__)
 
+_WARM_UP = "warm-up"
+# Of each model of a warm-up its weights, its signals and its gradients' norms; and other questions.
+_FILES_PER_MODEL, _MORE_FILES = 3, 9
 # Tells whoever waits how far a job is, or what it has made so far.
 Report = Callable[[Progressed], None]
 
 
 @dataclass(frozen=True)
-class Context:
+class Context(Workspace):
     """Lives as long as the compute process; everything in it is opened when first needed.
 
     The data is opened again where its files have changed since.
@@ -66,11 +64,6 @@ class Context:
             bearable=Bearable(settings.dataset.max_corrupt),
         )
         return without_quarantined(with_kept_quarantine(opened, settings.state_dir / "quarantine"))
-
-    @property
-    def numbering(self) -> Numbering:
-        """What the ids are of the places that examples have in `dataset`."""
-        return Numbering(self.dataset.quarantined)
 
     def require_data(self, fingerprint: str) -> None:
         """See to it that the data set is a certain one, as it lies at its source now.
@@ -103,6 +96,7 @@ class Context:
         *,
         load: Callable[[Path], SaveableT],
         compute: Callable[[], SaveableT],
+        warm_up_models: int = 0,
     ) -> SaveableT:
         """What is computed per example, kept for later jobs: see `lipt.coordinator.compute.cache`.
 
@@ -110,13 +104,42 @@ class Context:
         """
         dataset = self.dataset
         return cached(
-            self.signals_dir,
+            self.warm_ups_dir if warm_up_models else self.signals_dir,
             kind,
             self.on_data(depends_on),
             load=load,
             compute=compute,
             worth_keeping=lambda: not dataset.has_changed(),
+            most_files=_most_warm_up_files(warm_up_models) if warm_up_models else MOST_FILES,
         )
+
+    def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
+        """How far an ordinary warm-up is, where that was kept."""
+        kept = find_cached(self.warm_ups_dir, _WARM_UP, self.on_data(depends_on))
+        return None if kept is None else read_warm_up(kept)
+
+    def keep_warm_up(self, depends_on: tuple[object, ...], warmed: Warmed, num_models: int) -> None:
+        """Keep how far an ordinary warm-up is, so that a killed coordinator goes on from there."""
+        # Of changed data nobody knows which part was trained on.
+        if not self.dataset.has_changed():
+            most = _most_warm_up_files(num_models)
+            depends_on = self.on_data(depends_on)
+            keep(self.warm_ups_dir, _WARM_UP, depends_on, WarmUpFile(warmed), most)
+
+    def model_pass(
+        self,
+        config: RunConfig,
+        inputs: InputFormat,
+        weights: BlobName,
+        compute: ComputeSignals,
+    ) -> Signals:
+        """What a run's model makes of all examples; a pass for signals is shared with workers."""
+        model = self.loaded_model(config, weights)
+        if compute is not model_signals:
+            return compute(self, config, inputs, model)
+        from lipt.coordinator.compute.jobs.scanning import scanned_signals  # noqa: PLC0415 - a job
+
+        return scanned_signals(self, config, inputs, model, weights=weights)
 
     def on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
         """What something depends on, as closely bound to the data as the settings want it."""
@@ -143,6 +166,21 @@ class Context:
         return None if spec is None else load_backbone(spec, self.device)
 
     @property
+    def has_backbone(self) -> bool:
+        """Whether there is one, without opening it."""
+        return self.settings.backbone is not None
+
+    @property
+    def allowed_modules(self) -> tuple[str, ...]:
+        """Modules that model factories may be imported from."""
+        return tuple(self.settings.allow_modules)
+
+    @property
+    def scratch(self) -> Path:  # type: ignore[override]
+        """Where what is too large for memory is mapped."""
+        return self.signals_dir
+
+    @property
     def signals_dir(self) -> Path:
         """Per-example signals, a cache."""
         return self.settings.state_dir / "signals"
@@ -157,10 +195,6 @@ class Context:
     def warm_ups_dir(self) -> Path:
         """Ordinary warm-ups and their signals, a cache."""
         return self.signals_dir / "warm-ups"
-
-    def progress(self, activity: str) -> Callable[[int, int], None]:
-        """A callback for (done, total) that reports under one name."""
-        return lambda done, total: self.report(activity, done, total)
 
     def report(self, activity: str, done: int, total: int) -> None:
         """Say how far the job is."""
@@ -188,51 +222,6 @@ class Context:
             None if paired_NP is None else numbering.kept(paired_NP),
         )
 
-    def split(self, config: RunConfig) -> Split:
-        """The run's training and validation ids; the same at every call."""
-        return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
-
-    def batch_norm_examples(self, config: RunConfig) -> Stored | None:
-        """The run's training examples that batch-norm statistics are estimated on.
-
-        The same at every call; None where the run leaves the statistics as they are.
-        """
-        if not config.soup.reestimate_batch_norm:
-            return None
-        train_ids = self.split(config).train_ids
-        drawn = torch.randperm(
-            len(train_ids), generator=derive_generator(config.seed, "batch norm")
-        )[: config.soup.batch_norm_examples]
-        return self.dataset.examples(train_ids[drawn])
-
-    @property
-    def batch_size(self) -> int:
-        """Examples per forward pass."""
-        return batch_size_for(self.dataset.inputs, self.device)
-
-    def batches(
-        self,
-        inputs: InputFormat,
-        activity: str,
-        *,
-        size: int | None = None,
-        some: Tensor | None = None,
-    ) -> Batches:
-        """The examples (all where `some` is None) for a model, with progress under one name."""
-        progress = self.progress(activity)
-        return Batches(self.dataset, inputs, self.device, size or self.batch_size, progress, some)
-
-    def new_model(self, config: RunConfig) -> torch.nn.Module:
-        """The run's model with the random weights of its seed, on the device."""
-        model = build_model(
-            config.model,
-            num_classes=self.dataset.target.num_outputs,
-            inputs=self.dataset.inputs,
-            seed=model_seed(config),
-            allowed_modules=self.settings.allow_modules,
-        )
-        return lay_out(model, config.model, self.device)
-
     def read_weights(self, name: BlobName, model: torch.nn.Module) -> Weights:
         """Dense weights of a model from a blob, checked."""
         return read_weights(
@@ -241,9 +230,12 @@ class Context:
             max_bytes=self.settings.limits.max_blob_bytes,
         )
 
-    def frozen(self, config: RunConfig, model: torch.nn.Module) -> frozenset[str]:
-        """The names of what the run's learners leave as it is in theta*."""
-        return frozen_names(model, config.learners.frozen)
+    def read_learners(
+        self, config: RunConfig, initial: BlobName, model: torch.nn.Module
+    ) -> ReadStates:
+        """What reads the files of the run's learners, as whole states of the model."""
+        reader = self.learner_reader(config, initial, model)
+        return lambda name: dict(reader.open(self.blobs.verified_path(name)))
 
     def learner_reader(
         self, config: RunConfig, initial: BlobName, model: torch.nn.Module
@@ -253,24 +245,6 @@ class Context:
         weights = self.read_weights(initial, model) if frozen else {}
         return LearnerReader.of(specs, weights, frozen)
 
-    def loaded_model(self, config: RunConfig, weights: BlobName) -> torch.nn.Module:
-        """The run's model with weights from a blob, on the device, in evaluation mode.
 
-        Raises:
-            WeightsError: they are another model's, or not finite.
-        """
-        model = self.new_model(config)
-        loaded = self.read_weights(weights, model)
-        if bad := non_finite(loaded):
-            raise WeightsError(
-                f"the weights {weights.sha256[:12]} cannot be selected on: {bad}. The model that "
-                "they were taken from has diverged. Go back to a checkpoint from before it "
-                "diverged, and train on with a lower learning rate."
-            )
-        model.load_state_dict(loaded)
-        return model.eval()
-
-
-def model_seed(config: RunConfig) -> int:
-    """The seed that a run's model is built with."""
-    return derive_seed(config.seed, "model")
+def _most_warm_up_files(num_models: int) -> int:
+    return _FILES_PER_MODEL * num_models + _MORE_FILES

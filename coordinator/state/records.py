@@ -7,7 +7,6 @@ live in memory only (`lipt.coordinator.dispatch.leases`), for a restart renews t
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
@@ -21,7 +20,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.formats import ColumnsFormat, InputFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.common.targets.values import OtherTarget
-from lipt.core.ingredient import Ingredient
+from lipt.core.learners import CommittedLearner, Ingredient
 
 
 def _blob_from_state(value: Any) -> BlobName:
@@ -47,15 +46,6 @@ class _Record(BaseModel):
         if unknown:
             raise TypeError(f"{type(self).__name__} has no fields {sorted(unknown)}")
         return self.model_copy(update=values)
-
-
-@dataclass(frozen=True)
-class CommittedLearner:
-    """What a learner handed in: its states on the way, in order, and its result."""
-
-    index: int
-    snapshots: tuple[BlobName, ...]
-    result: BlobName
 
 
 class SilentEnd(_Record):

@@ -22,7 +22,6 @@ from lipt.common.process.devices import versions
 from lipt.common.process.log_context import log_about
 from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.messages import Asked, OnData
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
@@ -33,6 +32,7 @@ from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
 from lipt.coordinator.subsets.questions import initial_for
 from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
+from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.proxy import Kind, Proxy
 
 _DEFAULT_PROXY = "auto"

@@ -15,10 +15,10 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets.budget import resolve_budget
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.ready_runs import trajectories_of
 from lipt.coordinator.subsets.warm_ups import asks_for_warm_up, canonical, require_warm_up
+from lipt.core.learners import Trajectories
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
@@ -136,7 +136,6 @@ def job_of(
         preset=query.preset or None,
         features=query.features,
         trajectories=_trajectories(run, weights, strategy.name, needs, proxy),
-        shards=_shards(run) if Need.DYNAMICS in needs else None,
         proxy=None if proxy.is_own_head else str(proxy),
         backbone=backbone if proxy.may_use(Kind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
@@ -187,8 +186,3 @@ def _trajectories(
     if not led_here or not (Need.DYNAMICS in needs or proxy.may_use(Kind.LEARNERS)):
         return None
     return trajectories_of(run)
-
-
-def _shards(run: RunRecord) -> tuple[BlobName, ...]:
-    """What each of the learners that are in was trained on."""
-    return tuple(run.learners[learner.index].shard for learner in run.committed)

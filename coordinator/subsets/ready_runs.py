@@ -5,11 +5,11 @@ from __future__ import annotations
 from lipt.common.errors import RunNotReadyError
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.coordinator.runs.own_data import require_going_on, require_own_data
 from lipt.coordinator.runs.requests import how_far, require_ready
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord
+from lipt.core.learners import Trajectories
 
 
 def find_named(store: RunStore, name: str) -> RunRecord:

@@ -5,35 +5,15 @@ Needs no run: without one there are no learners and no soup, and the proxy goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic
-
-import torch
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.data import all_labels
-from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.determinism.seeding import derive_generator
-from lipt.common.errors import ProxyError
 from lipt.common.process.devices import device_name
-from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.copies import copies_of
-from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
-from lipt.coordinator.compute.jobs.proxying import proxied_signals
-from lipt.core.diagnosis.diagnosis import Diagnosis, Facts, Findings, diagnosis_of
-from lipt.core.diagnosis.duplicates import find_duplicates
-from lipt.core.diagnosis.label_errors import find_label_errors
-from lipt.core.diagnosis.learnability import learning_curve
-from lipt.core.diagnosis.outliers import find_outliers
-from lipt.core.diagnosis.residuals import fit_of_targets
-from lipt.core.proxies.head_targets import HeadTargets
-from lipt.core.selection.redundancy import Redundancy, redundancy
-from lipt.core.signals.signals import Signals
+from lipt.core.diagnosis.diagnosing import diagnose
+from lipt.core.proxies.features import ProxyQuestion
 
 
 @dataclass(frozen=True)
@@ -57,98 +37,9 @@ class DiagnoseData:
             ProxyError: the proxy is a head that learned from what it would judge, or needs
                 what is not there.
         """
-        if self.question.proxy.is_own_head:
-            raise ProxyError(
-                f"the proxy {self.question.proxy} cannot diagnose: its head has learned from the "
-                "labels that it would judge. Choose auto or ridge:..., such as ridge:patches."
-            )
-        diagnosis = self._diagnose(context)
+        diagnosis = diagnose(context, self.question)
         with TemporaryDirectory(prefix="lipt-diagnosis-") as folder:
             path = Path(folder) / "diagnosis.safetensors"
             diagnosis.save(path)
             blob = context.blobs.put_bytes(path.read_bytes())
         return Diagnosed(blob, device_name(context.device))
-
-    def _diagnose(self, context: Context) -> Diagnosis:
-        clock = _Clock()
-        with clock.of("signals"):
-            signals, proxy = proxied_signals(context, self.question)
-        with pinned_kernels(self.question.config.evaluation_threads):
-            findings, needed = self._find(context, signals, proxy, clock)
-        labels_N = all_labels(context.dataset)
-        return diagnosis_of(
-            findings.by_id(context.numbering, labels_N),
-            labels_N=labels_N,
-            class_names=context.dataset.class_names,
-            kind=signals.kind,
-            proxy=proxy,
-            redundancy=_facts(needed, signals),
-            seconds=clock.seconds,
-        )
-
-    def _find(
-        self, context: Context, signals: Signals, proxy: Facts, clock: _Clock
-    ) -> tuple[Findings, Redundancy]:
-        labels_N, num_classes = signals.labels_N, len(context.dataset.class_names)
-
-        def generator(purpose: str) -> torch.Generator:
-            return derive_generator(self.question.config.seed, f"diagnosis: {purpose}")
-
-        def progress(activity: str) -> Callable[[int, int], None]:
-            return context.progress(activity)
-
-        with clock.of("label_errors"):
-            if signals.kind is TargetKind.CLASS:
-                errors = find_label_errors(signals)
-            else:
-                errors = fit_of_targets(signals, num_classes)
-        with clock.of("duplicates"):
-            copies = copies_of(context, self.question.config.evaluation_threads)
-            duplicates = find_duplicates(labels_N, errors.quality_N, copies)
-        with clock.of("outliers"):
-            outliers = find_outliers(signals.features_ND, generator=generator("outliers"))
-        with clock.of("redundancy"):
-            needed = redundancy(
-                signals.features_ND,
-                labels_N,
-                num_classes,
-                generator=generator("redundancy"),
-                on_progress=progress("measuring redundancy"),
-            )
-        with clock.of("learnability"):
-            curve = learning_curve(
-                signals.features_ND,
-                labels_N,
-                num_classes,
-                float(proxy["accuracy"]),
-                wanted=HeadTargets.of(context.dataset),
-                generator=generator("learning curve"),
-                on_progress=progress("measuring a learning curve"),
-            )
-        return Findings(errors, duplicates, outliers, curve), needed
-
-
-@dataclass(frozen=True)
-class _Clock:
-    """What each part took, in seconds."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def of(self, part: str) -> Iterator[None]:
-        started = monotonic()
-        yield
-        self.seconds[part] = monotonic() - started
-
-
-def _facts(needed: Redundancy, signals: Signals) -> Facts:
-    counts = signals.labels_N.bincount(minlength=len(needed.per_class)).tolist()
-    return {
-        "share_for_90": needed.share,
-        "examples_for_90": needed.examples,
-        "per_class": [
-            {"label": label, "count": count, "examples_for_90": examples}
-            for label, (count, examples) in enumerate(zip(counts, needed.per_class, strict=True))
-        ],
-        "sampled": needed.looked_at,
-    }

@@ -27,9 +27,8 @@ from lipt.common.process.devices import device_name, kind_of, versions_on
 from lipt.common.signals.ranges import encode_range, read_range, score_range
 from lipt.common.targets.multi_label import MultiLabel
 from lipt.common.targets.regression import Regression
-from lipt.coordinator.compute.context import Context, model_seed
+from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.believing import Believing
-from lipt.coordinator.compute.jobs.model_signals import model_signals
 from lipt.coordinator.compute.range_folder import HERE, RangeFile, RangeFolder, scans_dir
 from lipt.coordinator.compute.ray_scoring import RAY, OnNodes, scored_on_ray
 from lipt.coordinator.compute.scan import (
@@ -42,8 +41,10 @@ from lipt.coordinator.compute.scan import (
 )
 from lipt.coordinator.settings import Scoring, ScoringWorkers
 from lipt.core.signals.compute import empty_signals
+from lipt.core.signals.of_model import model_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.workspace import model_seed
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ from lipt.common.errors import DataError, RunNotReadyError, UnknownRunError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import CommittedLearner, RunRecord
+from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
+from lipt.core.learners import CommittedLearner
 from tests.coordinator.fakes import DATA
 
 MakeRun = Callable[..., RunRecord]

@@ -13,8 +13,8 @@ from lipt.common.data.dataset import in_memory
 from lipt.common.errors import ProxyError
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
-from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.proxy import Proxy
 from tests.digits import digits_settings
 

@@ -16,7 +16,6 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.signals.ranges import encode_range, score_range
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import scanning
-from lipt.coordinator.compute.jobs.model_signals import model_signals
 from lipt.coordinator.compute.jobs.scanning import scan_of, scanned_signals
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.range_folder import HERE, RangeFolder, scans_dir
@@ -30,6 +29,7 @@ from lipt.coordinator.compute.scan import (
     WorkerDistrusted,
 )
 from lipt.coordinator.settings import CoordinatorSettings, Scoring
+from lipt.core.signals.of_model import model_signals
 from lipt.core.signals.signals import Signals
 from tests.digits import digits_settings
 from tests.tiny import linear

@@ -21,8 +21,8 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets.digest import subset_digest
 from lipt.common.weights.container import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs import selecting
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.core import choosing
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.core.selection.without_labels import Labels
@@ -72,7 +72,7 @@ def select(
     context: Context, weights: BlobName, monkeypatch: pytest.MonkeyPatch
 ) -> Any:  # (probe, features=...) -> Selected
     def run(probe: Probe, **job: Any) -> Selected:
-        monkeypatch.setattr(selecting, "find_strategy", lambda _: probe.strategy())
+        monkeypatch.setattr(choosing, "find_strategy", lambda _: probe.strategy())
         wanted = SelectSubset(
             config=CONFIG,
             inputs=IMAGE,

@@ -9,30 +9,30 @@ from torch import nn
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.inputs.formats import InputFormat
-from lipt.coordinator.compute.context import Context
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.gradient_norms import default_chunk_size, full_gradient_norms
 from lipt.core.signals.signals import Signals, labels_only
+from lipt.core.workspace import Workspace
 
 
 def model_signals(
-    context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module
+    workspace: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module
 ) -> Signals:
     """Errors and features, by one forward pass over the data."""
     with pinned_kernels(config.evaluation_threads):
-        batches = context.batches(inputs, "computing signals")
-        return compute_signals(model, batches, scratch=context.signals_dir)
+        batches = workspace.batches(inputs, "computing signals")
+        return compute_signals(model, batches, scratch=workspace.scratch)
 
 
 def model_norms(
-    context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module
+    workspace: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module
 ) -> Signals:
     """The norms of all parameters' gradients, besides the labels; a backward pass per example."""
-    chunks = context.batches(
+    chunks = workspace.batches(
         inputs,
         "computing per-example gradients",
-        size=default_chunk_size(model, context.device),
+        size=default_chunk_size(model, workspace.device),
     )
     norms_N = full_gradient_norms(model, chunks, cpu_threads=config.evaluation_threads)
-    alone = labels_only(context.dataset.labels_N, context.dataset.target.kind)
+    alone = labels_only(workspace.dataset.labels_N, workspace.dataset.target.kind)
     return replace(alone, gradient_norms_N=norms_N)

@@ -21,16 +21,15 @@ from lipt.common.models.torchvision_models import build_torchvision
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs import proxying
-from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
-from lipt.coordinator.compute.jobs.proxying import Facts, proxied_features, proxied_signals
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.compute.jobs.trajectories import Trajectories
-from lipt.coordinator.state.records import CommittedLearner
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.diagnosis.second_look import trust_after
+from lipt.core.learners import CommittedLearner, Trajectories
+from lipt.core.proxies import proxying
+from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.patches import draw_filters, patch_features
 from lipt.core.proxies.proxy import Proxy
+from lipt.core.proxies.proxying import Facts, proxied_features, proxied_signals
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.strategy import Need

@@ -1,4 +1,4 @@
-"""Proxy features: what each kind of them is made of, from the state directory.
+"""Proxy features: what each kind of them is made of, from a workspace.
 
 Every kind becomes an extractor, made when it is first needed: filters, weights and batch-norm
 statistics are the same for a sample of the data and then for all of it.
@@ -25,15 +25,14 @@ from lipt.common.inputs.columns import Column
 from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
 from lipt.common.inputs.stored import Stored, columns_in, images_in
-from lipt.common.weights.specs import Weights
-from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.trajectories import Trajectories
 from lipt.core.diagnosis.pictures import are_pictures
+from lipt.core.learners import Trajectories
 from lipt.core.proxies.column_values import column_values
 from lipt.core.proxies.patches import draw_filters, patch_features
 from lipt.core.proxies.pooled import Loader, ModelBank
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.proxies.side_by_side import Extractor
+from lipt.core.workspace import Workspace
 
 ValueT = TypeVar("ValueT")
 
@@ -64,24 +63,24 @@ class ProxyQuestion:
 class FeatureMaker:
     """Makes the extractors of features, each once: for a sample, and then for all."""
 
-    def __init__(self, context: Context, question: ProxyQuestion) -> None:
-        self._context = context
+    def __init__(self, workspace: Workspace, question: ProxyQuestion) -> None:
+        self._workspace = workspace
         self.question = question
         self._made: dict[Kind, Extractor] = {}
 
     @cached_property
     def available(self) -> frozenset[Kind]:
         """What there is."""
-        question, context = self.question, self._context
+        question, workspace = self.question, self._workspace
         there = {
             Kind.USER: question.features is not None,
-            Kind.PATCHES: are_pictures(context.dataset.inputs),
-            Kind.COLUMNS: isinstance(context.dataset.inputs, ColumnsSpec),
+            Kind.PATCHES: are_pictures(workspace.dataset.inputs),
+            Kind.COLUMNS: isinstance(workspace.dataset.inputs, ColumnsSpec),
             Kind.SOUP: question.weights is not None,
             Kind.INITIAL: question.initial is not None,
             Kind.LEARNERS: self.num_learners > 0,
-            Kind.BACKBONE: context.settings.backbone is not None
-            and isinstance(context.dataset.inputs, ImageSpec),
+            Kind.BACKBONE: workspace.has_backbone
+            and isinstance(workspace.dataset.inputs, ImageSpec),
         }
         return frozenset(kind for kind, is_there in there.items() if is_there)
 
@@ -94,7 +93,7 @@ class FeatureMaker:
     @property
     def backbone_identity(self) -> str | None:
         """What stands for the backbone, where there is one."""
-        backbone = self._context.backbone
+        backbone = self._workspace.backbone
         return backbone.identity if backbone is not None else None
 
     def require(self, proxy: Proxy) -> None:
@@ -108,7 +107,7 @@ class FeatureMaker:
                 raise ProxyError(f"the proxy {proxy} cannot be had: {self._why_not(kind)}")
 
     def _why_not(self, kind: Kind) -> str:
-        inputs = self._context.dataset.inputs
+        inputs = self._workspace.dataset.inputs
         reasons = {
             Kind.USER: "the request has no features of its own. Give them (--features FILE, or "
             "features=...), or leave `user` out.",
@@ -142,11 +141,11 @@ class FeatureMaker:
         return self._made[kind]
 
     def _user(self) -> Extractor:
-        features_ND = self._context.user_features(_given(self.question.features)).features_ND
+        features_ND = self._workspace.user_features(_given(self.question.features)).features_ND
         return lambda ids_B, _: features_ND[ids_B].float()
 
     def _patches(self) -> Extractor:
-        dataset, device = self._context.dataset, self._context.device
+        dataset, device = self._workspace.dataset, self._workspace.device
         generator = derive_generator(self.question.config.seed, "patches")
         drawn = torch.randperm(len(dataset), generator=generator)[:_IMAGES_FOR_FILTERS]
         images_NCHW = dataset.images(drawn.sort().values)
@@ -154,9 +153,9 @@ class FeatureMaker:
         return lambda _, stored_B: patch_features(images_in(stored_B).to(device), filters).cpu()
 
     def _columns(self) -> Extractor:
-        rows, seed = self._context.dataset.rows, self.question.config.seed
+        rows, seed = self._workspace.dataset.rows, self.question.config.seed
         if not isinstance(rows, ColumnRows):
-            raise TypeError(f"{self._context.dataset.inputs} in place of columns")
+            raise TypeError(f"{self._workspace.dataset.inputs} in place of columns")
 
         def largest(column: Column) -> int:
             values = rows.tensors[column.name]
@@ -168,33 +167,29 @@ class FeatureMaker:
         return lambda _, stored_B: extract(columns_in(stored_B))
 
     def _soup(self) -> Extractor:
-        config, context = self.question.config, self._context
-        model = context.loaded_model(config, _given(self.question.weights))
+        config, workspace = self.question.config, self._workspace
+        model = workspace.loaded_model(config, _given(self.question.weights))
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return self._bank(model, [lambda: weights], None)
 
     def _initial(self) -> Extractor:
-        config, context = self.question.config, self._context
+        config, workspace = self.question.config, self._workspace
         # Random weights have no statistics worth the name; measured, those of a trained backbone
         # are better on other classes than an estimate from the run's images (82.9% and 80.7%).
         given = config.initialization.weights_sha256 is not None
-        examples_M = None if given else context.batch_norm_examples(config)
-        model = context.loaded_model(config, _given(self.question.initial))
+        examples_M = None if given else workspace.batch_norm_examples(config)
+        model = workspace.loaded_model(config, _given(self.question.initial))
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        frozen = context.frozen(config, model)
+        frozen = workspace.frozen(config, model)
         return self._bank(model, [lambda: weights], examples_M, frozen)
 
     def _learners(self) -> Extractor:
-        config, context = self.question.config, self._context
-        model, trajectories = context.new_model(config), _given(self.question.trajectories)
-        reader = context.learner_reader(config, trajectories.initial_weights, model)
-
-        def load(name: BlobName) -> Weights:
-            return dict(reader.open(context.blobs.verified_path(name)))
-
-        loaders = [partial(load, learner.result) for learner in trajectories.learners]
-        frozen = context.frozen(config, model)
-        return self._bank(model, loaders, context.batch_norm_examples(config), frozen)
+        config, workspace = self.question.config, self._workspace
+        model, trajectories = workspace.new_model(config), _given(self.question.trajectories)
+        read = workspace.read_learners(config, trajectories.initial_weights, model)
+        loaders = [partial(read, learner.result) for learner in trajectories.learners]
+        frozen = workspace.frozen(config, model)
+        return self._bank(model, loaders, workspace.batch_norm_examples(config), frozen)
 
     def _bank(
         self,
@@ -210,8 +205,8 @@ class FeatureMaker:
             model,
             loaders,
             inputs,
-            self._context.device,
-            self._context.batch_size,
+            self._workspace.device,
+            self._workspace.batch_size,
             batch_norm_examples_M,
             generator_of=lambda number: derive_generator(seed, "projection", number),
             frozen=frozen,
@@ -219,7 +214,7 @@ class FeatureMaker:
         return lambda _, stored_B: bank(stored_B)
 
     def _backbone(self) -> Extractor:
-        backbone, size = _given(self._context.backbone), self._context.batch_size
+        backbone, size = _given(self._workspace.backbone), self._workspace.batch_size
         return lambda _, stored_B: torch.cat(
             [backbone(part) for part in torch.split(images_in(stored_B), size)]
         )

@@ -16,11 +16,11 @@ from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.copies import copies_of
 from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
-from lipt.coordinator.compute.jobs.proxy_features import ProxyQuestion
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.core.diagnosis.copies import copies_of
 from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.proxy import Proxy
 from tests.digits import digits_settings
 

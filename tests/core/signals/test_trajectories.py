@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,10 +15,10 @@ from lipt.common.targets.single_label import SingleLabel
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.own_shards import own_learners
 from lipt.coordinator.compute.jobs.pretraining import CutShards
-from lipt.coordinator.compute.jobs.trajectories import Trajectories, dynamics_of
-from lipt.coordinator.state.records import CommittedLearner, LearnerRecord
+from lipt.coordinator.state.records import LearnerRecord
+from lipt.core.learners import CommittedLearner, Trajectories
+from lipt.core.signals.trajectories import dynamics_of, own_learners, states_of
 from tests.digits import digits_settings
 
 LEARNERS = LearnersConfig(num_learners=3, num_minibatches=2, batch_size=16)
@@ -45,15 +43,17 @@ def cut(context: Context, record: LearnerRecord) -> Shard:
     return unpack_shard(content, IMAGE, num_examples=32, target=SingleLabel(10))
 
 
-def named(records: tuple[LearnerRecord, ...], *indices: int) -> list[tuple[int, BlobName]]:
-    return [(index, records[index].shard) for index in indices]
+def learners(*indices: int) -> Trajectories:
+    """That are in, whatever they became."""
+    name = BlobName.of(b"any")
+    return Trajectories(name, tuple(CommittedLearner(index, (), name) for index in indices))
 
 
 def test_membership_is_that_of_the_shards_that_were_cut(
     context: Context, records: tuple[LearnerRecord, ...]
 ) -> None:
     dataset = context.dataset
-    own_learner_N = own_learners(context, CONFIG, named(records, 0, 1, 2))
+    own_learner_N = own_learners(context, CONFIG, learners(0, 1, 2))
     assert own_learner_N.dtype == torch.int16
     assert torch.bincount(own_learner_N + 1).tolist() == [len(dataset) - 96, 32, 32, 32]
     # No two digits are the same picture.
@@ -71,28 +71,19 @@ def test_membership_is_that_of_the_shards_that_were_cut(
         )
 
 
-def test_places_are_those_of_the_learners_that_are_in(
-    context: Context, records: tuple[LearnerRecord, ...]
-) -> None:
-    everyone_N = own_learners(context, CONFIG, named(records, 0, 1, 2))
+def test_places_are_those_of_the_learners_that_are_in(context: Context) -> None:
+    everyone_N = own_learners(context, CONFIG, learners(0, 1, 2))
     # Learner 1 has failed.
-    two_N = own_learners(context, CONFIG, named(records, 0, 2))
+    two_N = own_learners(context, CONFIG, learners(0, 2))
     assert torch.equal(torch.nonzero(two_N == 0), torch.nonzero(everyone_N == 0))
     assert torch.equal(torch.nonzero(two_N == 1), torch.nonzero(everyone_N == 2))
     assert not bool((two_N > 1).any())
 
 
-def test_a_learner_whose_shard_comes_out_otherwise_is_taken_for_one_of_none(
-    context: Context, records: tuple[LearnerRecord, ...], caplog: pytest.LogCaptureFixture
-) -> None:
-    other = (1, BlobName.of(b"cut by another version"))
-    with caplog.at_level(logging.WARNING):
-        own_learner_N = own_learners(context, CONFIG, [*named(records, 0), other])
-    assert torch.bincount(own_learner_N + 1).tolist() == [len(context.dataset) - 32, 32]
-    assert "the shard of learner 1" in caplog.text
-    # Another seed's shards are not these.
-    config = CONFIG.model_copy(update={"seed": 4})
-    assert bool((own_learners(context, config, named(records, 0, 1, 2)) == -1).all())
+def test_shards_are_those_of_the_run_s_seed(context: Context) -> None:
+    other = CONFIG.model_copy(update={"seed": 4})
+    ours_N, others_N = (own_learners(context, config, learners(0)) for config in (CONFIG, other))
+    assert not torch.equal(ours_N, others_N)
 
 
 @pytest.fixture(scope="module")
@@ -109,26 +100,20 @@ def trajectories(context: Context) -> Trajectories:
 
 
 def test_dynamics_know_the_shards_and_are_found_on_the_disk_again(
-    context: Context,
-    records: tuple[LearnerRecord, ...],
-    trajectories: Trajectories,
-    monkeypatch: pytest.MonkeyPatch,
+    context: Context, trajectories: Trajectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shards = (records[0].shard, records[2].shard)
-    dynamics = dynamics_of(context, CONFIG, IMAGE, trajectories, shards)
-    expected_N = own_learners(context, CONFIG, named(records, 0, 2))
+    dynamics = dynamics_of(context, CONFIG, IMAGE, trajectories)
+    expected_N = own_learners(context, CONFIG, learners(0, 2))
     assert torch.equal(dynamics.own_learner_N, expected_N)
     outside_N = dynamics.own_learner_N < 0
     assert torch.equal(dynamics.counted_NL.all(dim=1), outside_N)
-    # Other shards are another question.
-    swapped = dynamics_of(context, CONFIG, IMAGE, trajectories, shards[::-1])
-    assert bool((swapped.own_learner_N == -1).all())
-    monkeypatch.setattr("lipt.coordinator.compute.jobs.trajectories.compute_dynamics", None)
-    again = dynamics_of(context, CONFIG, IMAGE, trajectories, shards)
+    monkeypatch.setattr("lipt.core.signals.trajectories.compute_dynamics", None)
+    again = dynamics_of(context, CONFIG, IMAGE, trajectories)
     assert torch.equal(again.own_learner_N, expected_N)
     assert torch.equal(again.margins_NLT, dynamics.margins_NLT)
 
 
-def test_every_learner_has_its_shard(context: Context, trajectories: Trajectories) -> None:
-    with pytest.raises(ValueError, match="argument 2"):
-        dynamics_of(context, CONFIG, IMAGE, trajectories, ())
+def test_a_learner_is_looked_at_on_its_way_and_else_as_it_was_pruned() -> None:
+    early, end, pruned = (BlobName.of(part) for part in (b"early", b"end", b"pruned"))
+    assert states_of(CommittedLearner(0, (early, end), pruned)) == (early, end)
+    assert states_of(CommittedLearner(0, (), pruned)) == (pruned,)

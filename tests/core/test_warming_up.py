@@ -14,15 +14,14 @@ from lipt.common.models import build_model, lay_out
 from lipt.common.weights.container import pack
 from lipt.coordinator.compute.cache import keep
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs import warming_up
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.jobs.warm_up_files import read_warm_up
-from lipt.coordinator.compute.jobs.warming_up import WarmedUp, WarmUpQuestion, warmed_up
 from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.warm_up_files import read_warm_up
 from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.warm_up import Warmed, warm_up
+from lipt.core.warming_up import WarmedUp, WarmUpQuestion, warmed_up
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
@@ -148,7 +147,7 @@ def test_a_killed_warm_up_goes_on_at_the_last_epochs_end(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(warming_up, "keep", keep_and_die)
+        patched.setattr("lipt.coordinator.compute.context.keep", keep_and_die)
         with pytest.raises(Killed):
             ask(context, WarmUp(3.0))
     reports.clear()

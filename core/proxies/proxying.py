@@ -24,12 +24,11 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
-from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.proxy_features import FeatureMaker, ProxyQuestion
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.diagnosis.second_look import trust_after
 from lipt.core.proxies.calibration import fit_sharpness
 from lipt.core.proxies.choice import MAX_SAMPLE, Tried, candidates, choose, passes_of
+from lipt.core.proxies.features import FeatureMaker, ProxyQuestion
 from lipt.core.proxies.gram_sums import class_weights, scaling_of
 from lipt.core.proxies.head_targets import HeadTargets
 from lipt.core.proxies.proxy import Kind
@@ -38,6 +37,7 @@ from lipt.core.proxies.side_by_side import side_by_side
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals, unlabelled
 from lipt.core.signals.stored import STORAGE_LIMITS, load_tensors, save_tensors
+from lipt.core.workspace import Workspace
 
 Facts = Mapping[str, Any]
 
@@ -79,7 +79,7 @@ class Proxied:
         return load_tensors(path, "signals of a proxy", build)
 
 
-def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals, Facts]:
+def proxied_signals(workspace: Workspace, question: ProxyQuestion) -> tuple[Signals, Facts]:
     """Signals of a ridge head on the proxy's features, and what a manifest says of them.
 
     Raises:
@@ -87,43 +87,41 @@ def proxied_signals(context: Context, question: ProxyQuestion) -> tuple[Signals,
         FeaturesError: the request's features cannot be read.
         SignalsError: features are not finite.
     """
-    return _kept("proxied", context, question, _compute)
+    return _kept("proxied", workspace, question, _compute)
 
 
-def proxied_features(context: Context, question: ProxyQuestion) -> tuple[Signals, Facts]:
+def proxied_features(workspace: Workspace, question: ProxyQuestion) -> tuple[Signals, Facts]:
     """The proxy's features alone, without a head: no label is looked at.
 
     All examples are of one class, and there are no errors.
 
     Args:
-        context: has the data.
+        workspace: has the data.
         question: its proxy names features.
 
     Raises:
         ProxyError, FeaturesError, SignalsError: as `proxied_signals`.
     """
-    return _kept("features", context, question, _compute_features)
+    return _kept("features", workspace, question, _compute_features)
 
 
 def _kept(
     kind: str,
-    context: Context,
+    workspace: Workspace,
     question: ProxyQuestion,
-    compute: Callable[[Context, ProxyQuestion, FeatureMaker], Proxied],
+    compute: Callable[[Workspace, ProxyQuestion, FeatureMaker], Proxied],
 ) -> tuple[Signals, Facts]:
-    maker = FeatureMaker(context, question)
+    maker = FeatureMaker(workspace, question)
     maker.require(question.proxy)
     config, proxy = question.config, question.proxy
     soup = config.soup
     statistics = (soup.batch_norm_examples, config.validation)
     depends_on: tuple[object, ...] = (
-        # What is computed is another than before there was a second look.
-        "two looks",
         str(proxy),
         config.seed,
-        context.dataset.fingerprint,
+        workspace.dataset.fingerprint,
         config.evaluation_threads,
-        str(context.device),
+        str(workspace.device),
         (question.weights, config.model, question.inputs)
         if proxy.may_use(Kind.SOUP) or proxy.may_use(Kind.LEARNERS)
         else None,
@@ -137,30 +135,30 @@ def _kept(
         began = config.initialization.weights_sha256
         depends_on += (question.initial, began, config.model, question.inputs, statistics, soup)
     with pinned_kernels(config.evaluation_threads):
-        kept = context.cached(
+        kept = workspace.cached(
             kind,
             depends_on,
             load=Proxied.load,
-            compute=lambda: compute(context, question, maker),
+            compute=lambda: compute(workspace, question, maker),
         )
     return kept.signals, kept.facts
 
 
-def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> Proxied:
+def _compute(workspace: Workspace, question: ProxyQuestion, maker: FeatureMaker) -> Proxied:
     started = monotonic()
     wanted = question.proxy.features
     possible = candidates(maker.available) if wanted is None else [wanted]
     trials, kinds, tried = None, possible[0], []
     # Of one alone there is nothing to try.
     if len(possible) > 1:
-        trials = _Trials.on_a_sample(context, maker, possible)
+        trials = _Trials.on_a_sample(workspace, maker, possible)
         kinds, tried = choose(trials.tried).features, trials.tried
-    labels_N, targets = context.dataset.labels_N, HeadTargets.of(context.dataset)
+    labels_N, targets = workspace.dataset.labels_N, HeadTargets.of(workspace.dataset)
     if trials is not None and len(trials.ids_N) == len(labels_N):
         features_ND, head = trials.features_of(kinds), trials.heads[kinds]
     else:
-        features_ND = _features_of_all(context, maker, kinds)
-        head = _head(context, maker, features_ND, None, "fitting a ridge head")
+        features_ND = _features_of_all(workspace, maker, kinds)
+        head = _head(workspace, maker, features_ND, None, "fitting a ridge head")
     facts = {
         **_facts_of(question, kinds, features_ND),
         "accuracy": head.accuracy,
@@ -176,7 +174,7 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
     trust_N = trust_after(find_label_errors(signals), labels_N)
     if trust_N is not None:
         activity = "fitting a second head, to trusted labels"
-        second = _head(context, maker, features_ND, None, activity, trust_N)
+        second = _head(workspace, maker, features_ND, None, activity, trust_N)
         weights_N = class_weights(labels_N, trust_N)
         second_sharpness = fit_sharpness(second.outputs_NC, labels_N, weights_N)
         second_errors_NC = _errors(second, second_sharpness, labels_N)
@@ -189,24 +187,26 @@ def _compute(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> 
     return Proxied(signals, facts)
 
 
-def _compute_features(context: Context, question: ProxyQuestion, maker: FeatureMaker) -> Proxied:
+def _compute_features(
+    workspace: Workspace, question: ProxyQuestion, maker: FeatureMaker
+) -> Proxied:
     started = monotonic()
     kinds = question.proxy.features
     if not kinds:
         raise ValueError(f"the proxy {question.proxy} names no features")
-    features_ND = _features_of_all(context, maker, kinds)
+    features_ND = _features_of_all(workspace, maker, kinds)
     signals = unlabelled(len(features_ND))
     _scale(features_ND, signals.labels_N)
     facts = {**_facts_of(question, kinds, features_ND), "seconds": monotonic() - started}
     return Proxied(replace(signals, features_ND=features_ND), facts)
 
 
-def _features_of_all(context: Context, maker: FeatureMaker, kinds: tuple[Kind, ...]) -> Tensor:
+def _features_of_all(workspace: Workspace, maker: FeatureMaker, kinds: tuple[Kind, ...]) -> Tensor:
     return side_by_side(
         [maker.extractor(kind) for kind in kinds],
-        context.dataset,
-        torch.arange(len(context.dataset)),
-        on_progress=context.progress(f"computing features ({'+'.join(kinds)})"),
+        workspace.dataset,
+        torch.arange(len(workspace.dataset)),
+        on_progress=workspace.progress(f"computing features ({'+'.join(kinds)})"),
     )
 
 
@@ -229,9 +229,9 @@ class _Trials:
 
     @classmethod
     def on_a_sample(
-        cls, context: Context, maker: FeatureMaker, possible: Sequence[tuple[Kind, ...]]
+        cls, workspace: Workspace, maker: FeatureMaker, possible: Sequence[tuple[Kind, ...]]
     ) -> _Trials:
-        dataset = context.dataset
+        dataset = workspace.dataset
         generator = derive_generator(maker.question.config.seed, "proxy sample")
         ids_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
         trials = cls(ids_N, {}, {}, [])
@@ -243,10 +243,10 @@ class _Trials:
                         [maker.extractor(kind)],
                         dataset,
                         ids_N,
-                        on_progress=context.progress(activity),
+                        on_progress=workspace.progress(activity),
                     )
             features_ND = trials.features_of(kinds)
-            head = _head(context, maker, features_ND, ids_N, activity)
+            head = _head(workspace, maker, features_ND, ids_N, activity)
             trials.heads[kinds] = head
             price = passes_of(kinds, maker.num_learners)
             trials.tried.append(Tried(kinds, head.accuracy, price))
@@ -258,7 +258,7 @@ class _Trials:
 
 
 def _head(
-    context: Context,
+    workspace: Workspace,
     maker: FeatureMaker,
     features_ND: Tensor,
     some: Tensor | None,
@@ -266,7 +266,7 @@ def _head(
     trust_N: Tensor | None = None,
 ) -> LeaveOneOut:
     """Of some of the examples, all where None."""
-    device, dataset = context.device, context.dataset
+    device, dataset = workspace.device, workspace.dataset
     ids_N = torch.arange(len(dataset)) if some is None else some
     wanted = HeadTargets.of(dataset)
     head = leave_one_out(
@@ -276,7 +276,7 @@ def _head(
         generator=derive_generator(maker.question.config.seed, "ridge sample"),
         trust_N=None if trust_N is None else trust_N.to(device),
         wanted=None if wanted is None else wanted.take(ids_N).to(device),
-        on_progress=context.progress(activity),
+        on_progress=workspace.progress(activity),
     )
     return LeaveOneOut(head.outputs_NC.cpu(), head.accuracy, head.penalty, head.accuracies)
 

@@ -16,21 +16,12 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.inputs.formats import InputFormat
-from lipt.common.models import build_model, lay_out
 from lipt.common.models.freezing import freeze
-from lipt.coordinator.compute.cache import cached, find_cached, keep
-from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.model_signals import model_norms, model_signals
-from lipt.coordinator.compute.jobs.warm_up_files import WarmUpFile, read_warm_up
 from lipt.core.selection.warm_up_option import WarmUp
+from lipt.core.signals.of_model import model_norms, model_signals
 from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.warm_up import Warmed, num_warm_up_steps, warm_up
-
-_WARM_UP = "warm-up"
-# Of each model its weights, its signals and its gradients' norms.
-_FILES_PER_MODEL = 3
-# Of other questions.
-_MORE_FILES = 9
+from lipt.core.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -61,12 +52,12 @@ class WarmedUp:
 
 
 def warmed_up(
-    context: Context, question: WarmUpQuestion, *, signals: bool, gradient_norms: bool
+    workspace: Workspace, question: WarmUpQuestion, *, signals: bool, gradient_norms: bool
 ) -> WarmedUp:
     """Train what is not kept, and look at the data with each model in turn.
 
     Args:
-        context: of the job.
+        workspace: of the job.
         question: which models.
         signals: whether errors and features are needed.
         gradient_norms: whether the norms of all parameters' gradients are.
@@ -78,7 +69,7 @@ def warmed_up(
     seconds = spent_seconds = 0.0
     for index in range(question.warm_up.models):
         # One at a time: its weights go with it.
-        model = _Model.made(context, question, index)
+        model = _Model.made(workspace, question, index)
         seconds += model.warmed.seconds
         spent_seconds += model.spent_seconds
         found.append(model.signals(with_errors=signals, with_norms=gradient_norms))
@@ -90,51 +81,47 @@ def warmed_up(
 class _Model:
     """One model of a warm-up, trained; `spent_seconds` of it just now."""
 
-    context: Context
+    workspace: Workspace
     question: WarmUpQuestion
     index: int
     warmed: Warmed
     spent_seconds: float
 
     @classmethod
-    def made(cls, context: Context, question: WarmUpQuestion, index: int) -> _Model:
-        depends_on = _depends_on(context, question, index)
-        kept = find_cached(context.warm_ups_dir, _WARM_UP, depends_on)
-        begun = None if kept is None else read_warm_up(kept)
-        train_ids = context.split(question.config).train_ids
+    def made(cls, workspace: Workspace, question: WarmUpQuestion, index: int) -> _Model:
+        depends_on = _depends_on(workspace, question, index)
+        begun = workspace.find_warm_up(depends_on)
+        train_ids = workspace.split(question.config).train_ids
         if begun is not None and begun.step >= num_warm_up_steps(
             question.warm_up.epochs, len(train_ids)
         ):
-            return cls(context, question, index, begun, 0.0)
+            return cls(workspace, question, index, begun, 0.0)
 
         def put(warmed: Warmed) -> None:
-            # Of changed data nobody knows which part was trained on.
-            if not context.dataset.has_changed():
-                most = _most_files(question)
-                keep(context.warm_ups_dir, _WARM_UP, depends_on, WarmUpFile(warmed), most)
+            workspace.keep_warm_up(depends_on, warmed, question.warm_up.models)
 
         config = question.config
         number = f" {index + 1} of {question.warm_up.models}" * (question.warm_up.models > 1)
         warmed = warm_up(
-            _beginning(context, question, index),
-            context.dataset,
+            _beginning(workspace, question, index),
+            workspace.dataset,
             train_ids,
             question.warm_up.epochs,
             question.inputs,
             seed=derive_seed(config.seed, "warm-up", index),
-            device=context.device,
+            device=workspace.device,
             cpu_threads=config.learners.cpu_threads,
             begun=begun,
-            on_progress=context.progress(f"warming up model{number}"),
+            on_progress=workspace.progress(f"warming up model{number}"),
             on_epoch=put,
         )
         put(warmed)
         before = 0.0 if begun is None else begun.seconds
-        return cls(context, question, index, warmed, warmed.seconds - before)
+        return cls(workspace, question, index, warmed, warmed.seconds - before)
 
     def signals(self, *, with_errors: bool, with_norms: bool) -> Signals:
         """What the model makes of the examples; of labels alone where nothing is needed."""
-        dataset = self.context.dataset
+        dataset = self.workspace.dataset
         found = labels_only(dataset.labels_N, dataset.target.kind)
         if with_errors:
             found = self._cached("signals", model_signals)
@@ -145,63 +132,48 @@ class _Model:
 
     @cached_property
     def _evaluated(self) -> nn.Module:
-        model = self.context.new_model(self.question.config)
+        model = self.workspace.new_model(self.question.config)
         model.load_state_dict(self.warmed.weights)
         return model.eval()
 
     def _cached(
-        self, kind: str, compute: Callable[[Context, RunConfig, InputFormat, nn.Module], Signals]
+        self, kind: str, compute: Callable[[Workspace, RunConfig, InputFormat, nn.Module], Signals]
     ) -> Signals:
-        context, config = self.context, self.question.config
-        return cached(
-            context.warm_ups_dir,
+        workspace, config = self.workspace, self.question.config
+        return workspace.cached(
             kind,
-            (*_depends_on(context, self.question, self.index), config.evaluation_threads),
+            (*_depends_on(workspace, self.question, self.index), config.evaluation_threads),
             load=Signals.load,
-            compute=lambda: compute(context, config, self.question.inputs, self._evaluated),
-            worth_keeping=lambda: not context.dataset.has_changed(),
-            most_files=_most_files(self.question),
+            compute=lambda: compute(workspace, config, self.question.inputs, self._evaluated),
+            warm_up_models=self.question.warm_up.models,
         )
 
 
-def _beginning(context: Context, question: WarmUpQuestion, index: int) -> nn.Module:
+def _beginning(workspace: Workspace, question: WarmUpQuestion, index: int) -> nn.Module:
     """The run's model, in training mode, with the weights that warm-up `index` begins with."""
     config = question.config
     if index == 0:
-        model = context.loaded_model(config, question.initial)
+        model = workspace.loaded_model(config, question.initial)
     else:
-        model = build_model(
-            config.model,
-            num_classes=context.dataset.target.num_outputs,
-            inputs=context.dataset.inputs,
-            seed=derive_seed(config.seed, "warm-up model", index),
-            allowed_modules=context.settings.allow_modules,
-        )
-        model = lay_out(model, config.model, context.device)
+        model = workspace.new_model(config, derive_seed(config.seed, "warm-up model", index))
     model.train()
-    freeze(model, context.frozen(config, model))
+    freeze(model, workspace.frozen(config, model))
     return model
 
 
-def _depends_on(context: Context, question: WarmUpQuestion, index: int) -> tuple[object, ...]:
+def _depends_on(workspace: Workspace, question: WarmUpQuestion, index: int) -> tuple[object, ...]:
     """All that the training of a model depends on."""
     config = question.config
-    return context.on_data(
-        (
-            question.initial.sha256,
-            context.dataset.fingerprint,
-            config.seed,
-            config.model,
-            config.validation,
-            config.learners.frozen,
-            config.learners.cpu_threads,
-            question.inputs,
-            question.warm_up.epochs,
-            index,
-            str(context.device),
-        )
+    return (
+        question.initial.sha256,
+        workspace.dataset.fingerprint,
+        config.seed,
+        config.model,
+        config.validation,
+        config.learners.frozen,
+        config.learners.cpu_threads,
+        question.inputs,
+        question.warm_up.epochs,
+        index,
+        str(workspace.device),
     )
-
-
-def _most_files(question: WarmUpQuestion) -> int:
-    return _FILES_PER_MODEL * question.warm_up.models + _MORE_FILES

@@ -1,0 +1,42 @@
+"""Learners as they come back: what each handed in, and what the soup made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from lipt.common.blobs.name import BlobName
+
+
+@dataclass(frozen=True)
+class CommittedLearner:
+    """What a learner handed in: its states on the way, in order, and its result."""
+
+    index: int
+    snapshots: tuple[BlobName, ...]
+    result: BlobName
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """Where all learners came from, and what each became; ascending by index."""
+
+    initial_weights: BlobName
+    learners: tuple[CommittedLearner, ...]
+
+
+class Ingredient(BaseModel):
+    """A learner's part in the soup."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # Place in the soup's order, from 0.
+    position: int
+    # Alone, on the validation split.
+    accuracy: float
+    # Of the soup after it was offered.
+    soup_accuracy: float
+    # (1 - alpha) soup + alpha ingredient; 0 where it was discarded.
+    alpha: float
+    kept: bool

@@ -1,0 +1,224 @@
+"""Workspace: the data, the device and the weights that the stages of LiPT work on.
+
+The stages of `lipt.core` read no file of their own. They ask a workspace: in one process that is
+`lipt.core.pipeline.InMemory`, in the service a job's context, which has a state directory.
+
+Shapes: N examples.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.data import Dataset
+from lipt.common.data.numbering import Numbering
+from lipt.common.determinism.seeding import derive_generator, derive_seed
+from lipt.common.errors import WeightsError
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.stored import Stored
+from lipt.common.models import build_model, lay_out
+from lipt.common.models.freezing import frozen_names
+from lipt.common.signals.batches import Batches
+from lipt.common.weights.finite import non_finite
+from lipt.common.weights.specs import Weights
+from lipt.core.evaluation import batch_size_for
+from lipt.core.proxies.backbone import Backbone
+from lipt.core.sharding import Split, split_validation
+from lipt.core.signals.signals import Signals
+from lipt.core.signals.user_features import UserFeatures
+from lipt.core.warm_up import Warmed
+
+
+class Saveable(Protocol):
+    """Writes itself to a file."""
+
+    def save(self, path: Path) -> None:
+        """Write the file."""
+        ...
+
+
+SaveableT = TypeVar("SaveableT", bound=Saveable)
+ReadStates = Callable[[BlobName], Weights]
+ComputeSignals = Callable[["Workspace", RunConfig, InputFormat, nn.Module], Signals]
+
+
+class Workspace(ABC):
+    """What the stages work on; weights go by the digest and the size of their file."""
+
+    # Where what is too large for memory is mapped; None keeps it in memory.
+    scratch: Path | None = None
+
+    @property
+    @abstractmethod
+    def dataset(self) -> Dataset:
+        """The data set."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where models are evaluated."""
+
+    @property
+    @abstractmethod
+    def allowed_modules(self) -> tuple[str, ...]:
+        """Modules that model factories may be imported from."""
+
+    @property
+    @abstractmethod
+    def backbone(self) -> Backbone | None:
+        """A network with trained weights for proxies, where there is one."""
+
+    @property
+    def has_backbone(self) -> bool:
+        """Whether there is one, without opening it."""
+        return self.backbone is not None
+
+    @abstractmethod
+    def report(self, activity: str, done: int, total: int) -> None:
+        """Say how far the work is."""
+
+    @abstractmethod
+    def read_weights(self, name: BlobName, model: nn.Module) -> Weights:
+        """Weights of all tensors of a model, on the CPU.
+
+        Raises:
+            WeightsError: they are another model's.
+        """
+
+    @abstractmethod
+    def read_learners(self, config: RunConfig, initial: BlobName, model: nn.Module) -> ReadStates:
+        """What reads states of learners, completed by what is frozen in theta*."""
+
+    @abstractmethod
+    def user_features(self, features: BlobName) -> UserFeatures:
+        """What a user has given for every example.
+
+        Raises:
+            FeaturesError: it cannot be read, or does not fit the data.
+        """
+
+    @abstractmethod
+    def cached(
+        self,
+        kind: str,
+        depends_on: tuple[object, ...],
+        *,
+        load: Callable[[Path], SaveableT],
+        compute: Callable[[], SaveableT],
+        warm_up_models: int = 0,
+    ) -> SaveableT:
+        """What `compute` makes, or what was kept of that kind.
+
+        Args:
+            kind: what the value is.
+            depends_on: everything that the value depends on; told apart by `repr`.
+            load: reads what the value's `save` wrote.
+            compute: makes the value.
+            warm_up_models: of how many models of a warm-up there are such values; 0 for others.
+        """
+
+    @abstractmethod
+    def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
+        """How far an ordinary warm-up is, where that was kept."""
+
+    @abstractmethod
+    def keep_warm_up(self, depends_on: tuple[object, ...], warmed: Warmed, num_models: int) -> None:
+        """Keep how far an ordinary warm-up of so many models is."""
+
+    @property
+    def numbering(self) -> Numbering:
+        """What the ids are of the places that examples have in `dataset`."""
+        return Numbering(self.dataset.quarantined)
+
+    def model_pass(
+        self,
+        config: RunConfig,
+        inputs: InputFormat,
+        weights: BlobName,
+        compute: ComputeSignals,
+    ) -> Signals:
+        """What a run's model with some weights makes of all examples, by one pass over them."""
+        return compute(self, config, inputs, self.loaded_model(config, weights))
+
+    def progress(self, activity: str) -> Callable[[int, int], None]:
+        """A callback for (done, total) that reports under one name."""
+        return lambda done, total: self.report(activity, done, total)
+
+    def split(self, config: RunConfig) -> Split:
+        """The run's training and validation ids; the same at every call."""
+        return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
+
+    def batch_norm_examples(self, config: RunConfig) -> Stored | None:
+        """The run's training examples that batch-norm statistics are estimated on.
+
+        The same at every call; None where the run leaves the statistics as they are.
+        """
+        if not config.soup.reestimate_batch_norm:
+            return None
+        train_ids = self.split(config).train_ids
+        drawn = torch.randperm(
+            len(train_ids), generator=derive_generator(config.seed, "batch norm")
+        )[: config.soup.batch_norm_examples]
+        return self.dataset.examples(train_ids[drawn])
+
+    @property
+    def batch_size(self) -> int:
+        """Examples per forward pass."""
+        return batch_size_for(self.dataset.inputs, self.device)
+
+    def batches(
+        self,
+        inputs: InputFormat,
+        activity: str,
+        *,
+        size: int | None = None,
+        some: Tensor | None = None,
+    ) -> Batches:
+        """The examples (all where `some` is None) for a model, with progress under one name."""
+        progress = self.progress(activity)
+        return Batches(self.dataset, inputs, self.device, size or self.batch_size, progress, some)
+
+    def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:
+        """The run's model with the random weights of its seed, or another, on the device."""
+        model = build_model(
+            config.model,
+            num_classes=self.dataset.target.num_outputs,
+            inputs=self.dataset.inputs,
+            seed=model_seed(config) if seed is None else seed,
+            allowed_modules=self.allowed_modules,
+        )
+        return lay_out(model, config.model, self.device)
+
+    def frozen(self, config: RunConfig, model: nn.Module) -> frozenset[str]:
+        """The names of what the run's learners leave as it is in theta*."""
+        return frozen_names(model, config.learners.frozen)
+
+    def loaded_model(self, config: RunConfig, weights: BlobName) -> nn.Module:
+        """The run's model with some weights, on the device, in evaluation mode.
+
+        Raises:
+            WeightsError: they are another model's, or not finite.
+        """
+        model = self.new_model(config)
+        loaded = self.read_weights(weights, model)
+        if bad := non_finite(loaded):
+            raise WeightsError(
+                f"the weights {weights.sha256[:12]} cannot be selected on: {bad}. The model that "
+                "they were taken from has diverged. Go back to a checkpoint from before it "
+                "diverged, and train on with a lower learning rate."
+            )
+        model.load_state_dict(loaded)
+        return model.eval()
+
+
+def model_seed(config: RunConfig) -> int:
+    """The seed that a run's model is built with."""
+    return derive_seed(config.seed, "model")
