@@ -43,7 +43,7 @@ from lipt.coordinator.state.records import LearnerRecord, RunRecord, SoupRecord
 from lipt.coordinator.storage.accounts import Accounts
 from lipt.coordinator.storage.collector import Collector
 from lipt.coordinator.storage.quota import Quota
-from lipt.core.learners import Ingredient
+from lipt.core.results import Ingredient
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import run_pb2

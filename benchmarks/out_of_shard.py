@@ -41,14 +41,14 @@ from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeigh
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.training import compute_mode, train_on_shard
-from lipt.core.learners import CommittedLearner, Trajectories
-from lipt.core.proxies.features import FeatureMaker, ProxyQuestion
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.proxies.side_by_side import side_by_side
+from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.signals.compute_dynamics import margins_of
 from lipt.core.signals.dynamics import Dynamics, mean_over_learners, mean_over_moments
-from lipt.core.signals.trajectories import dynamics_of
+from lipt.core.stages.proxy_features import FeatureMaker, ProxyQuestion
+from lipt.core.stages.trajectories import dynamics_of
 
 CPU = torch.device("cpu")
 LEARNERS = LearnersConfig(num_learners=8, batch_size=64, learning_rate=0.2)

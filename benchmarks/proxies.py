@@ -37,12 +37,12 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.learner.training import compute_mode, train_on_shard
-from lipt.core.learners import CommittedLearner, Trajectories
-from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.proxies.proxying import proxied_signals
+from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.sharding import draw_shards
 from lipt.core.signals.signals import Signals
+from lipt.core.stages.proxied import proxied_signals
+from lipt.core.stages.proxy_features import ProxyQuestion
 
 CPU = torch.device("cpu")
 FEATURES = ("patches", "soup", "learners", "patches+learners")

@@ -32,7 +32,6 @@ from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.backbone import Backbone
 from lipt.core.sharding import Split, split_validation
-from lipt.core.signals.signals import Signals
 from lipt.core.signals.user_features import UserFeatures
 from lipt.core.warm_up import Warmed
 
@@ -47,7 +46,6 @@ class Saveable(Protocol):
 
 SaveableT = TypeVar("SaveableT", bound=Saveable)
 ReadStates = Callable[[BlobName], Weights]
-ComputeSignals = Callable[["Workspace", RunConfig, InputFormat, nn.Module], Signals]
 
 
 class Workspace(ABC):
@@ -137,16 +135,6 @@ class Workspace(ABC):
     def numbering(self) -> Numbering:
         """What the ids are of the places that examples have in `dataset`."""
         return Numbering(self.dataset.quarantined)
-
-    def model_pass(
-        self,
-        config: RunConfig,
-        inputs: InputFormat,
-        weights: BlobName,
-        compute: ComputeSignals,
-    ) -> Signals:
-        """What a run's model with some weights makes of all examples, by one pass over them."""
-        return compute(self, config, inputs, self.loaded_model(config, weights))
 
     def progress(self, activity: str) -> Callable[[int, int], None]:
         """A callback for (done, total) that reports under one name."""

@@ -16,7 +16,6 @@ from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.errors import LiptError, OtherDataError
-from lipt.common.inputs.formats import InputFormat
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
@@ -27,11 +26,9 @@ from lipt.coordinator.compute.warm_up_files import WarmUpFile, read_warm_up
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.frozen_part import LearnerReader
 from lipt.core.proxies.backbone import Backbone, load_backbone
-from lipt.core.signals.of_model import model_signals
-from lipt.core.signals.signals import Signals
 from lipt.core.signals.user_features import UserFeatures, read_user_features
 from lipt.core.warm_up import Warmed
-from lipt.core.workspace import ComputeSignals, ReadStates, SaveableT, Workspace
+from lipt.core.workspace import ReadStates, SaveableT, Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -125,21 +122,6 @@ class Context(Workspace):
             most = _most_warm_up_files(num_models)
             depends_on = self.on_data(depends_on)
             keep(self.warm_ups_dir, _WARM_UP, depends_on, WarmUpFile(warmed), most)
-
-    def model_pass(
-        self,
-        config: RunConfig,
-        inputs: InputFormat,
-        weights: BlobName,
-        compute: ComputeSignals,
-    ) -> Signals:
-        """What a run's model makes of all examples; a pass for signals is shared with workers."""
-        model = self.loaded_model(config, weights)
-        if compute is not model_signals:
-            return compute(self, config, inputs, model)
-        from lipt.coordinator.compute.jobs.scanning import scanned_signals  # noqa: PLC0415 - a job
-
-        return scanned_signals(self, config, inputs, model, weights=weights)
 
     def on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
         """What something depends on, as closely bound to the data as the settings want it."""

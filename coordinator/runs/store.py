@@ -21,7 +21,7 @@ from lipt.coordinator.runs.kept_runs import KeptRuns
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.coordinator.state.summaries import RunSummary
-from lipt.core.learners import Ingredient
+from lipt.core.results import Ingredient
 
 # What the newest run can be called.
 LATEST = "latest"

@@ -20,7 +20,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.formats import ColumnsFormat, InputFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.common.targets.values import OtherTarget
-from lipt.core.learners import CommittedLearner, Ingredient
+from lipt.core.results import CommittedLearner, Ingredient
 
 
 def _blob_from_state(value: Any) -> BlobName:

@@ -32,8 +32,8 @@ from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
 from lipt.coordinator.subsets.questions import initial_for
 from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
-from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.proxy import Kind, Proxy
+from lipt.core.stages.proxy_features import ProxyQuestion
 
 _DEFAULT_PROXY = "auto"
 

@@ -18,8 +18,8 @@ from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.ready_runs import trajectories_of
 from lipt.coordinator.subsets.warm_ups import asks_for_warm_up, canonical, require_warm_up
-from lipt.core.learners import Trajectories
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
+from lipt.core.results import Trajectories
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
 from lipt.core.selection.target_kinds import require_kind

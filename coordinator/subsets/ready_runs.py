@@ -9,7 +9,7 @@ from lipt.coordinator.runs.own_data import require_going_on, require_own_data
 from lipt.coordinator.runs.requests import how_far, require_ready
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.learners import Trajectories
+from lipt.core.results import Trajectories
 
 
 def find_named(store: RunStore, name: str) -> RunRecord:

@@ -18,7 +18,6 @@ for a picture, P pairs.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +25,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipt.common.data import Dataset
-from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.inputs.specs import ImageSpec
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.diagnosis.pictures import Pictures, aligned_correlation, are_pictures, look_at
+from lipt.core.diagnosis.pictures import Pictures, aligned_correlation
 from lipt.core.signals.stored import load_tensors, save_tensors
-from lipt.core.workspace import Workspace
 
 PICTURES_ALIKE = 0.96
 _THUMBNAILS_ALIKE = 0.85
@@ -183,36 +177,3 @@ def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int],
         num_kept += count
         on_progress(block.stop, num_different)
     return kept_U
-
-
-def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
-    """Which example each one is a copy of, the same for all who ask.
-
-    Args:
-        workspace: has the data.
-        cpu_threads: that sums are taken in, which their last bits depend on.
-    """
-    dataset = workspace.dataset
-
-    def compute() -> Copies:
-        looking = workspace.progress("looking at all examples")
-        if not isinstance(dataset.inputs, ImageSpec):
-            return find_copies(_digests(dataset, looking), None)
-        pictures = look_at(dataset.images, len(dataset), on_progress=looking)
-        compare = are_pictures(dataset.inputs)
-        return find_copies(
-            pictures.digests,
-            likeness_of_pictures(pictures, dataset.images) if compare else None,
-            on_progress=workspace.progress("looking for near copies"),
-        )
-
-    depends_on = (dataset.fingerprint, dataset.inputs, cpu_threads)
-    with pinned_kernels(cpu_threads):
-        return workspace.cached("pictures", depends_on, load=Copies.load, compute=compute)
-
-
-def _digests(dataset: Dataset, on_progress: Progress) -> list[bytes]:
-    def digest(row: int) -> bytes:
-        return hashlib.sha256(dataset.raw_bytes(row)).digest()
-
-    return list(map_rows(digest, range(len(dataset)), num_threads=1, progress=on_progress))

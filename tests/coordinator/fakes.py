@@ -40,7 +40,7 @@ from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
-from lipt.core.learners import Ingredient
+from lipt.core.results import Ingredient
 
 DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, ImageSpec(1, 8, 8), "f" * 64)
 BY_ITSELF = Asked()

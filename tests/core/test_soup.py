@@ -15,7 +15,7 @@ from lipt.common.config.run_config import SoupSearch
 from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import Scored
-from lipt.core.learners import Ingredient
+from lipt.core.results import Ingredient
 from lipt.core.soup import (
     Mixture,
     OpenWeights,

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from lipt.common.blobs.name import BlobName
 from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.context import Context
-from lipt.core.diagnosis.diagnosing import diagnose
-from lipt.core.proxies.features import ProxyQuestion
+from lipt.core.stages.diagnosing import diagnose
+from lipt.core.stages.proxy_features import ProxyQuestion
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from lipt.core.evaluation import Evaluator
 from lipt.core.evaluators import evaluate_for_soup
 from lipt.core.frozen_part import LearnerReader, pack_initial
 from lipt.core.initialization import initialize
-from lipt.core.learners import Ingredient
+from lipt.core.results import Ingredient
 from lipt.core.sharding import draw_densities, draw_shards
 from lipt.core.soup import Evaluate, OpenWeights, greedy_soup, uniform_soup
 

@@ -41,9 +41,9 @@ from lipt.coordinator.compute.scan import (
 )
 from lipt.coordinator.settings import Scoring, ScoringWorkers
 from lipt.core.signals.compute import empty_signals
-from lipt.core.signals.of_model import model_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.stages.model_signals import model_signals
 from lipt.core.workspace import model_seed
 
 logger = logging.getLogger(__name__)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.inputs.formats import InputFormat
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.scanning import scanned_signals
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
-from lipt.core.choosing import Question, choose
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
 from lipt.core.selection.warm_up_option import WarmUp
+from lipt.core.signals.signals import Signals
+from lipt.core.stages.choosing import Question, choose
+from lipt.core.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,8 @@ class SelectSubset(Question):
     def run(self, context: Context) -> Selected:
         """Choose and store."""
         started = monotonic()
-        chosen = choose(context, self)
+        scan = partial(_scan, weights=self.weights)
+        chosen = choose(context, self, compute=scan)
         selection, warmed = chosen.selection, chosen.warmed
         indices_K: np.ndarray = selection.indices_K.numpy().astype("<i8")
         weights_K: np.ndarray = selection.weights_K.numpy().astype("<f4")
@@ -75,3 +83,17 @@ class SelectSubset(Question):
             warm_up_seconds=None if warmed is None else warmed.seconds,
             warming_seconds=0.0 if warmed is None else warmed.spent_seconds,
         )
+
+
+def _scan(
+    context: Workspace,
+    config: RunConfig,
+    inputs: InputFormat,
+    model: nn.Module,
+    *,
+    weights: BlobName,
+) -> Signals:
+    """A pass that workers share."""
+    if not isinstance(context, Context):
+        raise TypeError(f"{type(context).__name__} is no job's context")
+    return scanned_signals(context, config, inputs, model, weights=weights)

@@ -23,7 +23,7 @@ from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.learners import Ingredient
+from lipt.core.results import Ingredient
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
 from tests.clock import Clock
 

@@ -35,7 +35,7 @@ from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from lipt.core.learners import CommittedLearner
+from lipt.core.results import CommittedLearner
 from lipt.v1 import worker_pb2 as pb
 
 MakeRun = Callable[..., RunRecord]

@@ -24,7 +24,7 @@ from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
-from lipt.core.learners import Ingredient
+from lipt.core.results import Ingredient
 
 MakeRun = Callable[..., RunRecord]
 CHANGED = OtherDataError("the data has changed.")

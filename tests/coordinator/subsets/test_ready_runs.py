@@ -12,7 +12,7 @@ from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
-from lipt.core.learners import CommittedLearner
+from lipt.core.results import CommittedLearner
 from tests.coordinator.fakes import DATA
 
 MakeRun = Callable[..., RunRecord]

@@ -336,9 +336,6 @@ async def test_the_learners_that_are_in_are_asked(world: World) -> None:
     await world.ask(strategy="aum")
     job = world.compute.jobs[-1]
     assert [learner.index for learner in job.trajectories.learners] == [0, 2]
-    # Features are not asked for a word on a label: keys stay as they were.
-    await world.ask(proxy="ridge:learners")
-    assert world.compute.jobs[-1].shards is None
 
 
 @pytest.mark.parametrize("name", ["aum", "ccs", "disagreement", "dual", "el2n", "forgetting"])

@@ -14,8 +14,8 @@ from lipt.common.errors import ProxyError
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
 from lipt.core.diagnosis.diagnosis import Diagnosis
-from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.proxy import Proxy
+from lipt.core.stages.proxy_features import ProxyQuestion
 from tests.digits import digits_settings
 
 QUESTION = ProxyQuestion(

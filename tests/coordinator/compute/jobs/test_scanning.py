@@ -29,8 +29,8 @@ from lipt.coordinator.compute.scan import (
     WorkerDistrusted,
 )
 from lipt.coordinator.settings import CoordinatorSettings, Scoring
-from lipt.core.signals.of_model import model_signals
 from lipt.core.signals.signals import Signals
+from lipt.core.stages.model_signals import model_signals
 from tests.digits import digits_settings
 from tests.tiny import linear
 

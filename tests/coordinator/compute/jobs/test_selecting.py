@@ -22,11 +22,11 @@ from lipt.common.subsets.digest import subset_digest
 from lipt.common.weights.container import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.core import choosing
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.core.selection.without_labels import Labels
 from lipt.core.signals.signals import Signals
+from lipt.core.stages import choosing
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context
 

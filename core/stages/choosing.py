@@ -20,11 +20,8 @@ from lipt.common.errors import SignalsError
 from lipt.common.inputs.formats import InputFormat
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name
-from lipt.core.diagnosis.copies import copies_of
-from lipt.core.learners import Trajectories
-from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.proxies.proxying import Facts, proxied_features, proxied_signals
+from lipt.core.results import Trajectories
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
@@ -33,12 +30,15 @@ from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.selection.without_labels import Labels
 from lipt.core.signals.device import place
 from lipt.core.signals.dynamics import Dynamics
-from lipt.core.signals.of_model import model_norms, model_signals
 from lipt.core.signals.signals import Signals, labels_only, unlabelled
-from lipt.core.signals.trajectories import dynamics_of
 from lipt.core.signals.user_features import UserFeatures, features_of_pairs
-from lipt.core.warming_up import WarmedUp, WarmUpQuestion, warmed_up
-from lipt.core.workspace import ComputeSignals, Workspace
+from lipt.core.stages.copies import copies_of
+from lipt.core.stages.model_signals import ComputeSignals, model_norms, model_signals
+from lipt.core.stages.proxied import Facts, proxied_features, proxied_signals
+from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.trajectories import dynamics_of
+from lipt.core.stages.warming_up import WarmedUp, WarmUpQuestion, warmed_up
+from lipt.core.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -94,20 +94,28 @@ class Chosen:
     warmed: WarmedUp | None = None
 
 
-def choose(workspace: Workspace, question: Question) -> Chosen:
+def choose(
+    workspace: Workspace, question: Question, *, compute: ComputeSignals = model_signals
+) -> Chosen:
     """Compute what the strategy looks at, and select.
+
+    Args:
+        workspace: has the data and the weights.
+        question: which subset.
+        compute: makes one pass of the model over all examples.
 
     Raises:
         SignalsError, ProxyError, FeaturesError, WeightsError: what is asked for cannot be had, or
             the strategy chooses nothing.
     """
-    return _Choosing(workspace, question).run()
+    return _Choosing(workspace, question, compute).run()
 
 
 @dataclass(frozen=True)
 class _Choosing:
     workspace: Workspace
     question: Question
+    compute: ComputeSignals
 
     def run(self) -> Chosen:
         workspace, question = self.workspace, self.question
@@ -192,7 +200,7 @@ class _Choosing:
                 self.workspace, self._proxy_question(Proxy.parse(self.question.proxy))
             )
         elif errors or (Need.FEATURES in needs and not own_features):
-            signals = self._cached("signals", model_signals)
+            signals = self._cached("signals", self.compute)
         if Need.GRADIENT_NORMS in needs:
             norms = self._cached("gradients", model_norms)
             signals = replace(signals, gradient_norms_N=norms.gradient_norms_N)
@@ -251,7 +259,9 @@ class _Choosing:
             kind,
             depends_on,
             load=Signals.load,
-            compute=lambda: workspace.model_pass(config, inputs, weights, compute),
+            compute=lambda: compute(
+                workspace, config, inputs, workspace.loaded_model(config, weights)
+            ),
         )
 
     def _labels_only(self) -> Signals:

@@ -18,10 +18,10 @@ from lipt.common.inputs.columns import Column, ColumnType
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.core.diagnosis.copies import copies_of
 from lipt.core.diagnosis.diagnosis import Diagnosis
-from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.proxy import Proxy
+from lipt.core.stages.copies import copies_of
+from lipt.core.stages.proxy_features import ProxyQuestion
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

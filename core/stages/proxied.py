@@ -28,7 +28,6 @@ from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.diagnosis.second_look import trust_after
 from lipt.core.proxies.calibration import fit_sharpness
 from lipt.core.proxies.choice import MAX_SAMPLE, Tried, candidates, choose, passes_of
-from lipt.core.proxies.features import FeatureMaker, ProxyQuestion
 from lipt.core.proxies.gram_sums import class_weights, scaling_of
 from lipt.core.proxies.head_targets import HeadTargets
 from lipt.core.proxies.proxy import Kind
@@ -37,6 +36,7 @@ from lipt.core.proxies.side_by_side import side_by_side
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals, unlabelled
 from lipt.core.signals.stored import STORAGE_LIMITS, load_tensors, save_tensors
+from lipt.core.stages.proxy_features import FeatureMaker, ProxyQuestion
 from lipt.core.workspace import Workspace
 
 Facts = Mapping[str, Any]

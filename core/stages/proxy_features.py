@@ -26,12 +26,12 @@ from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
 from lipt.common.inputs.stored import Stored, columns_in, images_in
 from lipt.core.diagnosis.pictures import are_pictures
-from lipt.core.learners import Trajectories
 from lipt.core.proxies.column_values import column_values
 from lipt.core.proxies.patches import draw_filters, patch_features
 from lipt.core.proxies.pooled import Loader, ModelBank
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.proxies.side_by_side import Extractor
+from lipt.core.results import Trajectories
 from lipt.core.workspace import Workspace
 
 ValueT = TypeVar("ValueT")

@@ -14,18 +14,18 @@ from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.diagnosis.copies import copies_of
 from lipt.core.diagnosis.diagnosis import Diagnosis, Facts, Findings, diagnosis_of
 from lipt.core.diagnosis.duplicates import find_duplicates
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.diagnosis.learnability import learning_curve
 from lipt.core.diagnosis.outliers import find_outliers
 from lipt.core.diagnosis.residuals import fit_of_targets
-from lipt.core.proxies.features import ProxyQuestion
 from lipt.core.proxies.head_targets import HeadTargets
-from lipt.core.proxies.proxying import proxied_signals
 from lipt.core.selection.redundancy import Redundancy, redundancy
 from lipt.core.signals.signals import Signals
+from lipt.core.stages.copies import copies_of
+from lipt.core.stages.proxied import proxied_signals
+from lipt.core.stages.proxy_features import ProxyQuestion
 from lipt.core.workspace import Workspace
 
 

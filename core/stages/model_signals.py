@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from torch import nn
@@ -13,6 +14,9 @@ from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.gradient_norms import default_chunk_size, full_gradient_norms
 from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.workspace import Workspace
+
+# A run's model with some weights, on the workspace's device, over all examples.
+ComputeSignals = Callable[[Workspace, RunConfig, InputFormat, nn.Module], Signals]
 
 
 def model_signals(

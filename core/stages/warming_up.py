@@ -18,8 +18,8 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.inputs.formats import InputFormat
 from lipt.common.models.freezing import freeze
 from lipt.core.selection.warm_up_option import WarmUp
-from lipt.core.signals.of_model import model_norms, model_signals
 from lipt.core.signals.signals import Signals, labels_only
+from lipt.core.stages.model_signals import model_norms, model_signals
 from lipt.core.warm_up import Warmed, num_warm_up_steps, warm_up
 from lipt.core.workspace import Workspace
 

@@ -17,7 +17,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.inputs.formats import InputFormat
-from lipt.core.learners import CommittedLearner, Trajectories
+from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.sharding import draw_shards
 from lipt.core.signals.compute_dynamics import States, compute_dynamics
 from lipt.core.signals.dynamics import Dynamics

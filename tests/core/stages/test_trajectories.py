@@ -17,8 +17,8 @@ from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards
 from lipt.coordinator.state.records import LearnerRecord
-from lipt.core.learners import CommittedLearner, Trajectories
-from lipt.core.signals.trajectories import dynamics_of, own_learners, states_of
+from lipt.core.results import CommittedLearner, Trajectories
+from lipt.core.stages.trajectories import dynamics_of, own_learners, states_of
 from tests.digits import digits_settings
 
 LEARNERS = LearnersConfig(num_learners=3, num_minibatches=2, batch_size=16)
@@ -107,7 +107,7 @@ def test_dynamics_know_the_shards_and_are_found_on_the_disk_again(
     assert torch.equal(dynamics.own_learner_N, expected_N)
     outside_N = dynamics.own_learner_N < 0
     assert torch.equal(dynamics.counted_NL.all(dim=1), outside_N)
-    monkeypatch.setattr("lipt.core.signals.trajectories.compute_dynamics", None)
+    monkeypatch.setattr("lipt.core.stages.trajectories.compute_dynamics", None)
     again = dynamics_of(context, CONFIG, IMAGE, trajectories)
     assert torch.equal(again.own_learner_N, expected_N)
     assert torch.equal(again.margins_NLT, dynamics.margins_NLT)

@@ -1,0 +1,1 @@
+"""Stages: what is computed of all examples, once, and kept by the workspace."""
