@@ -59,8 +59,8 @@ from lipt.coordinator.dispatch.redundancy import Verdict, handed_in
 from lipt.coordinator.runs.transitions import LearnerResult, done, leased
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from lipt.coordinator.subsets.questions import SubsetQuery, job_of
 from lipt.core.learner.learner import train_learner
+from lipt.core.stages.asking import SubsetQuery, question_of
 
 TRAIN, TEST = "digits-train", "digits-test"
 NUM_LEARNERS = 10
@@ -284,7 +284,7 @@ class Bench:
             options={},
             weights=None,
         )
-        job = job_of(run, query, len(self.context.dataset), backbone=None)
+        job = question_of(run, query, len(self.context.dataset), backbone=None)
         selected = job.run(self.context)
         content = self.context.blobs.read_bytes(selected.blob)
         rows = torch.frombuffer(bytearray(content[: 8 * selected.num_examples]), dtype=torch.int64)

@@ -50,14 +50,14 @@ class LearnerReader:
         """A reader that keeps of theta* no more than it needs."""
         return cls(specs, {name: initial[name] for name in specs if name in frozen})
 
-    def open(self, path: Path) -> Mapping[str, Tensor]:
+    def open(self, source: bytes | Path) -> Mapping[str, Tensor]:
         """Open a result or a snapshot; each access decodes a tensor anew, or gives theta*'s own.
 
         Raises:
             BlobTooLargeError, WeightsError: as `open_weights`.
         """
         trained = {name: spec for name, spec in self.specs.items() if name not in self.frozen}
-        opened = open_weights(path, like=trained)
+        opened = open_weights(source, like=trained)
         return _Whole(self.specs, self.frozen, opened) if self.frozen else opened
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.inputs.formats import InputFormat
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,31 @@ class Ingredient(BaseModel):
     # (1 - alpha) soup + alpha ingredient; 0 where it was discarded.
     alpha: float
     kept: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What pre-training has led to so far.
+
+    Attributes:
+        name: of the run, for messages.
+        config: of the run.
+        inputs: what models are given; None until theta* is made.
+        initial_weights: theta*, likewise.
+        pretrained_weights: theta_p; None until the soup is made.
+        learners: those that are in, ascending by index.
+    """
+
+    name: str
+    config: RunConfig
+    inputs: InputFormat | None
+    initial_weights: BlobName | None
+    pretrained_weights: BlobName | None
+    learners: tuple[CommittedLearner, ...]
+
+    @property
+    def trajectories(self) -> Trajectories:
+        """Where the learners came from, and what each became."""
+        if self.initial_weights is None:
+            raise ValueError(f"run {self.name} has no theta* yet")
+        return Trajectories(self.initial_weights, self.learners)

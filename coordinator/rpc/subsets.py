@@ -15,9 +15,9 @@ from lipt.common.subsets.difference import Difference, Examples
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.rpc.strategies import describe_strategies
-from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.coordinator.subsets.sending import Accepted, Part, Sending
 from lipt.coordinator.subsets.service import Answer, Subsets
+from lipt.core.stages.asking import SubsetQuery
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 

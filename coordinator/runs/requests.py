@@ -15,10 +15,10 @@ from lipt.common.process.log_context import log_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.planning.admission import Admission
-from lipt.coordinator.planning.fitting import fit_defaults
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LATEST, Activity, RunStore
 from lipt.coordinator.state.records import RunRecord
+from lipt.core.fitting import fit_defaults
 from lipt.core.sharding import num_validation_examples
 from lipt.v1 import config_pb2
 

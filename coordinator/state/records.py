@@ -15,12 +15,10 @@ from lipt.common.access.roles import Role
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism.seeding import derive_seed
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.formats import ColumnsFormat, InputFormat
+from lipt.common.inputs.formats import InputFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.common.targets.values import OtherTarget
-from lipt.core.results import CommittedLearner, Ingredient
+from lipt.core.results import CommittedLearner, Ingredient, Outcome
 
 
 def _blob_from_state(value: Any) -> BlobName:
@@ -209,6 +207,18 @@ class RunRecord(_Record):
         )
 
     @property
+    def outcome(self) -> Outcome:
+        """What its stages have led to so far."""
+        return Outcome(
+            self.name,
+            self.config,
+            self.inputs,
+            self.initial_weights,
+            self.pretrained_weights,
+            self.committed,
+        )
+
+    @property
     def num_failures(self) -> int:
         """How many attempts counted against its learners."""
         return sum(learner.failures for learner in self.learners)
@@ -223,17 +233,13 @@ class RunRecord(_Record):
         inputs = self.inputs
         if inputs is None:
             raise ValueError(f"run {self.run_id} is {self.state}: it has no learners yet")
-        return LearnerTask(
-            model=self.config.model,
+        return LearnerTask.of(
+            self.config,
+            inputs,
             num_classes=self.num_classes,
-            learners=self.config.learners,
-            augmentation=self.config.augmentation,
-            pruning_method=self.config.pruning.method,
-            density=learner.density,
-            seed=derive_seed(self.config.seed, "learner", learner.index),
-            image=inputs if isinstance(inputs, ImageFormat) else None,
-            columns=inputs if isinstance(inputs, ColumnsFormat) else None,
             other_target=self.other_target,
+            index=learner.index,
+            density=learner.density,
         )
 
 

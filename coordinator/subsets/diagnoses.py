@@ -29,10 +29,10 @@ from lipt.coordinator.runs.repair import restore_initial_weights, restore_pretra
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
-from lipt.coordinator.subsets.questions import initial_for
-from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
+from lipt.coordinator.subsets.ready_runs import find_ready
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
+from lipt.core.stages.asking import initial_for
 from lipt.core.stages.proxy_features import ProxyQuestion
 
 _DEFAULT_PROXY = "auto"
@@ -135,8 +135,8 @@ class Diagnoses:
                 proxy=proxy,
                 weights=run.pretrained_weights if run else None,
                 features=query.features,
-                trajectories=trajectories_of(run) if run else None,
-                initial=initial_for(proxy, run) if run else None,
+                trajectories=run.outcome.trajectories if run else None,
+                initial=initial_for(proxy, run.outcome) if run else None,
             )
         )
 

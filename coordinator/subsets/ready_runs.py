@@ -9,7 +9,6 @@ from lipt.coordinator.runs.own_data import require_going_on, require_own_data
 from lipt.coordinator.runs.requests import how_far, require_ready
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.results import Trajectories
 
 
 def find_named(store: RunStore, name: str) -> RunRecord:
@@ -77,10 +76,3 @@ def find_ready(
     run = find_finished(store, name)
     require_own_data(run, data, or_else=or_else)
     return run
-
-
-def trajectories_of(run: RunRecord) -> Trajectories:
-    """Where a ready run's learners came from, and what they became."""
-    if run.initial_weights is None:
-        raise ValueError(f"run {run.run_id} is ready without initial weights")
-    return Trajectories(run.initial_weights, run.committed)

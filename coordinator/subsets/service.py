@@ -37,12 +37,12 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.coordinator.subsets.identity import asked_the_same, subset_key
 from lipt.coordinator.subsets.manifest import manifest_of
-from lipt.coordinator.subsets.questions import SubsetQuery, job_of, needs_no_learners
 from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_named
 from lipt.coordinator.subsets.sending import Accepted, Sending, SubsetContents
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.coordinator.subsets.verification import Verification
 from lipt.core.selection.registry import find_strategy
+from lipt.core.stages.asking import SubsetQuery, needs_no_learners, question_of
 
 logger = logging.getLogger(__name__)
 
@@ -117,13 +117,15 @@ class Subsets:
         held = self._store.held(run.run_id)
         num_examples = await self._num_examples(run, held)
         kind = self._data.target.kind
-        job = job_of(
-            run,
-            query,
-            num_examples,
-            backbone=self._backbone,
-            kind=kind,
-            max_warm_up_epochs=self._max_warm_up_epochs,
+        job = SelectSubset.answering(
+            question_of(
+                run.outcome,
+                query,
+                num_examples,
+                backbone=self._backbone,
+                kind=kind,
+                max_warm_up_epochs=self._max_warm_up_epochs,
+            )
         )
         previous = None if held else await self._find_previous(run, query, job)
         if previous is not None and await self._still_serves(

@@ -16,8 +16,8 @@ from lipt.common.process.machine import this_machine
 from lipt.common.subsets.budget import resolve_budget
 from lipt.common.targets.kinds import kinds_in_words
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.planning.fitting import fit_defaults
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.core.fitting import fit_defaults
 from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from torch import nn
@@ -49,6 +49,11 @@ class Selected:
 @dataclass(frozen=True)
 class SelectSubset(Question):
     """Answer a question."""
+
+    @classmethod
+    def answering(cls, question: Question) -> Self:
+        """The job for a question."""
+        return cls(**vars(question))
 
     @property
     def cost(self) -> Cost:

@@ -17,11 +17,11 @@ from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.rpc import answering
 from lipt.coordinator.rpc.subsets import SubsetService
 from lipt.coordinator.state.records import SubsetRecord
-from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.coordinator.subsets.sending import Accepted, Sending
 from lipt.coordinator.subsets.service import Answer
 from lipt.coordinator.subsets.stored_examples import StoredExamples
 from lipt.core.selection.registry import STRATEGIES
+from lipt.core.stages.asking import SubsetQuery
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 from tests.serving import serving

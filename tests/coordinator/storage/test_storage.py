@@ -25,7 +25,7 @@ from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.server import serving
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
-from lipt.coordinator.subsets.questions import SubsetQuery
+from lipt.core.stages.asking import SubsetQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2, worker_pb2, worker_pb2_grpc
 from tests.coordinator.fakes import THETA, FakeWorker, make_settings, opened, pretraining
 from tests.serving import own_user_channel

@@ -30,10 +30,10 @@ from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord, SubsetRecord
-from lipt.coordinator.subsets.questions import SubsetQuery
 from lipt.coordinator.subsets.sending import Accepted
 from lipt.coordinator.subsets.service import Answer, Subsets
 from lipt.core.selection.registry import STRATEGIES, find_strategy
+from lipt.core.stages.asking import SubsetQuery
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]

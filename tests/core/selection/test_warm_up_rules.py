@@ -12,7 +12,7 @@ from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.messages import Cost
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.questions import SubsetQuery, job_of, needs_no_learners
+from lipt.core.stages.asking import SubsetQuery, needs_no_learners, question_of
 
 MakeRun = Callable[..., RunRecord]
 FILE = BlobName.of(b"the user's")
@@ -35,7 +35,7 @@ def job(make_run: MakeRun) -> Callable[..., SelectSubset]:
         begins = InitializationConfig(weights_sha256=given_weights)
         run = run.changed(config=run.config.model_copy(update={"initialization": begins}))
         asking = query(strategy, pretraining, **asked)
-        return job_of(run, asking, 1000, backbone=None, max_warm_up_epochs=200)
+        return question_of(run, asking, 1000, backbone=None, max_warm_up_epochs=200)
 
     return make
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lipt.common.config.run_config import LearnersConfig
-from lipt.coordinator.planning.fitting import fit_defaults
+from lipt.core.fitting import fit_defaults
 
 DEFAULTS = LearnersConfig()  # 10 learners x 1 minibatch x 256 examples
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lipt.common.errors import InvalidRequestError, OverLimitError, StrategyOptionError
-from lipt.coordinator.state.records import RunRecord
 from lipt.core.proxies.proxy import Proxy
+from lipt.core.results import Outcome
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.strategy import OF_A_MODEL, Need, Strategy
 from lipt.core.selection.warm_up_option import LIPT, NAME, WarmUp
@@ -49,7 +49,7 @@ def require_warm_up(
     warm_up: WarmUp,
     strategy: Strategy,
     needs: frozenset[Need],
-    run: RunRecord,
+    run: Outcome,
     *,
     labels: Labels,
     proxy: str,

@@ -1,4 +1,4 @@
-"""Subset questions: what a trainer asks for, and the job that answers it.
+"""Asking for a subset: what a query comes to.
 
 Every refusal that follows from the question alone is made here, before anything is computed.
 """
@@ -14,17 +14,15 @@ from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets.budget import resolve_budget
 from lipt.common.targets.kinds import TargetKind
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.ready_runs import trajectories_of
-from lipt.coordinator.subsets.warm_ups import asks_for_warm_up, canonical, require_warm_up
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
-from lipt.core.results import Trajectories
+from lipt.core.results import Outcome, Trajectories
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
 from lipt.core.selection.target_kinds import require_kind
 from lipt.core.selection.warm_up_option import WarmUp
+from lipt.core.selection.warm_up_rules import asks_for_warm_up, canonical, require_warm_up
 from lipt.core.selection.without_labels import Labels, without_labels
+from lipt.core.stages.choosing import Question
 
 
 @dataclass(frozen=True)
@@ -51,16 +49,16 @@ class SubsetQuery:
     labels: str = ""
 
 
-def job_of(
-    run: RunRecord,
+def question_of(
+    run: Outcome,
     query: SubsetQuery,
     num_examples: int,
     *,
     backbone: str | None,
     kind: TargetKind = TargetKind.CLASS,
     max_warm_up_epochs: float = math.inf,
-) -> SelectSubset:
-    """The job that answers a query.
+) -> Question:
+    """What a query comes to.
 
     Args:
         run: is ready, or has its theta* where the query's proxy needs no more.
@@ -124,8 +122,8 @@ def job_of(
     own = run.initial_weights if before_learners else run.pretrained_weights
     weights = query.weights or own
     if run.inputs is None or weights is None:
-        raise ValueError(f"run {run.run_id} is asked about without weights")
-    return SelectSubset(
+        raise ValueError(f"run {run.name} is asked about without weights")
+    return Question(
         config=run.config,
         inputs=run.inputs,
         weights=weights,
@@ -143,7 +141,7 @@ def job_of(
     )
 
 
-def initial_for(proxy: Proxy, run: RunRecord) -> BlobName | None:
+def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
     """A run's theta*, where a proxy looks at it.
 
     A choice among proxies does where theta* began with given weights: random ones are worth less
@@ -166,7 +164,7 @@ def needs_no_learners(query: SubsetQuery) -> bool:
 
 
 def _trajectories(
-    run: RunRecord, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
+    run: Outcome, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
 ) -> Trajectories | None:
     """What the run's learners were on their way, where a strategy or a proxy looks at it.
 
@@ -185,4 +183,4 @@ def _trajectories(
         )
     if not led_here or not (Need.DYNAMICS in needs or proxy.may_use(Kind.LEARNERS)):
         return None
-    return trajectories_of(run)
+    return run.trajectories
