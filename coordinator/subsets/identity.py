@@ -10,7 +10,6 @@ from typing import Any
 
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.coordinator.subsets.manifest import proxy_of_job
 from lipt.core.proxies.proxy import SOUP
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.without_labels import Labels
@@ -49,7 +48,7 @@ def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
         and manifest.get("options") == dict(job.options)
         and manifest.get("budget") == job.budget
         and manifest.get("labels", str(Labels.GIVEN)) == str(job.labels or Labels.GIVEN)
-        and _proxy_of(manifest) == (proxy_of_job(job), job.backbone)
+        and _proxy_of(manifest) == (job.judged_by, job.backbone)
         and manifest.get("features_sha256") == (job.features and job.features.sha256)
     )
 

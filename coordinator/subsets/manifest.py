@@ -6,7 +6,6 @@ from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.proxies.proxy import SOUP
 from lipt.core.selection.without_labels import Labels
 
 
@@ -36,7 +35,7 @@ def manifest_of(
         "options": dict(job.options),
         "labels": str(job.labels or Labels.GIVEN),
         "proxy": {
-            "proxy": proxy_of_job(job),
+            "proxy": job.judged_by,
             **({"backbone": job.backbone} if job.backbone else {}),
             **(selected.proxy or {}),
         },
@@ -50,11 +49,6 @@ def manifest_of(
         "versions": versions(),
         "costs": run.all_costs | _costs(selected),
     }
-
-
-def proxy_of_job(job: SelectSubset) -> str | None:
-    """What its signals are computed with; None where neither a head nor a soup has a say."""
-    return job.proxy or (str(SOUP) if job.labels is None else None)
 
 
 def _costs(selected: Selected) -> dict[str, float]:

@@ -74,8 +74,9 @@ class SelectSubset(Question):
         scan = partial(_scan, weights=self.weights)
         chosen = choose(context, self, compute=scan)
         selection, warmed = chosen.selection, chosen.warmed
-        indices_K: np.ndarray = selection.indices_K.numpy().astype("<i8")
-        weights_K: np.ndarray = selection.weights_K.numpy().astype("<f4")
+        ids_K, weights = chosen.columns
+        indices_K: np.ndarray = ids_K.numpy().astype("<i8")
+        weights_K: np.ndarray = weights.numpy().astype("<f4")
         blob = context.blobs.put_bytes(b"".join((indices_K.data, weights_K.data)))
         return Selected(
             blob,

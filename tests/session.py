@@ -1,6 +1,6 @@
 """Session: the whole service for one data set, in this process, for the time of a `with` block.
 
-    with lipt.Session(data, model) as session:
+    with Session(data, model) as session:
         session.pretrain()
         subset = session.client.subset(strategy="craig", fraction=0.1)
 
@@ -26,17 +26,19 @@ from lipt.common.config.settings import load_settings
 from lipt.common.config.validation import merge
 from lipt.common.errors import ConfigError
 from lipt.common.imports.factory import is_factory_spec
+from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.container import pack
 from lipt.common.weights.specs import copy_to_cpu
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.defaults import default_model
-from lipt.embedded.coordinator import EmbeddedCoordinator
-from lipt.embedded.workers import Check, worker_processes, worker_thread
-from lipt.given import MODULE, giving
 from lipt.opening import open_dataset
-from lipt.showing import Show, progress_of
+from lipt.showing import Show
+from lipt.trainer.cli.display.progress import state_line
 from lipt.trainer.client.client import Client
-from lipt.trainer.views import RunView
+from lipt.trainer.views import ProgressView, RunView
+from tests.embedded.coordinator import EmbeddedCoordinator
+from tests.embedded.workers import Check, worker_thread
+from tests.given import MODULE, giving
 
 _LOOK_SECONDS = 0.1
 # Nobody waits for a coordinator of this very process to come back.
@@ -53,8 +55,6 @@ class Session(AbstractContextManager["Session"]):
         model: a built-in name, `package.module:factory`, a function of `num_classes`, or an
             `nn.Module`, whose weights are what learners begin with; it is copied, and stays as
             it is. None takes one that suits the kind of data.
-        workers: 0 trains learners in this process, one after another; more are so many
-            processes, which need a model that has a name.
         image_size: pixels a side that images are scaled to; None keeps small ones.
         device: "cpu", "cuda", "cuda:N", or "auto".
         state_dir: a folder that keeps runs and subsets; None takes a temporary one.
@@ -76,14 +76,12 @@ class Session(AbstractContextManager["Session"]):
         data: Any,
         model: str | nn.Module | Callable[..., nn.Module] | None = None,
         *,
-        workers: int = 0,
         image_size: int | None = None,
         device: str = "auto",
         state_dir: str | Path | None = None,
         allow_modules: Sequence[str] = (),
     ) -> None:
         self.data = open_dataset(data, image_size=image_size, allow_modules=allow_modules)
-        self._workers = workers
         self._device = device
         self._state_dir = None if state_dir is None else Path(state_dir)
         self._initial = model if isinstance(model, nn.Module) else None
@@ -92,12 +90,6 @@ class Session(AbstractContextManager["Session"]):
         if isinstance(model, str):
             named = model
         self.model = named or f"{MODULE}:model"
-        if workers and not named:
-            raise ConfigError(
-                f"workers={workers} are processes, which cannot be given the {_kind(model)} of "
-                "this one. Name the model: a built-in one, or package.module:factory of a file "
-                "that they can import; or leave workers at 0, which trains in this process."
-            )
         own = [named.partition(":")[0]] if is_factory_spec(named) else []
         self.allowed_modules = (MODULE, *own, *allow_modules)
         self._stack = ExitStack()
@@ -113,7 +105,7 @@ class Session(AbstractContextManager["Session"]):
             ConfigError: outside of the session's block.
         """
         if self._client is None:
-            raise ConfigError("the session is not open. Use it as: with lipt.Session(...) as s:")
+            raise ConfigError("the session is not open. Use it as: with Session(...) as s:")
         return self._client
 
     def __enter__(self) -> Self:
@@ -172,11 +164,7 @@ class Session(AbstractContextManager["Session"]):
             address, folder = self.client.address, self._folder / "workers"
             device, allowed = self._device, self.allowed_modules
             self._check = self._stack.enter_context(
-                worker_processes(
-                    address, folder, self._workers, device=device, allowed_modules=allowed
-                )
-                if self._workers
-                else worker_thread(address, folder, device=device, allowed_modules=allowed)
+                worker_thread(address, folder, device=device, allowed_modules=allowed)
             )
         return self._check
 
@@ -232,8 +220,18 @@ def _maker(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Modu
     if not isinstance(model, nn.Module):
         return model
     mine = copy.deepcopy(model).cpu()
-    return lambda num_classes: copy.deepcopy(mine)  # noqa: ARG005 - as a factory is called
+    return lambda num_classes: copy.deepcopy(mine)
 
 
-def _kind(value: Any) -> str:
-    return type(value).__name__
+def progress_of(run: RunView) -> ProgressView:
+    """A run as one line and a share of its present state."""
+    config, progress = run.config.learners, run.progress
+    if run.state is RunState.TRAINING:
+        done = sum(
+            config.num_steps if learner.state is LearnerState.DONE else learner.step
+            for learner in run.learners
+        )
+        return ProgressView(state_line(run), done, config.num_steps * len(run.learners))
+    return ProgressView(
+        state_line(run), progress.done if progress else 0, progress.total if progress else 0
+    )

@@ -7,7 +7,6 @@ workers of a cluster do.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from lipt.common.observability.events import Events
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.rpc.channel import open_channel
-from lipt.trainer.cli.demo.processes import Children
 from lipt.worker.agent import Runner
 from lipt.worker.assembling import assemble
 from lipt.worker.client import Assignment
@@ -87,31 +85,6 @@ def worker_thread(
             thread.join()
             with at_work:  # a learner that was given up leaves with its minibatch
                 pass
-
-
-@contextmanager
-def worker_processes(
-    address: str, folder: Path, number: int, *, device: str, allowed_modules: Sequence[str]
-) -> Iterator[Check]:
-    """Worker processes during the block, which are ended with it; arguments as above.
-
-    Args:
-        address: of the coordinator.
-        folder: for their caches and logs.
-        number: how many.
-        device: what they train on.
-        allowed_modules: modules that they may import model factories from.
-    """
-    logs = folder / "logs"
-    logs.mkdir(parents=True)
-    allowed = [word for name in allowed_modules for word in ("--allow-module", name)]
-    with Children(logs, dict(os.environ)) as children:
-        for index in range(number):
-            name = f"worker-{index}"
-            flags = ["--coordinator", address, "--device", device, "--name", name]
-            flags += ["--cache-dir", str(folder / name)]
-            children.start(name, ["-m", "lipt.worker", *flags, *allowed])
-        yield children.check
 
 
 class _Noticed:
