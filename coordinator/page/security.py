@@ -1,8 +1,7 @@
-"""Security of the page: what every answer says to the browser, and which requests are its own.
+"""Security of the page: the headers of every answer, and the checks of `Host` and `Origin`.
 
-A page of somebody else's in the same browser can send requests here as well, and a name of
-somebody else's can be made to point here (DNS rebinding). The browser says truly in `Host` and
-`Origin` what it was asked for, and by whom.
+Another page in the same browser can send requests here, and another name can be made to point here
+(DNS rebinding). The browser states both truly: the host in `Host`, the sender in `Origin`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ HEADERS: tuple[tuple[str, str], ...] = (
     ("Permissions-Policy", "camera=(), geolocation=(), microphone=()"),
 )
 NOT_KEPT = ("Cache-Control", "no-store")
-ASKED_ANEW = ("Cache-Control", "no-cache")
+REVALIDATED = ("Cache-Control", "no-cache")
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 

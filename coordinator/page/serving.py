@@ -11,19 +11,25 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports.extras import import_extra, require_extra
 from lipt.common.network.address import split_address
+from lipt.common.network.certificates import PemFile, dns_names
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.serving import server_context
+from lipt.coordinator.app import App
+from lipt.coordinator.page.security import own_names
+from lipt.coordinator.page.sessions import Attempts, Sessions
+from lipt.coordinator.rpc.info import InfoService
+from lipt.coordinator.rpc.peer_limits import PeerLimits
+from lipt.coordinator.rpc.watching import Watching
 
 logger = logging.getLogger(__name__)
 
 FLAG = "--dashboard-listen"
-STATIC = Path(__file__).parent / "static"
 _MAX_CONNECTIONS = 512
 _MAX_HEADER_BYTES = 16 * 1024
 
@@ -122,6 +128,57 @@ class PageServer:
         await asyncio.wait({self._serving})
         if not self._serving.cancelled() and (error := self._serving.exception()) is not None:
             logger.warning("the page has ended with an error", exc_info=error)
+
+
+async def open_page(
+    app: App,
+    sessions: Sessions,
+    server: PageServer,
+    tls: TlsFiles | None,
+    *,
+    info: InfoService,
+    watching: Watching,
+    limits: PeerLimits,
+    address: str,
+) -> None:
+    """Serve the page from here on.
+
+    Args:
+        app: the coordinator that it shows.
+        sessions: who gets in; gives links from here on.
+        server: listens.
+        tls: the certificate that it shows.
+        info: as gRPC has it, like the next two.
+        watching: see there.
+        limits: see there.
+        address: of the gRPC server, for code that calls it.
+
+    Raises:
+        MissingExtraError: starlette or uvicorn is not installed.
+    """
+    # Import starlette, which is an extra.
+    from lipt.coordinator.page.application import application  # noqa: PLC0415
+    from lipt.coordinator.page.http import Page  # noqa: PLC0415
+
+    settings = app.settings
+    host, port = split_address(server.address)
+    cert = None if tls is None else tls.cert
+    certified = () if cert is None else dns_names(PemFile.read("--tls-cert", cert))
+    page = Page(
+        app=app,
+        info=info,
+        watching=watching,
+        sessions=sessions,
+        attempts=Attempts(clock=monotonic),
+        limits=limits,
+        names=own_names(host, certified, settings.dashboard_url),
+        address=address,
+        # Browsers do not tell ports apart: two coordinators of one machine have a cookie each.
+        cookie=f"lipt-{port}",
+        encrypted=server.encrypted,
+    )
+    await server.start(application(page), drain_seconds=settings.drain_seconds)
+    sessions.open_at(settings.dashboard_url or server.url)
 
 
 def _server_class(uvicorn: Any) -> type[Any]:

@@ -48,8 +48,8 @@ function summary(found) {
   return tiles(
     errors && tile("suspect labels", count(errors.num_suspects)),
     errors && tile("wrong labels, estimated", percent(errors.noise_rate), `95% interval ${percent(errors.noise_low)} to ${percent(errors.noise_high)}`),
-    found.duplicates_found && tile("duplicates too many", count(found.duplicates_found.surplus)),
-    tile("outliers", count(found.outliers_found)),
+    found.duplicates && tile("duplicates too many", count(found.duplicates.surplus)),
+    tile("outliers", count(found.outliers.count)),
     found.imbalance && tile("largest to smallest class", `${fixed(found.imbalance.ratio, 1)} : 1`),
     found.redundancy && tile("stands for 90% of the data", percent(found.redundancy.share_for_90), "by facility location"),
     found.learnability && tile("fraction worth asking for", percent(found.learnability.suggested_fraction, 0)));
@@ -73,7 +73,7 @@ function suspects(key, found) {
     all.length === 0 ? h("p", { class: "dim" }, "No label looks wrong.")
       : gallery("Examples whose label looks wrong", all.slice(0, shownNow).map((each) => each.id), (id) => {
         const each = byId.get(id);
-        return [h("s", null, names(each.label)), " ", h("b", null, h("span", { class: "unseen" }, "looks like "), names(each.suggested))];
+        return [h("s", null, names(each.given)), " ", h("b", null, h("span", { class: "unseen" }, "looks like "), names(each.suggested))];
       }),
     shownNow < all.length && button(`Show ${count(Math.min(PAGE, all.length - shownNow))} of ${count(all.length - shownNow)} more`, () => {
       shown.set(key, shownNow + PAGE);
@@ -91,9 +91,9 @@ function confusion(found) {
 }
 
 function duplicates(found) {
-  const told = found.duplicates_found;
+  const told = found.duplicates;
   if (!told) return null;
-  const groups = found.duplicates ?? [];
+  const groups = found.groups ?? [];
   return h("section", { key: "duplicates", "aria-labelledby": "duplicates-title" },
     h("h2", { id: "duplicates-title" }, "Duplicates"),
     h("p", null, `${plural(told.exact_groups, "group")} of the same, ${count(told.near_groups)} of nearly the same; ${count(told.surplus)} would go if one of each stayed; ${plural(told.conflicting, "group has", "groups have")} more than one label.`),
@@ -118,7 +118,7 @@ function learnability(found) {
 }
 
 function outliers(found) {
-  const ranked = found.outliers ?? [];
+  const ranked = found.outliers.ranked;
   if (ranked.length === 0) return null;
   return h("section", { key: "outliers", "aria-labelledby": "outliers-title" },
     h("h2", { id: "outliers-title" }, "Outliers ", h("span", { class: "dim" }, "far from everything, the farthest first")),

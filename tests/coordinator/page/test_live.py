@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.coordinator.page import answers
-from lipt.coordinator.page.answers import Streaming
-from lipt.coordinator.page.open_streams import MAX_LIVE_STREAMS
+from lipt.coordinator.page import http
+from lipt.coordinator.page.handlers import MAX_LIVE_STREAMS
+from lipt.coordinator.page.http import Streaming
 from tests.coordinator.page.browsing import ServedPage, page_served
 
 
@@ -67,6 +67,9 @@ async def test_a_session_has_so_many_streams_at_once(page: ServedPage) -> None:
         assert refused.status_code == 429
         assert "retry-after" in refused.headers
         assert (await browser.get("/api/me")).status_code == 200
+        other = await stack.enter_async_context(page.signed_in(Role.TRAINER))
+        answer = await stack.enter_async_context(other.stream("GET", "/api/live"))
+        assert answer.status_code == 200
 
 
 async def test_streams_end_when_the_coordinator_does(tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ class Reader:
 async def test_nothing_is_made_ahead_for_a_reader_that_is_slow_and_one_that_has_gone_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(answers, "_UNREAD_SECONDS", 0.01)
+    monkeypatch.setattr(http, "_UNREAD_SECONDS", 0.01)
     made, closed = [], asyncio.Event()
 
     async def parts() -> AsyncIterator[bytes]:

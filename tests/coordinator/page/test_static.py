@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.coordinator.page.serving import STATIC
+from lipt.coordinator.page.application import STATIC
 
 SCRIPTS = sorted(STATIC.glob("*.js"))
 # The only one that runs before the page is drawn, and so is no module.
