@@ -13,12 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from lipt.common.access.roles import Role
 from lipt.common.config.messages import overrides_to_proto
-from lipt.common.errors import (
-    InvalidRequestError,
-    LiptError,
-    TooManyCallsError,
-    UnauthenticatedError,
-)
+from lipt.common.errors import InvalidRequestError, LiptError, UnauthenticatedError
 from lipt.common.maps import rows_to_draw
 from lipt.common.rpc.lengths import require_lengths
 from lipt.coordinator.access.caller import Caller
@@ -52,8 +47,6 @@ from lipt.v1 import info_pb2, run_pb2
 
 # The call whose roles may see the page at all.
 OPEN_PAGE = "/lipt.v1.AccessService/OpenPage"
-# A browser opens no more than six connections to one host over HTTP/1.1.
-MAX_LIVE_STREAMS = 6
 MAX_PICTURES = 64
 _NUM_RUNS = 50
 _MOST_MAPS = 16
@@ -147,12 +140,6 @@ async def info(request: PageRequest, _: None) -> Response:
 
 async def live(request: PageRequest, _: None) -> Response:
     """GET /api/live: the service's state as server-sent events, until the session ends."""
-    if request.page.live_streams[request.own.key] >= MAX_LIVE_STREAMS:
-        raise TooManyCallsError(
-            f"{MAX_LIVE_STREAMS} live streams of this session are open. Close another tab "
-            "with this page.",
-            retry_after_seconds=5.0,
-        )
     return Streaming(_events(request), media_type="text/event-stream")
 
 
@@ -270,17 +257,11 @@ async def _events(request: PageRequest) -> AsyncIterator[bytes]:
     states: Any = page.watching.answers(
         interval_seconds=DEFAULT_INTERVAL_SECONDS, num_runs=_NUM_RUNS
     )
-    page.live_streams[session.key] += 1
-    try:
-        async with aclosing(states):
-            async for state in states:
-                if not page.sessions.holds(session):
-                    return
-                yield await asyncio.to_thread(_event, state)
-    finally:
-        page.live_streams[session.key] -= 1
-        if not page.live_streams[session.key]:
-            del page.live_streams[session.key]
+    async with aclosing(states):
+        async for state in states:
+            if not page.sessions.holds(session):
+                return
+            yield await asyncio.to_thread(_event, state)
 
 
 def _event(state: info_pb2.WatchServiceResponse) -> bytes:

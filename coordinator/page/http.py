@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import uuid
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -82,7 +82,6 @@ class Page:
     address: of the gRPC server, host:port, for code that calls it.
     cookie: the name of the cookie with the session's secret.
     encrypted: whether the page is served over HTTPS.
-    live_streams: how many are open, by session.
     maps: the last few that were drawn, by run and subsets.
     """
 
@@ -96,7 +95,6 @@ class Page:
     address: str
     cookie: str
     encrypted: bool
-    live_streams: Counter[str] = field(default_factory=Counter)
     maps: OrderedDict[tuple[str, ...], Places] = field(default_factory=OrderedDict)
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -111,13 +110,11 @@ class PageServer:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config.load()
         config.ssl = self._context
-        self._server = _server_class(uvicorn)(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="page")
-        answering = asyncio.create_task(self._server.answering.wait())
-        await asyncio.wait({answering, self._serving}, return_when=asyncio.FIRST_COMPLETED)
-        answering.cancel()
-        if self._serving.done():
-            await self._serving
+        # In steps, and not by `serve`, which would take the coordinator's signals.
+        self._server = uvicorn.Server(config)
+        self._server.lifespan = config.lifespan_class(config)
+        await self._server.startup(sockets=[self._socket])
+        self._serving = asyncio.create_task(self._server.main_loop(), name="page")
 
     async def stop(self) -> None:
         """Take no more requests, and let those under way end."""
@@ -125,9 +122,11 @@ class PageServer:
             self._socket.close()
             return
         self._server.should_exit = True
-        await asyncio.wait({self._serving})
-        if not self._serving.cancelled() and (error := self._serving.exception()) is not None:
-            logger.warning("the page has ended with an error", exc_info=error)
+        try:
+            await self._serving
+            await self._server.shutdown(sockets=[self._socket])
+        except Exception:  # the coordinator has more to end than its page
+            logger.warning("the page has ended with an error", exc_info=True)
 
 
 async def open_page(
@@ -148,9 +147,9 @@ async def open_page(
         sessions: who gets in; gives links from here on.
         server: listens.
         tls: the certificate that it shows.
-        info: as gRPC has it, like the next two.
-        watching: see there.
-        limits: see there.
+        info: as gRPC's servicers have it, like `watching` and `limits`.
+        watching: the live state of the service.
+        limits: how often each peer calls.
         address: of the gRPC server, for code that calls it.
 
     Raises:
@@ -179,22 +178,3 @@ async def open_page(
     )
     await server.start(application(page), drain_seconds=settings.drain_seconds)
     sessions.open_at(settings.dashboard_url or server.url)
-
-
-def _server_class(uvicorn: Any) -> type[Any]:
-    class Server(uvicorn.Server):  # type: ignore[misc]  # imported when it is needed
-        """Says when it answers, and leaves signals alone."""
-
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            self.answering = asyncio.Event()
-
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets=sockets)
-            self.answering.set()
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return Server

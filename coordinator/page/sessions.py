@@ -73,13 +73,7 @@ class SecretTable:
     def __init__(
         self, seconds: float, *, clock: Callable[[], float], draw: Callable[[], str] = draw_secret
     ) -> None:
-        """Begin empty.
-
-        Args:
-            seconds: how long a secret holds.
-            clock: seconds.
-            draw: makes a secret.
-        """
+        """Begin empty; a secret holds for `seconds` of the clock."""
         self._seconds = seconds
         self._clock = clock
         self._draw = draw

@@ -120,13 +120,7 @@ def labels_of(app: App, fingerprint: str) -> Labels:
 
 
 def listed(subset: SubsetRecord, num_examples: int, address: str) -> dict[str, Any]:
-    """A stored subset without its examples.
-
-    Args:
-        subset: its record.
-        num_examples: N.
-        address: of the gRPC server, for the code that uses the subset.
-    """
+    """A stored subset without its examples; `address` is the gRPC server's."""
     return {
         "digest": subset.digest,
         "strategy": subset.strategy,
@@ -149,13 +143,8 @@ def examined(
 ) -> dict[str, Any]:
     """A stored subset with its classes, its weights, and examples of both ends.
 
-    Args:
-        subset: its record.
-        examples: its own.
-        labels_N: of the data; empty where the subset was chosen of other data.
-        class_names: of the data, C.
-        address: of the gRPC server.
-        quarantined: ids that are left out of everything.
+    `labels_N` is empty where the subset was chosen of other data; `quarantined` are ids that are
+    left out of everything.
     """
     indices_K, weights_K = examples.indices_K, examples.weights_K
     weighted = bool(len(weights_K)) and bool(weights_K.min() != weights_K.max())

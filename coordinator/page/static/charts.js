@@ -11,7 +11,7 @@ function linear(start, end, from, to) {
   return (value) => from + ((value - start) / span) * (to - from);
 }
 
-/** Round values between two, about `about` of them, in steps of `factors` times powers of `base`. */
+/** Round values between two, about `about` of them: steps are `factors` times powers of `base`. */
 function ticks(start, end, about, base = 10, factors = [1, 2, 5, 10]) {
   const rough = Math.max(end - start, 1e-9) / about;
   const magnitude = base ** Math.floor(Math.log(rough) / Math.log(base));
@@ -19,6 +19,9 @@ function ticks(start, end, about, base = 10, factors = [1, 2, 5, 10]) {
   const first = Math.ceil(start / step);
   return Array.from({ length: Math.floor(end / step + 1e-9) - first + 1 }, (_, place) => (first + place) * step);
 }
+
+/** Seconds in tens below one, and in what clocks count above. */
+const timeTicks = (end, about) => (end < about ? ticks(0, end, about) : ticks(0, end, about, 60, [1, 2, 5, 10, 15, 30, 60]));
 
 const shareAxis = (values, y, width) => values.map((value) => html`
   <g class="tick" key="tick ${value}">
@@ -86,7 +89,7 @@ export function timeline(run) {
   const height = workers.length * lane + axis;
   const summary = `Timeline of ${plural(leased.length, "learner")} on ${plural(workers.length, "worker")} over ${duration(seconds)}; ${busy} at work now. The table below has them all.`;
   return chart("timeline", width, height, summary, html`
-    ${ticks(0, seconds, width / 120, 60, [1, 2, 5, 10, 15, 30, 60]).map((at) => html`<g key="tick ${at}" class="tick">
+    ${timeTicks(seconds, width / 120).map((at) => html`<g key="tick ${at}" class="tick">
       <line x1=${x(at)} x2=${x(at)} y1="0" y2=${height - axis} />
       <text x=${x(at)} y=${height - 7} text-anchor=${x(at) > width - 30 ? "end" : "middle"}>${duration(at).replace(".0", "").replace(" 0 s", "")}</text>
     </g>`)}
@@ -139,7 +142,7 @@ export function histogram(caption, names, series, inData) {
   return html`<div class="histogram"><table>
     <caption class="unseen">${caption}</caption>
     <thead><tr>
-      <th scope="col">class</th><th scope="col">share</th>
+      <th scope="col">class</th><th scope="col">examples</th>
       ${series.map(({ name }, at) => html`<th scope="col" class="numeric"><span class=${series.length > 1 && `series s${at}`}>${name}</span></th>`)}
       ${inData && html`<th scope="col" class="numeric">of data</th>`}
     </tr></thead>

@@ -69,7 +69,8 @@ function topBar() {
     <div class="who">
       ${state.me && html`
         <span class="connection ${state.connection.kind}"><span class="dot" aria-hidden="true" />${state.connection.kind}</span>
-        <span class="me" title="signed in as ${state.me.name}">${state.me.name}<span class="role">${state.me.roles.join(", ")}</span></span>`}
+        <span class="me" title="signed in as ${state.me.name}">${state.me.name}</span>
+        <span class="role">${state.me.roles.join(", ")}</span>`}
       ${button(other === "dark" ? "☾" : "☀", toggle, { class: "plain theme", "aria-label": `Show in ${other}`, title: `Show in ${other}` })}
       ${state.me && button("Sign out", signOut, { class: "plain" })}
     </div>`;

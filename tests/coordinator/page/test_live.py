@@ -14,7 +14,6 @@ import pytest
 
 from lipt.common.access.roles import Role
 from lipt.coordinator.page import http
-from lipt.coordinator.page.handlers import MAX_LIVE_STREAMS
 from lipt.coordinator.page.http import Streaming
 from tests.coordinator.page.browsing import ServedPage, page_served
 
@@ -57,9 +56,11 @@ async def test_stream_ends_with_its_session(page: ServedPage) -> None:
         assert [event async for event in each] == []
 
 
-async def test_a_session_has_so_many_streams_at_once(page: ServedPage) -> None:
-    async with page.signed_in(Role.TRAINER) as browser, AsyncExitStack() as stack:
-        for _ in range(MAX_LIVE_STREAMS):
+async def test_a_peer_has_so_many_streams_at_once_and_another_its_own(tmp_path: Path) -> None:
+    limits = {"per_peer": {"max_streams": 3}}
+    async with page_served(tmp_path, limits=limits) as page, AsyncExitStack() as stack:
+        browser = await stack.enter_async_context(page.signed_in(Role.TRAINER))
+        for _ in range(3):
             answer = await stack.enter_async_context(browser.stream("GET", "/api/live"))
             told = await stack.enter_async_context(aclosing(events(answer)))
             await anext(told)

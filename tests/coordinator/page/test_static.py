@@ -17,7 +17,8 @@ SCRIPTS = sorted(STATIC.glob("*.js"))
 CLASSIC = "theme.js"
 # What reads text as markup or as code, and what a strict Content-Security-Policy refuses.
 DANGEROUS = re.compile(
-    r"innerHTML|InnerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|srcdoc|\beval\(|new Function"
+    r"[iI]nnerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|srcdoc"
+    r"|\beval\(|new Function"
     r"|createContextualFragment|setAttribute\(.(style|on)|\bstyle:|https?://(?!www\.w3\.org/2000/svg)"
 )
 # One process for all: `node --check` takes one file, and takes .js for no module.
