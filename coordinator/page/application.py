@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lipt.common.access.roles import Role
-from lipt.common.errors import InvalidRequestError, LiptError, PermissionDeniedError
+from lipt.common.errors import InvalidRequestError, PermissionDeniedError
 from lipt.coordinator.access.caller import note_caller
 from lipt.coordinator.access.table import require_role
 from lipt.coordinator.page import handlers, http, subsets
@@ -135,8 +135,8 @@ class _Outermost:
         try:
             require_own_host(request.headers.get("host", ""), self._page.names)
         except PermissionDeniedError as error:
-            http.count_refusal(self._page, error, request)
-            await http.error_answer(error)(scope, receive, with_headers)
+            refused = http.refused(self._page, error, request)
+            await http.error_answer(refused)(scope, receive, with_headers)
             return
         await self._inner(scope, receive, with_headers)
 
@@ -160,16 +160,11 @@ class _Guarded:
             await self._answer(request, scope, receive, noting)
         except ClientDisconnect:
             return
-        except LiptError as error:
-            http.count_refusal(self._page, error, request)
-            refused = error
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
-            refused = http.incident(error, f"{request.method} {request.url.path[:200]}")
-        else:
-            return
-        # An answer that has begun is cut off: it cannot become another.
-        if not begun:
-            await http.error_answer(refused)(scope, receive, send)
+            refused = http.refused(self._page, error, request)
+            # An answer that has begun is cut off: it cannot become another.
+            if not begun:
+                await http.error_answer(refused)(scope, receive, send)
 
     async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
         session = self._admitted(request)

@@ -31,8 +31,8 @@ from lipt.coordinator.page.http import (
     answer,
     as_dict,
     as_json,
-    count_refusal,
     in_lines,
+    refused,
 )
 from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.page.subsets import Digest, labels_of
@@ -102,7 +102,7 @@ async def sign_in_by_code(request: PageRequest, _: None) -> Response:
     except LiptError as error:
         if isinstance(error, UnauthenticatedError):
             page.attempts.note_failure(request.address)
-        count_refusal(page, error, request.http)
+        refused(page, error, request.http)
         return RedirectResponse("/?refused=1", 303)
     return await _signed_in(request, caller, RedirectResponse("/", 303))
 

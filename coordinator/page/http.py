@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
-import uuid
 from collections import OrderedDict
 from collections.abc import (
     AsyncGenerator,
@@ -33,13 +31,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message as Sent
 from starlette.types import Send
 
-from lipt.common.errors import (
-    BlobTooLargeError,
-    InvalidRequestError,
-    LiptError,
-    TooManyCallsError,
-)
-from lipt.common.observability.events import EventKind
+from lipt.common.errors import BlobTooLargeError, InvalidRequestError, LiptError
+from lipt.common.rpc.status import count_refusal, incident
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.sessions import Attempts, Session, Sessions
@@ -49,8 +42,6 @@ from lipt.coordinator.rpc.messages import progress_view
 from lipt.coordinator.rpc.peer_limits import PeerLimits
 from lipt.coordinator.rpc.watching import Watching
 from lipt.coordinator.runs.store import Activity
-
-logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 * 1024
 # A reader that takes nothing for so long has left without saying so.
@@ -214,24 +205,15 @@ def error_answer(error: LiptError) -> Response:
     return answer(_error_value(error), status=status, headers=headers)
 
 
-def count_refusal(page: Page, error: LiptError, request: Request) -> None:
-    """Count a refusal, and log it; a client that is too fast must not fill the log."""
+def refused(page: Page, error: Exception, request: Request) -> LiptError:
+    """Count and log an error that ends a request, and give it as the browser may see it."""
     client = request.client
-    page.app.events.record(
-        EventKind.CALL_REFUSED,
-        detail=error.reason,
-        level=logging.DEBUG if isinstance(error, TooManyCallsError) else logging.INFO,
+    return count_refusal(
+        page.app.events,
+        error,
         method=f"{request.method} {request.url.path[:200]}",
         peer=f"{client.host}:{client.port}" if client is not None else "",
-        reason=str(error),
     )
-
-
-def incident(error: Exception, where: str) -> LiptError:
-    """An unforeseen exception as the browser sees it: a number. The log has the exception."""
-    number = uuid.uuid4().hex[:8]
-    logger.error("incident %s in %s", number, where, exc_info=error)
-    return LiptError(f"internal error; the coordinator's log has it as incident {number}.")
 
 
 class Streaming(StreamingResponse):
