@@ -4,7 +4,6 @@ export const state = {
   me: null, // {name, roles}; null until /api/me has answered
   signIn: { needed: false, message: "" },
   info: null,
-  strategies: [],
   runs: [], // newest first
   numRuns: 0,
   workers: [],
