@@ -36,10 +36,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 def own_names(listen_host: str, certified: Iterable[str] = (), url: str | None = None) -> set[str]:
     """The host names under which a browser may ask for the page, addresses aside.
 
-    Args:
-        listen_host: what is listened on.
-        certified: names that the server's certificate has.
-        url: where browsers reach the page, if that is somewhere else.
+    `certified` are the names of the server's certificate; `url` is where browsers reach the page,
+    if that is somewhere else.
     """
     names = {"localhost", listen_host, *certified}
     if not is_loopback(listen_host):
@@ -52,11 +50,7 @@ def own_names(listen_host: str, certified: Iterable[str] = (), url: str | None =
 def require_own_host(host: str, names: set[str]) -> None:
     """Refuse a request under a name that is none of this coordinator's.
 
-    An address is nobody's name: it cannot be made to point elsewhere.
-
-    Args:
-        host: of the header, with or without a port.
-        names: as `own_names` has them.
+    An address cannot be made to point elsewhere. `host` is the header, with or without a port.
 
     Raises:
         PermissionDeniedError: says under which names the page is served.
@@ -71,11 +65,7 @@ def require_own_host(host: str, names: set[str]) -> None:
 
 
 def require_own_origin(origin: str | None, host: str) -> None:
-    """Refuse a request that the page itself has not made.
-
-    Args:
-        origin: of the header; None for none.
-        host: of the header.
+    """Refuse a request whose header `Origin` is not the page at the header `Host`.
 
     Raises:
         PermissionDeniedError: it comes from elsewhere, or does not say.

@@ -144,10 +144,10 @@ async def open_page(
 
     Args:
         app: the coordinator that it shows.
-        sessions: who gets in; gives links from here on.
+        sessions: give links from here on.
         server: listens.
-        tls: the certificate that it shows.
-        info: as gRPC's servicers have it, like `watching` and `limits`.
+        tls: the certificate, whose names the page is served under.
+        info: as gRPC's servicers have it, like the next two.
         watching: the live state of the service.
         limits: how often each peer calls.
         address: of the gRPC server, for code that calls it.
