@@ -15,6 +15,7 @@ import asyncio
 import multiprocessing
 import os
 import random
+import secrets
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -46,6 +47,7 @@ from lipt.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from lipt.worker.showing import showing
 
 NO_LIMITS = """
 [limits.per_peer]
@@ -117,9 +119,10 @@ def honest(address: str, scratch: Path, seconds: float, latencies: dict[str, lis
     """Call one after another, with a pause in between, for so long."""
     store = BlobStore(scratch / f"cache-{time.time_ns()}", max_blob_bytes=MIB)
     with open_channel(address) as channel:
-        workers = worker_pb2_grpc.WorkerServiceStub(channel)
+        secret = secrets.token_hex(16)
+        workers = worker_pb2_grpc.WorkerServiceStub(showing(channel, lambda: secret))
         transfers = Transfers(blob_pb2_grpc.BlobServiceStub(channel))
-        request = worker_pb2.RegisterRequest(instance_id="honest", protocol=PROTOCOL)
+        request = worker_pb2.RegisterRequest(instance_id=secret, protocol=PROTOCOL)
         worker_id = workers.Register(request).worker_id
         stored: list[BlobName] = []
         calls: dict[str, Any] = {
@@ -184,7 +187,7 @@ async def _take_all(address: str, pipe: Connection) -> None:
         calls = {
             "GetInfo": lambda: info.GetInfo(info_pb2.GetInfoRequest()),
             "Register": lambda: workers.Register(
-                worker_pb2.RegisterRequest(instance_id=random.randbytes(8).hex(), protocol=PROTOCOL)
+                worker_pb2.RegisterRequest(instance_id=secrets.token_hex(16), protocol=PROTOCOL)
             ),
             "WriteBlob": upload,
         }

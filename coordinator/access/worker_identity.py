@@ -92,7 +92,7 @@ def require_unguessable(instance_id: str) -> None:
     """
     if len(instance_id) < MIN_SECRET_CHARACTERS:
         raise InvalidRequestError(
-            f"instance_id has {len(instance_id)} characters. From protocol 1.3 on a worker proves "
+            f"instance_id has {len(instance_id)} characters. A worker proves "
             f"itself by it: draw at least {MIN_SECRET_CHARACTERS} hexadecimal digits at random per "
             "process."
         )

@@ -7,10 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
-from lipt.common.inputs.formats import ColumnsFormat
 from lipt.common.models.registry import is_users_own
 from lipt.common.process.devices import kind_of
-from lipt.common.rpc.protocol import PROTOCOL_MINOR
 from lipt.coordinator.access.worker_identity import (
     NO_EVIDENCE,
     UNBOUND,
@@ -23,16 +21,11 @@ from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
-# From here on a worker takes examples that are no images.
-_MINOR_OF_COLUMNS = 4
-
 # A worker asks at least this often (its longest poll), or it is gone.
 _ALIVE_SECONDS = 90.0
 # One that was silent for so long is forgotten; should it come back, it joins again.
 _REMEMBERED_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0
-# An older worker would train, and send, the whole model.
-_MINOR_OF_FROZEN_LAYERS = 4
 # What peers may take in memory; the contract says how long their texts may be.
 _MAX_WORKERS = 10_000
 
@@ -53,8 +46,6 @@ class WorkerRecord:
     declined: frozenset[str] = frozenset()
     # What its calls have to show.
     binding: Binding = UNBOUND
-    # Of the protocol that it speaks.
-    minor: int = PROTOCOL_MINOR
     # When it joined, on the clock of `heard_at`.
     joined_at: float = 0.0
     # Whether it has the data before it.
@@ -78,12 +69,6 @@ class WorkerRecord:
         """Why it trains none of the run's learners, as what it does not do; empty where it may."""
         if run.run_id in self.declined:
             return "have room for it (its --max-threads or --max-memory)"
-        if isinstance(run.inputs, ColumnsFormat) and self.minor < _MINOR_OF_COLUMNS:
-            return "know examples that are no images (update lipt there)"
-        if run.other_target is not None and self.minor < _MINOR_OF_COLUMNS:
-            return f"know {run.other_target.kind.words} (update lipt there)"
-        if run.config.learners.frozen and self.minor < _MINOR_OF_FROZEN_LAYERS:
-            return "know of learners.frozen (update lipt there)"
         return self.refusal_of_model(run.config.model)
 
     def refusal_of_model(self, model: str) -> str:
@@ -115,7 +100,6 @@ class WorkerRegistry:
         versions: Mapping[str, str],
         allowed_modules: tuple[str, ...],
         shown: Evidence = NO_EVIDENCE,
-        minor: int = PROTOCOL_MINOR,
         has_data: bool = False,
     ) -> WorkerRecord:
         """Make a worker known; the same instance is the same worker, also after a restart.
@@ -127,7 +111,6 @@ class WorkerRegistry:
             versions: of the libraries that it runs.
             allowed_modules: from which it imports model factories.
             shown: what its calls are bound to from now on.
-            minor: of the protocol that it speaks.
             has_data: whether it has the data before it.
 
         Raises:
@@ -152,7 +135,6 @@ class WorkerRegistry:
             allowed_modules,
             now,
             binding=Binding.of(shown),
-            minor=minor,
             joined_at=joined_at,
             has_data=has_data,
         )

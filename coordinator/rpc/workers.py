@@ -48,8 +48,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_WAIT_SECONDS = 60.0
 _HEARTBEATS_PER_LEASE = 3
-# From here on a worker shows its instance id with every call.
-_MINOR_OF_SECRETS = 3
 
 
 class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
@@ -78,10 +76,8 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 f"this coordinator {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}. "
                 "Install the same lipt on both."
             )
-        shown = shown_by(context)
-        if request.protocol.minor >= _MINOR_OF_SECRETS:
-            require_unguessable(request.instance_id)
-            shown = replace(shown, secret=request.instance_id)
+        require_unguessable(request.instance_id)
+        shown = replace(shown_by(context), secret=request.instance_id)
         worker = self._dispatcher.workers.register(
             request.instance_id,
             name=request.name,
@@ -89,7 +85,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             versions=request.versions,
             allowed_modules=tuple(request.allowed_modules),
             shown=shown,
-            minor=request.protocol.minor,
             has_data=request.has_data,
         )
         return pb.RegisterResponse(worker_id=worker.worker_id, protocol=protocol_version())

@@ -2,8 +2,7 @@
 
 lipt.db              the runs, their learners, subsets, diagnoses and the data that was served:
                      SQLite, one row per record with its JSON in `body`; the schema is in
-                     `migrations`, and `PRAGMA user_version` says how many of its steps the
-                     file has seen
+                     `schema`
 lipt.db-wal, -shm    SQLite's write-ahead log, with the newest transactions, and its index: they
                      belong to lipt.db and have to be copied with it, if at all
 blobs/ab/SHA256      theta*, theta_p, shards, learners with their snapshots, subsets and what

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from lipt.common.config.validation import explain
 from lipt.common.errors import LiptError, StateError
-from lipt.coordinator.state.migrations import MIGRATIONS, RENAMED_INPUTS
 from lipt.coordinator.state.records import (
     DataRecord,
     DiagnosisRecord,
@@ -24,6 +23,7 @@ from lipt.coordinator.state.records import (
     SubsetRecord,
     TokenRecord,
 )
+from lipt.coordinator.state.schema import require_schema
 
 DATABASE = "lipt.db"
 
@@ -32,16 +32,11 @@ RecordT = TypeVar(
 )
 ItemT = TypeVar("ItemT")
 _SUBSETS = "SELECT run_id, subset_key, body FROM subsets ORDER BY run_id, subset_key"
+_DATA = "SELECT '', fingerprint, body FROM data_sets ORDER BY fingerprint"
 _DIAGNOSES = "SELECT ifnull(run_id, ''), diagnosis_key, body FROM diagnoses ORDER BY 1, 2"
 # So many records are a part: few enough for what they are made of to be gone before Python looks
 # for garbage in all memory, which holds every thread up.
 _AT_ONCE = 4
-# The first with a table of them.
-_SCHEMA_OF_DIAGNOSES = 3
-_SCHEMA_OF_DATA = 4
-_SCHEMA_OF_TOKENS = 5
-# The first whose runs have inputs of any kind.
-_SCHEMA_OF_INPUTS = 6
 
 
 @dataclass(frozen=True)
@@ -129,11 +124,7 @@ def _one_view(directory: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
         try:
             connection.execute("BEGIN")
             schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
-            if not 1 <= schema <= len(MIGRATIONS):
-                raise StateError(
-                    f"{directory / DATABASE} has schema {schema}, this version knows 1 to "
-                    f"{len(MIGRATIONS)}. Use the lipt that wrote it."
-                )
+            require_schema(schema, str(directory / DATABASE))
             yield connection, schema
         except sqlite3.Error as error:
             raise StateError(
@@ -143,18 +134,11 @@ def _one_view(directory: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
 
 def _read(connection: sqlite3.Connection, schema: int) -> Contents:
     problems: list[str] = []
-    body = "body" if schema >= _SCHEMA_OF_INPUTS else RENAMED_INPUTS
-    runs = read_runs(connection, problems, body=body)
+    runs = read_runs(connection, problems)
     subsets = tuple(it for _, it in _rows(connection, _SUBSETS, SubsetRecord, problems))
-    diagnoses: tuple[DiagnosisRecord, ...] = ()
-    if schema >= _SCHEMA_OF_DIAGNOSES:
-        found = _rows(connection, _DIAGNOSES, DiagnosisRecord, problems)
-        diagnoses = tuple(diagnosis for _, diagnosis in found)
-    data: tuple[DataRecord, ...] = ()
-    if schema >= _SCHEMA_OF_DATA:
-        query = "SELECT '', fingerprint, body FROM data_sets ORDER BY fingerprint"
-        data = tuple(one for _, one in _rows(connection, query, DataRecord, problems))
-    tokens = read_tokens(connection, problems) if schema >= _SCHEMA_OF_TOKENS else ()
+    diagnoses = tuple(it for _, it in _rows(connection, _DIAGNOSES, DiagnosisRecord, problems))
+    data = tuple(it for _, it in _rows(connection, _DATA, DataRecord, problems))
+    tokens = read_tokens(connection, problems)
     return Contents(schema, runs, subsets, diagnoses, data, tokens, tuple(problems))
 
 
@@ -162,7 +146,6 @@ def read_runs(
     connection: sqlite3.Connection,
     problems: list[str],
     *,
-    body: str = "body",
     ids: Collection[str] | None = None,
 ) -> tuple[RunRecord, ...]:
     """Runs with their learners, oldest first.
@@ -170,7 +153,6 @@ def read_runs(
     Args:
         connection: a database.
         problems: takes a clause for every record that cannot be read, and is left out.
-        body: SQL for a run's body as the newest schema has it.
         ids: whose; None for all.
     """
     which = ""
@@ -182,7 +164,7 @@ def read_runs(
     query = f"SELECT run_id, learner_index, body FROM learners {which} ORDER BY 1, 2"  # noqa: S608
     for run_id, learner in _rows(connection, query, LearnerRecord, problems, values):
         learners.setdefault(run_id, []).append(learner)
-    query = f"SELECT run_id, '', {body} FROM runs {which} ORDER BY created_at, run_id"  # noqa: S608
+    query = f"SELECT run_id, '', body FROM runs {which} ORDER BY created_at, run_id"  # noqa: S608
     return tuple(
         run.changed(learners=tuple(learners.get(run_id, ())))
         for run_id, run in _rows(connection, query, RunRecord, problems, values)

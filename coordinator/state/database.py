@@ -20,7 +20,6 @@ from typing import Self, TypeVar
 from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import read_runs, read_tokens, require_readable
 from lipt.coordinator.state.group_commit import Action, GroupCommit
-from lipt.coordinator.state.migrations import migrate
 from lipt.coordinator.state.privacy import make_private_file
 from lipt.coordinator.state.records import (
     DataRecord,
@@ -31,6 +30,7 @@ from lipt.coordinator.state.records import (
     TokenRecord,
 )
 from lipt.coordinator.state.run_reader import RunReader
+from lipt.coordinator.state.schema import prepare
 from lipt.coordinator.state.summaries import RunSummary, read_summaries
 
 ResultT = TypeVar("ResultT")
@@ -50,10 +50,10 @@ class Database:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open or create the file and bring its schema up to date.
+        """Open the file, or create it.
 
         Raises:
-            StateError: it is not a database, cannot be written, is of a newer version, or is
+            StateError: it is not a database, cannot be written, is of another schema, or is
                 gone from a directory that has blobs.
         """
         _require_not_lost(path)
@@ -244,7 +244,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
-    migrate(connection)
+    prepare(connection)
     return connection
 
 

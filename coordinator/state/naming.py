@@ -34,7 +34,7 @@ def named_digests(directory: Path) -> Iterator[str]:
     """Digests that are on record as a run's, a subset's or a diagnosis's own, needed or not.
 
     Args:
-        directory: of a state of the newest schema; some digests come more than once.
+        directory: of a state; some digests come more than once.
 
     Raises:
         StateError: there is no database, or it is damaged.

@@ -14,7 +14,7 @@ class RunReader:
     """A connection that only reads; belongs to the thread that opened it."""
 
     def __init__(self, path: Path) -> None:
-        """Read a database of the newest schema.
+        """Read a database.
 
         Raises:
             sqlite3.Error: it cannot be opened.

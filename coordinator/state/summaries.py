@@ -49,7 +49,7 @@ def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> tuple
     """The summaries of all runs, oldest first; SQLite takes them out of the records.
 
     Args:
-        connection: a database of the newest schema.
+        connection: a database.
         problems: takes a clause for every one that cannot be read, and is left out.
     """
     summaries = []

@@ -78,9 +78,13 @@ async def served(directory: Path, **flags: Any) -> AsyncIterator[Served]:
         yield await connected(app, address, stack)
 
 
+SECRET = "0123456789abcdef" * 2
+SHOWN = (("lipt-worker-secret", SECRET),)
+
+
 async def register(coordinator: Served, major: int = 1) -> str:
     request = worker_pb2.RegisterRequest(
-        instance_id="i", name="one", protocol=worker_pb2.ProtocolVersion(major=major)
+        instance_id=SECRET, name="one", protocol=worker_pb2.ProtocolVersion(major=major)
     )
     return str((await coordinator.workers.Register(request)).worker_id)
 
@@ -213,7 +217,8 @@ async def test_end_sends_polls_away_and_waits_for_uploads_under_way(
         polling = coordinator.workers.AcquireAssignment(
             worker_pb2.AcquireAssignmentRequest(
                 worker_id=await register(coordinator), wait_seconds=60.0
-            )
+            ),
+            metadata=SHOWN,
         )
         while not app.dispatcher.num_waiting():
             await coordinator.info.GetInfo(info_pb2.GetInfoRequest())
@@ -401,7 +406,7 @@ async def test_what_keeps_a_worker_from_a_run_is_said_to_all_who_ask(tmp_path: P
         lacks = "not allow `tests.tiny` (--allow-module tests.tiny)"
         assert response.run.waiting == f"worker one is idle, but does {lacks}"
         asking = worker_pb2.AcquireAssignmentRequest(worker_id=worker_id, wait_seconds=60.0)
-        answer = await coordinator.workers.AcquireAssignment(asking)
+        answer = await coordinator.workers.AcquireAssignment(asking, metadata=SHOWN)
         assert answer.idle_reason == f"cannot train run mine, for it does {lacks}"
         (shown,) = (await coordinator.info.GetInfo(info_pb2.GetInfoRequest())).workers
         assert shown.idle_reason == answer.idle_reason

@@ -26,7 +26,6 @@ from tests.cluster import Cluster
 HIGH = ("--data", "tests.half_digits:high")
 LEARNERS = {"num_learners": 2, "num_steps": 10, "batch_size": 64, "learning_rate": 0.1}
 SOUP = {"num_alphas": 3, "batch_norm_examples": 64}
-OLD_WORKER = Path(__file__).parent / "old_worker.py"
 
 
 def overrides(*frozen: str, **learners: Any) -> dict[str, Any]:
@@ -137,19 +136,6 @@ def test_part_of_a_backbone_is_frozen(cluster: Cluster, backbone: Path) -> None:
     # Statistics of the other layers are those of the soup.
     assert not torch.equal(theta["blocks.2.bn1.running_mean"], theta_p["blocks.2.bn1.running_mean"])
     assert max(sizes(first)) < min(sizes(whole))
-
-
-def test_an_older_worker_is_told_why_it_gets_nothing(cluster: Cluster, backbone: Path) -> None:
-    # An older worker knows of no token.
-    cluster.start_coordinator(*HIGH, "--insecure")
-    cluster.start_worker("old", program=[str(OLD_WORKER)], fresh=True)
-    with cluster.client() as client:
-        run = client.start_run(overrides("all-but-head"), initial_weights=backbone)
-        waiting = next(view.waiting for view in client.watch(run.run_id) if view.waiting)
-        assert "does not know of learners.frozen (update lipt there)" in waiting
-        cluster.start_worker("new")
-        ready = client.wait(run.run_id)
-    assert {learner.worker for learner in ready.learners} == {"new"}
 
 
 def test_what_does_not_fit_is_refused_before_the_run_begins(

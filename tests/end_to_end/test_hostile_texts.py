@@ -10,6 +10,7 @@ import pytest
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
+from lipt.worker.showing import showing
 from tests.cluster import Cluster
 
 FORGED = "2026-01-01T00:00:00+0000 INFO fine"
@@ -27,12 +28,15 @@ def forged(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith((FORGED, "ok     all"))]
 
 
+SECRET = "0123456789abcdef" * 2
+
+
 def test_a_peers_texts_forge_no_line_and_steer_no_terminal(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
     coordinator = cluster.start_coordinator()
     with open_channel(cluster.address) as channel, cluster.client() as client:
-        workers = worker_pb2_grpc.WorkerServiceStub(channel)
+        workers = worker_pb2_grpc.WorkerServiceStub(showing(channel, lambda: SECRET))
         require_refused(
             workers.Register,
             worker_pb2.RegisterRequest(instance_id="i", name="x" * 3_900_000, protocol=PROTOCOL),
@@ -47,7 +51,7 @@ def test_a_peers_texts_forge_no_line_and_steer_no_terminal(
 
         registered = workers.Register(
             worker_pb2.RegisterRequest(
-                instance_id=HOSTILE,
+                instance_id=SECRET,
                 name=HOSTILE,
                 device=HOSTILE,
                 versions={"torch": HOSTILE, HOSTILE: "1"},

@@ -63,8 +63,6 @@ from lipt.v1 import config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
-# The protocol that has learners.frozen and initialization.new_head.
-_FINE_TUNING = (1, 4)
 # What a peer may make this side keep; far over any model that is selected with.
 _MAX_BYTES = 16 * 1024**3
 
@@ -173,8 +171,6 @@ class Client(AbstractContextManager["Client"]):
         if initial_weights is not None:
             given = self.upload_weights(initial_weights)
             config.initialization.weights_sha256 = given.sha256
-        if config.learners.frozen or config.initialization.new_head:
-            self._require_fine_tuning()
         request = run_pb2.CreateRunRequest(request_id=uuid.uuid4().hex, name=name, config=config)
         answer = self._connection.unary(
             lambda of: of.runs.CreateRun, request, seconds=CREATE_SECONDS
@@ -491,17 +487,6 @@ class Client(AbstractContextManager["Client"]):
             )
             place(part, target)
         return BlobView(**asdict(name))
-
-    def _require_fine_tuning(self) -> None:
-        # An older coordinator would not see these settings, and train everything.
-        protocol = self.info().protocol
-        if protocol < _FINE_TUNING:
-            raise InvalidRequestError(
-                f"the coordinator at {self.address} speaks protocol "
-                f"{'.'.join(map(str, protocol))}: from {'.'.join(map(str, _FINE_TUNING))} on it "
-                "knows of learners.frozen and initialization.new_head. Install this version of "
-                "lipt there, or leave them out."
-            )
 
     def _reconnection(self, on_progress: Callable[[ProgressView], None] | None) -> Reconnection:
         def on_pause(why: str) -> None:

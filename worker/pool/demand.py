@@ -14,8 +14,6 @@ from lipt.v1 import info_pb2, info_pb2_grpc, worker_pb2, worker_pb2_grpc
 from lipt.worker.pool.scaling import Demand
 
 _CALL_SECONDS = 20.0
-# From here on a coordinator says how many learners there are.
-_MINOR_OF_DEMAND = 5
 
 
 class DemandSource:
@@ -36,23 +34,21 @@ class DemandSource:
         self._waiting: grpc.Future[Any] | None = None
         self._interrupted = threading.Event()
 
-    def require_new_enough(self) -> None:
-        """See that the coordinator can say what there is to do.
+    def require_same_protocol(self) -> None:
+        """See that the coordinator speaks this protocol.
 
         Raises:
-            IncompatibleProtocolError: it is too old.
+            IncompatibleProtocolError: it speaks another.
             LiptError: it cannot be asked.
         """
         try:
             info = self._info.GetInfo(info_pb2.GetInfoRequest(), timeout=_CALL_SECONDS)
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
-        major, minor = info.protocol.major, info.protocol.minor
-        if major != PROTOCOL_MAJOR or minor < _MINOR_OF_DEMAND:
+        if info.protocol.major != PROTOCOL_MAJOR:
             raise IncompatibleProtocolError(
-                f"the coordinator speaks protocol {major}.{minor}, and says how many learners "
-                f"there are from {PROTOCOL_MAJOR}.{_MINOR_OF_DEMAND} on. Update it, or start "
-                "lipt-workers by yourself."
+                f"the coordinator speaks protocol {info.protocol.major}, this pool "
+                f"{PROTOCOL_MAJOR}. Install the same lipt on both."
             )
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:

@@ -85,7 +85,7 @@ class Pool:
         while not self._stopping.is_set():
             try:
                 if not met:
-                    self._source.require_new_enough()
+                    self._source.require_same_protocol()
                     met = True
                 found = self._source.wait(self._demand, wait_seconds=_POLL_SECONDS)
             except IncompatibleProtocolError:

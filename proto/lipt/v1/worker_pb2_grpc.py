@@ -117,7 +117,7 @@ class WorkerServiceServicer(object):
 
     def GetDemand(self, request, context):
         """How many learners there are for workers, registered or not: for who starts and ends workers.
-        Answers as soon as that differs from `known`, or after `wait_seconds`. From protocol 1.5 on.
+        Answers as soon as that differs from `known`, or after `wait_seconds`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

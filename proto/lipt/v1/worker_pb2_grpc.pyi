@@ -4,7 +4,7 @@ isort:skip_file
 The worker's side. A worker opens every call; it needs no port of its own.
 Requests may be repeated: the same request has the same answer.
 
-From protocol 1.3 on a worker shows its `instance_id` with every call but Register, those of
+A worker shows its `instance_id` with every call but Register, those of
 BlobService too, as metadata `lipt-worker-secret`; and where it showed a certificate when it
 registered, it shows that one again, or a renewed one of the same name. An older worker is
 bound to its certificate, its token or its address.
@@ -67,7 +67,7 @@ class WorkerServiceStub:
     """Gives an assignment back undone, so that another worker gets it at once."""
     GetDemand: _grpc.UnaryUnaryMultiCallable[_worker_pb2.GetDemandRequest, _worker_pb2.GetDemandResponse]
     """How many learners there are for workers, registered or not: for who starts and ends workers.
-    Answers as soon as that differs from `known`, or after `wait_seconds`. From protocol 1.5 on.
+    Answers as soon as that differs from `known`, or after `wait_seconds`.
     """
 
 @_typing.type_check_only
@@ -100,7 +100,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Gives an assignment back undone, so that another worker gets it at once."""
     GetDemand: _aio.UnaryUnaryMultiCallable[_worker_pb2.GetDemandRequest, _worker_pb2.GetDemandResponse]  # type: ignore[assignment]
     """How many learners there are for workers, registered or not: for who starts and ends workers.
-    Answers as soon as that differs from `known`, or after `wait_seconds`. From protocol 1.5 on.
+    Answers as soon as that differs from `known`, or after `wait_seconds`.
     """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -166,7 +166,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.GetDemandResponse, _abc.Awaitable[_worker_pb2.GetDemandResponse]]:
         """How many learners there are for workers, registered or not: for who starts and ends workers.
-        Answers as soon as that differs from `known`, or after `wait_seconds`. From protocol 1.5 on.
+        Answers as soon as that differs from `known`, or after `wait_seconds`.
         """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

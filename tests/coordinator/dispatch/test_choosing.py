@@ -5,10 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
 from lipt.common.states import LearnerState, RunState
-from lipt.common.targets.multi_label import MultiLabel
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import (
     Offers,
@@ -185,24 +182,3 @@ def test_run_that_waits_in_vain_says_what_its_workers_lack(
     assert why_waiting(run, alive=[*alive, worker("good", "mine")], busy=["good"]) == ""
     out = having(run, LearnerState.DONE, LearnerState.LEASED, LearnerState.FAILED)
     assert why_waiting(out, alive=alive) == ""
-
-
-def test_worker_of_an_older_protocol_is_given_no_examples_but_images(make_run: MakeRun) -> None:
-    column = ColumnFormat(Column("x", ColumnType.FLOAT32, (2,)))
-    columns = make_run("columns").changed(inputs=ColumnsFormat((column,)))
-    older, newer = replace(worker("older"), minor=3), replace(worker("newer"), minor=4)
-    assert chosen(older, [columns]) is None
-    assert chosen(older, [columns, make_run("images")]) == ("images", 0)
-    assert chosen(newer, [columns]) == ("columns", 0)
-    why = "does not know examples that are no images (update lipt there)"
-    assert why_idle(older, [columns]) == f"cannot train run name-columns, for it {why}"
-    assert why_waiting(columns, alive=[older]) == f"worker older is idle, but {why}"
-    assert why_waiting(columns, alive=[older, newer]) == ""
-
-
-def test_an_older_worker_is_not_given_other_targets_than_classes(make_run: MakeRun) -> None:
-    older, newer = replace(worker("older"), minor=3), replace(worker("newer"), minor=4)
-    labels = make_run("labels").changed(num_classes=3, other_target=MultiLabel(3))
-    assert chosen(older, [labels]) is None
-    assert chosen(newer, [labels]) == ("labels", 0)
-    assert "does not know multi-label (update lipt there)" in why_idle(older, [labels])

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 
-from lipt.common.config.run_config import LearnersConfig
 from lipt.common.errors import InvalidRequestError, UnknownWorkerError
 from lipt.coordinator.dispatch import workers as worker_registry
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
-from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
 
 
@@ -64,17 +59,6 @@ def test_a_worker_that_was_silent_for_an_hour_is_forgotten_and_may_join_again(
     with pytest.raises(UnknownWorkerError, match="Register again"):
         registry.heard(silent.worker_id)
     assert join(registry, "silent").worker_id == silent.worker_id
-
-
-def test_an_older_worker_gets_no_learners_with_frozen_layers(
-    registry: WorkerRegistry, make_run: Callable[..., RunRecord]
-) -> None:
-    older, newer = replace(join(registry, "a"), minor=3), join(registry, "b")
-    run = make_run()
-    frozen = run.config.model_copy(update={"learners": LearnersConfig(frozen=("fc.*",))})
-    assert older.can_run(run)
-    assert older.refusal(run.changed(config=frozen)).startswith("know of learners.frozen (update")
-    assert newer.can_run(run.changed(config=frozen))
 
 
 def test_of_too_many_workers_those_that_were_silent_for_longest_are_forgotten(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -72,13 +73,12 @@ async def info(channel: grpc.aio.Channel) -> Any:
 async def poll(channel: grpc.aio.Channel) -> Any:
     """A long poll that is under way."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+    secret = secrets.token_hex(16)
     registered = await stub.Register(
-        worker_pb2.RegisterRequest(
-            instance_id=str(id(channel)), protocol=worker_pb2.ProtocolVersion(major=1)
-        )
+        worker_pb2.RegisterRequest(instance_id=secret, protocol=worker_pb2.ProtocolVersion(major=1))
     )
     request = worker_pb2.AcquireAssignmentRequest(worker_id=registered.worker_id, wait_seconds=60.0)
-    return stub.AcquireAssignment(request)
+    return stub.AcquireAssignment(request, metadata=(("lipt-worker-secret", secret),))
 
 
 async def refusal_of(call: Any) -> TooManyCallsError | None:

@@ -13,7 +13,6 @@ from lipt.common.errors import StateError
 from lipt.common.states import LearnerState
 from lipt.coordinator.state.contents import read_contents
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.migrations import MIGRATIONS, migrate
 from lipt.coordinator.state.records import (
     DataRecord,
     DiagnosisRecord,
@@ -22,6 +21,7 @@ from lipt.coordinator.state.records import (
     SubsetRecord,
     TokenRecord,
 )
+from lipt.coordinator.state.schema import SCHEMA, prepare
 
 MakeRun = Callable[..., RunRecord]
 
@@ -247,32 +247,27 @@ async def test_file_that_is_damaged_inside_is_said_to_be(tmp_path: Path, make_ru
     await database.close()
 
 
-def test_state_of_a_newer_version_is_refused() -> None:
+def test_state_of_another_schema_is_refused() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-    with pytest.raises(StateError, match="newer lipt"):
-        migrate(connection)
+    connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    with pytest.raises(StateError, match=f"has schema {SCHEMA + 1}, and this version knows"):
+        prepare(connection)
     connection.close()
 
 
-def test_migrations_are_taken_once_and_in_order() -> None:
+def test_tables_are_made_all_or_none_and_once() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    steps = ("CREATE TABLE a (x INTEGER)", "ALTER TABLE a ADD COLUMN y INTEGER")
-    assert migrate(connection, steps[:1]) == 1
-    assert migrate(connection, steps) == 1
-    assert migrate(connection, steps) == 0
-    connection.execute("INSERT INTO a (x, y) VALUES (1, 2)")
-    connection.close()
-
-
-def test_failed_migration_leaves_the_schema_as_it_was() -> None:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    with pytest.raises(sqlite3.Error):
-        migrate(connection, ("CREATE TABLE a (x INTEGER); THIS IS NO SQL",))
+    # The last of them is in the way.
+    connection.execute("CREATE TABLE tokens (x INTEGER)")
+    with pytest.raises(sqlite3.Error, match="tokens"):
+        prepare(connection)
     assert connection.execute("PRAGMA user_version").fetchone() == (0,)
-    tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("tokens",)]
+    connection.execute("DROP TABLE tokens")
+    for _ in range(2):
+        prepare(connection)
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
     connection.close()
-    assert tables == []
 
 
 async def test_tokens_come_oldest_first_as_they_were_written_last(tmp_path: Path) -> None:

@@ -35,6 +35,10 @@ _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 QUOTA = {"max_bytes": 1000, "max_bytes_per_peer": 700}
 
 
+SECRET = "0123456789abcdef" * 2
+SHOWN = (("lipt-worker-secret", SECRET),)
+
+
 class Peer:
     """One connection."""
 
@@ -60,7 +64,7 @@ class Peer:
 
     async def register(self) -> str:
         request = worker_pb2.RegisterRequest(
-            instance_id="i",
+            instance_id=SECRET,
             name="one",
             protocol=worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR),
             allowed_modules=["tests.tiny"],
@@ -69,7 +73,7 @@ class Peer:
 
     async def take(self, worker_id: str) -> worker_pb2.Assignment:
         request = worker_pb2.AcquireAssignmentRequest(worker_id=worker_id, wait_seconds=60.0)
-        answer = await self.workers.AcquireAssignment(request, timeout=60)
+        answer = await self.workers.AcquireAssignment(request, metadata=SHOWN, timeout=60)
         assert answer.HasField("assignment")
         return answer.assignment
 
@@ -77,7 +81,7 @@ class Peer:
         request = worker_pb2.HeartbeatRequest(
             worker_id=worker_id, assignment_id=taken.assignment_id, epoch=taken.lease.epoch
         )
-        await self.workers.Heartbeat(request, timeout=60)
+        await self.workers.Heartbeat(request, metadata=SHOWN, timeout=60)
 
 
 class Served:

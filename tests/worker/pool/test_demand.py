@@ -21,7 +21,7 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer, info_pb2_grpc.InfoServiceServi
     """A coordinator of some version; `GetDemand` is answered once `may_answer` is set."""
 
     def __init__(self) -> None:
-        self.version: tuple[int, int] = (1, 5)
+        self.version: tuple[int, int] = (1, 0)
         self.asked: list[worker_pb2.GetDemandRequest] = []
         self.was_asked, self.may_answer = threading.Event(), threading.Event()
 
@@ -89,14 +89,14 @@ def test_wait_ends_when_it_is_interrupted(served: tuple[Fake, DemandSource]) -> 
     thread.join()
 
 
-def test_coordinator_that_cannot_say_is_named_with_its_version(
+def test_coordinator_of_another_protocol_is_refused(
     served: tuple[Fake, DemandSource],
 ) -> None:
     fake, source = served
-    source.require_new_enough()
-    fake.version = (1, 4)
-    with pytest.raises(IncompatibleProtocolError, match=r"speaks protocol 1\.4.* from 1\.5 on"):
-        source.require_new_enough()
+    source.require_same_protocol()
+    fake.version = (2, 0)
+    with pytest.raises(IncompatibleProtocolError, match="speaks protocol 2, this pool 1"):
+        source.require_same_protocol()
 
 
 def test_coordinator_that_is_away_is_an_error_of_this_package(

@@ -56,7 +56,7 @@ class FakeSource:
         self.refusal: LiptError | None = None
         self.pool: Pool | None = None
 
-    def require_new_enough(self) -> None:
+    def require_same_protocol(self) -> None:
         if self.refusal is not None:
             raise self.refusal
 

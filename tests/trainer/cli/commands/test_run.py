@@ -103,17 +103,6 @@ def test_a_state_dict_of_torch_is_sent_as_safetensors_with_a_new_head_and_frozen
     )
 
 
-def test_an_older_coordinator_is_not_asked_for_what_it_would_pass_over(
-    relay: Relay, lipt: Any
-) -> None:
-    relay.every("GetInfo", change(lambda info: setattr(info.protocol, "minor", 0)))
-    for setting in ('learners.frozen=["fc.*"]', "initialization.new_head=true"):
-        result = lipt("run", "start", "--set", setting)
-        assert result.exit_code == 1
-        assert "speaks protocol 1.0: from 1.4 on it knows of learners.frozen" in result.stderr
-    assert relay.requests_of(run_pb2.CreateRunRequest) == []
-
-
 def test_what_a_run_took_of_given_weights_is_said(relay: Relay, lipt: Any) -> None:
     relay.next("GetRun", change(lambda got: setattr(got.run, "note", "left over: 'proj.w'.")))
     assert "left over: 'proj.w'." in lipt("run", "show", READY).stdout.splitlines()
