@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration n
 
 # What chooses where nobody names a strategy.
 DEFAULT_STRATEGY = "auto"
+# How much is chosen where neither a fraction nor a budget is given.
+DEFAULT_FRACTION = 0.1
 
 # "worker", "trainer" or "admin"; a number where a newer coordinator has another.
 RoleName = NewType("RoleName", str)

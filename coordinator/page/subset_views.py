@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.determinism.seeding import derive_seed
-from lipt.common.subsets.difference import Examples
+from lipt.common.subsets import Examples
 from lipt.coordinator.state.records import SubsetRecord
 
 NUM_SHOWN = 32

@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from lipt.common.errors import InvalidRequestError, OtherDataError
 from lipt.common.rpc.lengths import require_lengths
-from lipt.common.subsets.difference import Examples
-from lipt.common.subsets.overlap import overlap
+from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.app import App
 from lipt.coordinator.page.answers import answer, as_dict
 from lipt.coordinator.page.bodies import Body

@@ -17,6 +17,8 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.subsets import Examples, subset_digest
+from lipt.common.subsets import pack as pack_subset
 from lipt.common.weights.container import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.app import App, open_app
@@ -168,9 +170,9 @@ def pretraining(state_dir: Path) -> FakeCompute:
         return SoupResult(theta_p, record, parts)
 
     def select(job: SelectSubset) -> Selected:
-        content = np.arange(job.budget, dtype="<i8").tobytes()
-        content += np.ones(job.budget, "<f4").tobytes()
-        return Selected(blobs.put_bytes(content), "cpu", job.budget, stopped_early="")
+        examples = Examples(np.arange(job.budget), np.ones(job.budget, np.float32))
+        digest = subset_digest(examples.indices_K, examples.weights_K)
+        return Selected(blobs.put_bytes(pack_subset(examples)), digest, "cpu", job.budget)
 
     return FakeCompute(
         {

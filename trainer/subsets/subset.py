@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.errors import SubsetError
-from lipt.common.subsets.digest import first_fall, subset_digest
+from lipt.common.subsets import first_fall, subset_digest
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.subsets.formats import (
     Content,

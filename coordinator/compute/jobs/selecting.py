@@ -14,6 +14,7 @@ from torch import nn
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.inputs.formats import InputFormat
+from lipt.common.subsets import Examples, pack, subset_digest
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.scanning import scanned_signals
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
@@ -27,9 +28,10 @@ from lipt.core.workspace import Workspace
 
 @dataclass(frozen=True)
 class Selected:
-    """A subset's bytes, stored: indices as little-endian int64, ascending, then float32 weights."""
+    """A subset, stored: its file, and the digest of its examples."""
 
     blob: BlobName
+    digest: str
     device: str
     num_examples: int
     # Why there are fewer than the budget; empty where there are not.
@@ -74,11 +76,11 @@ class SelectSubset(Question):
         scan = partial(_scan, weights=self.weights)
         chosen = choose(context, self, compute=scan)
         selection, warmed = chosen.selection, chosen.warmed
-        indices_K: np.ndarray = selection.indices_K.numpy().astype("<i8")
-        weights_K: np.ndarray = selection.weights_K.numpy().astype("<f4")
-        blob = context.blobs.put_bytes(b"".join((indices_K.data, weights_K.data)))
+        indices_K = selection.indices_K.numpy().astype(np.int64)
+        weights_K = selection.weights_K.numpy().astype(np.float32)
         return Selected(
-            blob,
+            context.blobs.put_bytes(pack(Examples(indices_K, weights_K))),
+            subset_digest(indices_K, weights_K),
             chosen.device,
             num_examples=len(indices_K),
             stopped_early=selection.stopped_early,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.subsets.difference import Examples
+from lipt.common.subsets import Examples
 from lipt.coordinator.page.subset_views import NUM_SHOWN, code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
 

@@ -18,7 +18,6 @@ from lipt.common.errors import StateError
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
@@ -26,7 +25,6 @@ from lipt.coordinator.state.contents import read_contents
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.migrations import MIGRATIONS, migrate
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.identity import subset_key
 
 SCHEMA_1 = Path(__file__).parent / "schema_1.sql"
 SUBSET_KEY = "8fb70a0a11ebd3819e07a98050543eb903b1ce27ace864c8b02a1f0b58b24543"
@@ -77,24 +75,6 @@ async def test_first_schema_s_worker_finishes_its_learner_after_the_upgrade(old:
     (again,) = [item for item in await database.load_runs() if item.name == "second"]
     assert again.learners[0].account == "attempt 1 of 3 on one: no reason"
     await database.close()
-
-
-async def test_first_schema_s_subsets_are_found_under_their_keys(old: Path) -> None:
-    database = Database.open(old / "lipt.db")
-    run, *_ = await database.load_runs()
-    await database.close()
-    assert run.inputs is not None
-    assert run.pretrained_weights is not None
-    job = SelectSubset(
-        config=run.config,
-        inputs=run.inputs,
-        weights=run.pretrained_weights,
-        strategy="grand",
-        budget=20,
-        balanced=True,
-        options=(),
-    )
-    assert subset_key(run, job) == SUBSET_KEY
 
 
 def test_first_schema_is_read_without_being_changed(old: Path) -> None:

@@ -11,7 +11,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.ready_runs import find_ready, trajectories_of
+from lipt.coordinator.subsets.ready_runs import find_ready
 from lipt.core.results import CommittedLearner
 from tests.coordinator.fakes import DATA
 
@@ -94,7 +94,7 @@ def test_trajectories_begin_at_theta_star_and_end_in_the_learners_that_are_in(
     for index in (2, 0):
         done = {"state": LearnerState.DONE, "snapshots": (snapshot,), "result": result}
         run = run.with_learner(run.learners[index].changed(**done))
-    trajectories = trajectories_of(run)
+    trajectories = run.outcome.trajectories
     assert trajectories.initial_weights == BlobName.of(b"theta*")
     assert trajectories.learners == tuple(
         CommittedLearner(index, (snapshot,), result) for index in (0, 2)
@@ -103,5 +103,5 @@ def test_trajectories_begin_at_theta_star_and_end_in_the_learners_that_are_in(
 
 def test_no_trajectories_begin_at_nothing(make_run: MakeRun) -> None:
     run = make_run(state=RunState.READY).changed(initial_weights=None)
-    with pytest.raises(ValueError, match="run r is ready without initial weights"):
-        trajectories_of(run)
+    with pytest.raises(ValueError, match="has no theta\\* yet"):
+        _ = run.outcome.trajectories

@@ -19,7 +19,7 @@ from lipt.common.data.loading_columns import load_columns
 from lipt.common.data.sources.factory import FactoryRows
 from lipt.common.data.sources.user_columns import column_rows
 from lipt.common.errors import SubsetError
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets import subset_digest
 from lipt.trainer.subsets.subset import Subset
 
 NUM_ROWS = 70  # more than the rows that a fingerprint samples

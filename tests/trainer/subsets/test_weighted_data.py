@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets import subset_digest
 from lipt.trainer import Subset
 from lipt.trainer.subsets.weighted_data import UnweightedWarning, WeightedCollate
 from lipt.trainer.subsets.weighted_loss import WeightedSubsetLoss

@@ -18,7 +18,7 @@ from lipt.common.errors import (
     WeightsError,
 )
 from lipt.common.images.formats import ImageFormat
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets import subset_digest
 from lipt.common.weights.container import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -93,7 +93,7 @@ def put(context: Context, **tensors: torch.Tensor) -> BlobName:
 
 def test_a_subset_is_stored_as_its_digest_says(context: Context, select: Any) -> None:
     selected = select(Probe(frozenset()))
-    assert selected.blob.sha256 == subset_digest(np.arange(10), np.ones(10, np.float32))
+    assert selected.digest == subset_digest(np.arange(10), np.ones(10, np.float32))
     assert (selected.num_examples, selected.stopped_early) == (10, "")
     assert context.blobs.has(selected.blob)
 
