@@ -29,6 +29,7 @@ from lipt.trainer.main_training import Recipe, fit
 from lipt.trainer.main_training.augmenting import augmented
 from lipt.trainer.main_training.examples import Examples
 from lipt.trainer.subsets.subset import Subset
+from tests.session import Session
 
 CPU = torch.device("cpu")
 # By their names: how the data is augmented, and which strategy's coreset has copies.
@@ -64,7 +65,7 @@ def main() -> None:
 
 def chosen(train: Dataset, fraction: float, seed: int) -> dict[str, Subset]:
     """The coresets, all by one run's theta_p."""
-    with lipt.Session(train, "resnet8") as session:
+    with Session(train, "resnet8") as session:
         run = session.pretrain({}, seed=seed)
         names = {strategy for _, strategy in ROWS.values() if strategy}
         return {name: session.client.subset(run.run_id, name, fraction=fraction) for name in names}

@@ -20,7 +20,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import lipt
 from benchmarks.json_lines import append, read
 from benchmarks.proxies import cut
 from lipt.common.data import Dataset, open_dataset
@@ -28,6 +27,7 @@ from lipt.trainer.distillation import Distillation, distill
 from lipt.trainer.distillation.evaluating import evaluate
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
+from tests.session import Session
 
 # By name: train and test, how many images are trained on (0: all), and how they are shifted.
 DATA = {
@@ -90,7 +90,7 @@ def opened(name: str, folder: Path) -> tuple[Dataset, Dataset]:
 def subsets(train: Dataset, per_class: int, strategies: list[str]) -> dict[str, Subset]:
     """The same number of real images of each class, chosen on one run's theta_p."""
     budget = per_class * len(train.class_names)
-    with lipt.Session(train, "resnet8") as session:
+    with Session(train, "resnet8") as session:
         run = session.pretrain({}, seed=0)
         return {
             strategy: session.client.subset(run.run_id, strategy, budget=budget, balanced=True)

@@ -49,8 +49,9 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights, MakeSoup
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.evaluation import Evaluator, Scored
-from lipt.core.evaluators import Evaluators
+from lipt.core.evaluators import Evaluators, evaluate_for_soup
 from lipt.core.frozen_part import LearnerReader
+from lipt.core.pipeline import soup_evaluator
 from lipt.core.soup import Evaluate, OpenWeights, Soup, greedy_soup
 from lipt.core.stacked import StackedEvaluator
 
@@ -177,8 +178,10 @@ def prepare(context: Context, config: RunConfig) -> Bench:
 
     learners = [opened(number) for number in range(len(results))]
     return Bench(
-        lambda: job.evaluator(context),
-        lambda evaluator: job.evaluate(context, evaluator),
+        lambda: soup_evaluator(context, job.config, job.inputs),
+        lambda evaluator: evaluate_for_soup(
+            evaluator, job.config, lambda: context.new_model(job.config)
+        ),
         learners,
         config.soup.num_alphas,
         config.evaluation_threads,

@@ -46,9 +46,9 @@ from lipt.coordinator.metrics import (
     of_the_machine,
     of_the_state,
 )
-from lipt.coordinator.page.opening import Entrance, open_page
 from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
-from lipt.coordinator.page.serving import PageServer, require_dashboard
+from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
+from lipt.coordinator.page.sessions import Sessions
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.binding import bind
 from lipt.coordinator.rpc.blobs import BlobService
@@ -151,9 +151,9 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token
     )
     stopping = asyncio.Event()
-    entrance = Entrance.of(app, wall_clock=time)
+    sessions = Sessions(app.tokens.holds, clock=time, state_dir=settings.state_dir)
     shown = _Shown.of(app, stopping)
-    server, healthy = _build(app, stopping, admitted, shown, entrance)
+    server, healthy = _build(app, stopping, admitted, shown, sessions)
     credentials = None if tls is None else server_credentials(tls)
     address = bind(server, settings.listen, credentials, flag="--listen")
     page = None if settings.dashboard_listen is None else PageServer(settings.dashboard_listen, tls)
@@ -164,7 +164,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
             if page is not None:
                 await open_page(
                     app,
-                    entrance,
+                    sessions,
                     page,
                     tls,
                     info=shown.info,
@@ -259,7 +259,7 @@ def _local_token(app: App, address: str, admitted: Admission) -> Iterator[None]:
 
 
 def _build(
-    app: App, stopping: asyncio.Event, admitted: Admission, shown: _Shown, entrance: Entrance
+    app: App, stopping: asyncio.Event, admitted: Admission, shown: _Shown, sessions: Sessions
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
     identify = identification(admitted, app.tokens)
     limits = app.settings.limits
@@ -291,7 +291,7 @@ def _build(
     runs = RunService(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )
-    access = AccessService(app.tokens, entrance.door.link)
+    access = AccessService(app.tokens, sessions.link)
     access_pb2_grpc.add_AccessServiceServicer_to_server(access, server)
     blobs = BlobService(
         app.blobs,

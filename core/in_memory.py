@@ -31,8 +31,6 @@ class InMemory(Workspace):
         dataset: what to choose from.
         device: where models are trained and evaluated.
         allowed_modules: modules that model factories may be imported from.
-        make_model: makes the model in place of the one that the configuration names, with random
-            weights, given the number of classes.
         on_progress: told how far the work is.
     """
 

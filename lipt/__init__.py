@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lipt.calls import compare, diagnose, select
     from lipt.comparing import Comparison
     from lipt.opening import open_dataset, open_pairs
-    from lipt.session import Session
+    from lipt.pretraining import Pretrained, pretrain
     from lipt.trainer.client.client import Client
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
     from lipt.trainer.main_training import Recipe, fit
@@ -44,10 +44,10 @@ __all__ = [
     "Comparison",
     "Diagnosis",
     "InfoBatchSampler",
+    "Pretrained",
     "Recipe",
     "RedrawingSampler",
     "ReselectingSampler",
-    "Session",
     "StaleLossSampler",
     "Subset",
     "SubsetSampler",
@@ -61,6 +61,7 @@ __all__ = [
     "normalized_weights",
     "open_dataset",
     "open_pairs",
+    "pretrain",
     "select",
     "weighted_cross_entropy",
     "with_ids",
@@ -70,7 +71,7 @@ _MODULES = {
     "lipt.calls": ("compare", "diagnose", "select"),
     "lipt.comparing": ("Comparison",),
     "lipt.opening": ("open_dataset", "open_pairs"),
-    "lipt.session": ("Session",),
+    "lipt.pretraining": ("Pretrained", "pretrain"),
     "lipt.trainer.client.client": ("Client",),
     "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),
     "lipt.trainer.main_training": ("Recipe", "fit"),

@@ -1,4 +1,4 @@
-"""Calls: choose, diagnose and compare, each on a session of its own."""
+"""Calls: choose, diagnose and compare, in this process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from torch import nn
 
 from lipt.common.config.validation import validate
 from lipt.common.imports.extras import import_extra
-from lipt.comparing import Comparison
+from lipt.common.imports.factory import modules_of
+from lipt.comparing import Chooser, Comparison
+from lipt.given import MODULE
 from lipt.opening import open_dataset
-from lipt.session import Session
+from lipt.pretraining import Pretrained
 from lipt.showing import showing
 from lipt.trainer.client.sources import Features
 from lipt.trainer.comparison.baselines import BASELINES
@@ -35,7 +37,6 @@ def select(
     budget: int | None = None,
     strategy: str = "auto",
     seed: int = 0,
-    workers: int = 0,
     balanced: bool | None = None,
     options: Mapping[str, object] | None = None,
     preset: str | None = None,
@@ -45,7 +46,6 @@ def select(
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
-    state_dir: str | Path | None = None,
     allow_modules: Sequence[str] = (),
     progress: bool | None = None,
 ) -> Subset:
@@ -64,8 +64,6 @@ def select(
         budget: how many examples.
         strategy: one of those that `lipt strategies` lists.
         seed: of everything random.
-        workers: 0 trains learners in this process, one after another; more are so many
-            processes, which need a model that has a name.
         balanced: equal shares per class; the strategy's default where None.
         options: the strategy's own, by name.
         preset: values of them by one name, such as "paper".
@@ -76,45 +74,35 @@ def select(
             data are lowered to fit it.
         image_size: pixels a side that images are scaled to; None keeps small ones.
         device: "cpu", "cuda", "cuda:N", or "auto".
-        state_dir: a folder that keeps runs and subsets; None keeps nothing.
         allow_modules: modules that `run` may name a model of.
         progress: False shows nothing of how far it is, True also where no terminal or
             notebook is.
 
     Raises:
-        LiptError: as `Client.start_run` and `Client.subset`.
+        LiptError: as `Client.subset`, or the model cannot be trained.
         DataError: the data is empty, or not labelled examples.
-        ConfigError: another session is open in this process, or the model cannot be had by
-            processes.
     """
-    if fraction is None and budget is None:
-        fraction = DEFAULT_FRACTION
-    with (
-        Session(
-            data,
-            model,
-            workers=workers,
-            image_size=image_size,
-            device=device,
-            state_dir=state_dir,
-            allow_modules=allow_modules,
-        ) as session,
-        showing(asked=progress) as show,
-    ):
-        ready = session.pretrain(run, seed=seed, show=show)
-        return session.client.subset(
-            ready.run_id,
-            strategy,
-            fraction=fraction,
-            budget=budget,
-            balanced=balanced,
-            options=options,
-            preset=preset,
-            proxy=proxy,
-            features=features,
-            labels=labels,
-            on_progress=show,
-        )
+    pretrained = Pretrained(
+        data,
+        model,
+        seed=seed,
+        run=run,
+        image_size=image_size,
+        device=device,
+        allow_modules=allow_modules,
+        progress=progress,
+    )
+    return pretrained.select(
+        strategy,
+        fraction,
+        budget=budget,
+        balanced=balanced,
+        options=options,
+        preset=preset,
+        proxy=proxy,
+        features=features,
+        labels=labels,
+    )
 
 
 def diagnose(
@@ -124,7 +112,6 @@ def diagnose(
     features: Features | None = None,
     image_size: int | None = None,
     device: str = "auto",
-    state_dir: str | Path | None = None,
     progress: bool | None = None,
 ) -> Diagnosis:
     """What is wrong with data, before anything is trained on it: labels, duplicates, outliers.
@@ -135,16 +122,14 @@ def diagnose(
         features: of your own: {"features": N x d}.
         image_size: pixels a side that images are scaled to; None keeps small ones.
         device: "cpu", "cuda", "cuda:N", or "auto".
-        state_dir: a folder that keeps what was found; None keeps nothing.
         progress: as in `select`.
 
     Raises:
         LiptError: as `Client.diagnose`.
         DataError: the data is empty, or not labelled examples.
     """
-    session = Session(data, image_size=image_size, device=device, state_dir=state_dir)
-    with session, showing(asked=progress) as show:
-        return session.client.diagnose(proxy=proxy, features=features, on_progress=show)
+    looked_at = Pretrained(data, image_size=image_size, device=device, progress=progress)
+    return looked_at.diagnose(proxy, features=features)
 
 
 def compare(
@@ -159,10 +144,8 @@ def compare(
     recipe: Recipe | Mapping[str, Any] | None = None,
     proxy: str | None = None,
     run: Mapping[str, Any] | None = None,
-    workers: int = 0,
     image_size: int | None = None,
     device: str = "auto",
-    state_dir: str | Path | None = None,
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Comparison:
@@ -179,10 +162,8 @@ def compare(
         recipe: of every training; the paper's, which is long, where None: {"steps": 300}.
         proxy: what judges the examples; each strategy's default where None.
         run: settings of the runs, nested as in `RunConfig`.
-        workers: as in `select`.
         image_size: pixels a side that images are scaled to; None keeps small ones.
         device: "cpu", "cuda", "cuda:N", or "auto".
-        state_dir: a folder that keeps runs and subsets; None keeps nothing.
         out: a file of trials; those that it has are not done again.
         progress: as in `select`.
 
@@ -193,36 +174,32 @@ def compare(
     # Now rather than after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     made = recipe if isinstance(recipe, Recipe) else validate(Recipe, dict(recipe or {}))
-    held_out = open_dataset(test, image_size=image_size)
-    session = Session(
-        data,
-        model,
-        workers=workers,
-        image_size=image_size,
-        device=device,
-        state_dir=state_dir,
+    train, held_out = (open_dataset(given, image_size=image_size) for given in (data, test))
+    chooser = Chooser(
+        lambda seed: Pretrained(train, model, seed=seed, run=run, device=device, progress=False)
     )
-    with session, tempfile.TemporaryDirectory() as folder, showing(asked=progress) as show:
+    first = chooser.run_of(0).pretrained
+    with tempfile.TemporaryDirectory() as folder, showing(asked=progress) as show:
         plan = Plan(
             strategies=tuple(strategies),
             fractions=tuple(sorted(fractions)),
             seeds=tuple(range(seeds)),
-            model=session.model,
+            model=first.model,
             recipe=made,
             run_overrides=dict(run or {}),
             baselines=tuple(baselines),
             proxy=proxy,
         )
         trials = run_comparison(
-            session.client,
+            chooser,
             plan,
-            session.data,
+            train,
             held_out,
             out=Path(out) if out is not None else Path(folder) / "trials.jsonl",
             device=device,
-            allowed_modules=session.allowed_modules,
+            allowed_modules=(MODULE, *modules_of(first.model)),
             say=lambda line: show(ProgressView(line, 0, 0)),
-            pretrain=lambda seed: session.pretrain(run, seed=seed, show=show),
+            pretrain=chooser.run_of,
         )
     rows = outcomes(trials, None)
     return Comparison(tuple(rows), tuple(trials), verdict(rows))

@@ -1,45 +1,64 @@
-"""Given: the objects of a caller, under names that the service can take.
+"""Given: models that a caller hands over as objects, under names that a configuration can hold.
 
-Coordinator and workers know data and models by names, `package.module:factory`. What a program
-hands to `lipt.select` has none, so that it lies here for as long as its session lasts:
-
-    lipt.given:data    what to choose from        lipt.given:model    what to judge it with
-
-A process has one session at a time, and so one object of each name.
+A configuration names its model. One that is an object of the program has no name that others
+could know, so it gets one of this module: `lipt.given:model_1`. It lies here for as long as who
+has handed it over keeps what `name_model` gave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import copy
+import itertools
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
+
+from torch import nn
 
 MODULE = "lipt.given"
 
-_objects: dict[str, Any] = {}
+_numbers = itertools.count(1)
 
 
-@contextmanager
-def giving(**objects: Any) -> Iterator[None]:
-    """Have objects found under their names during the block; None gives nothing.
+class Given:
+    """A model under a name.
+
+    Attributes:
+        name: what a configuration calls it.
+    """
+
+    def __init__(self, make: Callable[..., nn.Module], attribute: str) -> None:
+        self._make = make
+        self.name = f"{MODULE}:{attribute}"
+
+    def __call__(self, *, num_classes: int) -> nn.Module:
+        """The model, made anew."""
+        return self._make(num_classes=num_classes)
+
+
+_given: WeakValueDictionary[str, Given] = WeakValueDictionary()
+
+
+def name_model(model: nn.Module | Callable[..., nn.Module]) -> Given:
+    """Give a model a name.
 
     Args:
-        objects: `data` is a data set, `model` is a function of `num_classes`.
+        model: a function of `num_classes`, or a module, which is copied and stays as it is.
     """
-    given = {name: value for name, value in objects.items() if value is not None}
-    _objects.update(given)
+    attribute = f"model_{next(_numbers)}"
+    _given[attribute] = given = Given(_maker(model), attribute)
+    return given
+
+
+def __getattr__(attribute: str) -> Any:
     try:
-        yield
-    finally:
-        for name in given:
-            del _objects[name]
+        return _given[attribute]
+    except KeyError:
+        raise AttributeError(f"module {MODULE!r} has no attribute {attribute!r}") from None
 
 
-def data() -> Any:
-    """The data set that was given."""
-    return _objects["data"]
-
-
-def model(*, num_classes: int) -> Any:
-    """The model that was given, made anew."""
-    return _objects["model"](num_classes=num_classes)
+def _maker(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    if not isinstance(model, nn.Module):
+        return model
+    mine = copy.deepcopy(model).cpu()
+    return lambda num_classes: copy.deepcopy(mine)  # noqa: ARG005 - as a factory is called

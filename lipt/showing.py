@@ -14,11 +14,9 @@ from html import escape
 from time import monotonic
 from typing import Any
 
-from lipt.common.states import LearnerState, RunState
 from lipt.common.text.terminal import say
-from lipt.trainer.cli.display.progress import state_line
 from lipt.trainer.cli.display.screen import Screen, styled
-from lipt.trainer.views import ProgressView, RunView
+from lipt.trainer.views import ProgressView
 
 # Text, and how much is done of how much: a total of 0 is not known.
 Show = Callable[[ProgressView], None]
@@ -42,20 +40,6 @@ def showing(*, asked: bool | None) -> Iterator[Show]:
         yield from _on_terminal()
     else:
         yield _in_lines(0.0 if asked else _SILENCE_SECONDS)
-
-
-def progress_of(run: RunView) -> ProgressView:
-    """A run as one line and a share of its present state."""
-    config, progress = run.config.learners, run.progress
-    if run.state is RunState.TRAINING:
-        done = sum(
-            config.num_steps if learner.state is LearnerState.DONE else learner.step
-            for learner in run.learners
-        )
-        return ProgressView(state_line(run), done, config.num_steps * len(run.learners))
-    return ProgressView(
-        state_line(run), progress.done if progress else 0, progress.total if progress else 0
-    )
 
 
 def as_html(progress: ProgressView) -> str:

@@ -17,11 +17,11 @@ from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.settings import load_settings
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.embedded.coordinator import EmbeddedCoordinator
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import RunView
 from lipt.v1 import blob_pb2_grpc
 from tests.blob_files import blob_file
+from tests.embedded.coordinator import EmbeddedCoordinator
 from tests.played_worker import PlayedWorker
 
 SOURCE, MODEL, READY, WORKER = "digits-train", "resnet8", "first", "box"

@@ -183,18 +183,28 @@ async def errors_as_status(context: Context, method: str, events: Events) -> Asy
 async def _abort(context: Context, error: Exception, method: str, events: Events) -> None:
     if isinstance(error, NotImplementedError):  # a generated base class: an older version
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served here.")
-    if not isinstance(error, LiptError):
-        incident = uuid.uuid4().hex[:8]
-        logger.error("incident %s in %s", incident, method, exc_info=error)
-        error = LiptError(f"internal error; the coordinator's log has it as incident {incident}.")
+    refused = count_refusal(events, error, method=method, peer=context.peer())
+    await context.abort_with_status(rpc_status.to_status(to_status(refused)))
+
+
+def count_refusal(events: Events, error: Exception, *, method: str, peer: str) -> LiptError:
+    """Count and log an error that ends a call, and give it as its caller may see it."""
+    refused = error if isinstance(error, LiptError) else incident(error, method)
     # Counted every time; whoever is too fast for the service is not to fill its log.
-    level = logging.DEBUG if isinstance(error, TooManyCallsError) else logging.INFO
+    level = logging.DEBUG if isinstance(refused, TooManyCallsError) else logging.INFO
     events.record(
         EventKind.CALL_REFUSED,
-        detail=error.reason,
+        detail=refused.reason,
         level=level,
         method=method,
-        peer=context.peer(),
-        reason=str(error),
+        peer=peer,
+        reason=str(refused),
     )
-    await context.abort_with_status(rpc_status.to_status(to_status(error)))
+    return refused
+
+
+def incident(error: Exception, where: str) -> LiptError:
+    """An unforeseen exception as a caller may see it: a number. The log has the exception."""
+    number = uuid.uuid4().hex[:8]
+    logger.error("incident %s in %s", number, where, exc_info=error)
+    return LiptError(f"internal error; the coordinator's log has it as incident {number}.")

@@ -1,5 +1,5 @@
 """Page: what a browser shows of this coordinator, over HTTP beside the gRPC server.
 
-Handlers are thin: they ask the services that gRPC's servicers ask, for a caller that the same
-access table lets in.
+Handlers are thin: they call the services of gRPC's servicers, for callers that the same access
+table lets in.
 """

@@ -1,8 +1,7 @@
-"""Security of the page: what every answer says to the browser, and which requests are its own.
+"""Security of the page: the headers of every answer, and the checks of `Host` and `Origin`.
 
-A page of somebody else's in the same browser can send requests here as well, and a name of
-somebody else's can be made to point here (DNS rebinding). The browser says truly in `Host` and
-`Origin` what it was asked for, and by whom.
+Another page in the same browser can send requests here, and another name can be made to point here
+(DNS rebinding). The browser states both truly: the host in `Host`, the sender in `Origin`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ HEADERS: tuple[tuple[str, str], ...] = (
     ("Permissions-Policy", "camera=(), geolocation=(), microphone=()"),
 )
 NOT_KEPT = ("Cache-Control", "no-store")
-ASKED_ANEW = ("Cache-Control", "no-cache")
+REVALIDATED = ("Cache-Control", "no-cache")
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -37,10 +36,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 def own_names(listen_host: str, certified: Iterable[str] = (), url: str | None = None) -> set[str]:
     """The host names under which a browser may ask for the page, addresses aside.
 
-    Args:
-        listen_host: what is listened on.
-        certified: names that the server's certificate has.
-        url: where browsers reach the page, if that is somewhere else.
+    `certified` are the names of the server's certificate; `url` is where browsers reach the page,
+    if that is somewhere else.
     """
     names = {"localhost", listen_host, *certified}
     if not is_loopback(listen_host):
@@ -53,11 +50,7 @@ def own_names(listen_host: str, certified: Iterable[str] = (), url: str | None =
 def require_own_host(host: str, names: set[str]) -> None:
     """Refuse a request under a name that is none of this coordinator's.
 
-    An address is nobody's name: it cannot be made to point elsewhere.
-
-    Args:
-        host: of the header, with or without a port.
-        names: as `own_names` has them.
+    An address cannot be made to point elsewhere. `host` is the header, with or without a port.
 
     Raises:
         PermissionDeniedError: says under which names the page is served.
@@ -72,11 +65,7 @@ def require_own_host(host: str, names: set[str]) -> None:
 
 
 def require_own_origin(origin: str | None, host: str) -> None:
-    """Refuse a request that the page itself has not made.
-
-    Args:
-        origin: of the header; None for none.
-        host: of the header.
+    """Refuse a request whose header `Origin` is not the page at the header `Host`.
 
     Raises:
         PermissionDeniedError: it comes from elsewhere, or does not say.

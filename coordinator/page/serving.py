@@ -9,21 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports.extras import import_extra, require_extra
 from lipt.common.network.address import split_address
+from lipt.common.network.certificates import PemFile, dns_names
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.serving import server_context
+from lipt.coordinator.app import App
+from lipt.coordinator.page.security import own_names
+from lipt.coordinator.page.sessions import Attempts, Sessions
+from lipt.coordinator.rpc.info import InfoService
+from lipt.coordinator.rpc.peer_limits import PeerLimits
+from lipt.coordinator.rpc.watching import Watching
 
 logger = logging.getLogger(__name__)
 
 FLAG = "--dashboard-listen"
-STATIC = Path(__file__).parent / "static"
 _MAX_CONNECTIONS = 512
 _MAX_HEADER_BYTES = 16 * 1024
 
@@ -105,13 +110,11 @@ class PageServer:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config.load()
         config.ssl = self._context
-        self._server = _server_class(uvicorn)(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="page")
-        answering = asyncio.create_task(self._server.answering.wait())
-        await asyncio.wait({answering, self._serving}, return_when=asyncio.FIRST_COMPLETED)
-        answering.cancel()
-        if self._serving.done():
-            await self._serving
+        # In steps, and not by `serve`, which would take the coordinator's signals.
+        self._server = uvicorn.Server(config)
+        self._server.lifespan = config.lifespan_class(config)
+        await self._server.startup(sockets=[self._socket])
+        self._serving = asyncio.create_task(self._server.main_loop(), name="page")
 
     async def stop(self) -> None:
         """Take no more requests, and let those under way end."""
@@ -119,25 +122,59 @@ class PageServer:
             self._socket.close()
             return
         self._server.should_exit = True
-        await asyncio.wait({self._serving})
-        if not self._serving.cancelled() and (error := self._serving.exception()) is not None:
-            logger.warning("the page has ended with an error", exc_info=error)
+        try:
+            await self._serving
+            await self._server.shutdown(sockets=[self._socket])
+        except Exception:  # the coordinator has more to end than its page
+            logger.warning("the page has ended with an error", exc_info=True)
 
 
-def _server_class(uvicorn: Any) -> type[Any]:
-    class Server(uvicorn.Server):  # type: ignore[misc]  # imported when it is needed
-        """Says when it answers, and leaves signals alone."""
+async def open_page(
+    app: App,
+    sessions: Sessions,
+    server: PageServer,
+    tls: TlsFiles | None,
+    *,
+    info: InfoService,
+    watching: Watching,
+    limits: PeerLimits,
+    address: str,
+) -> None:
+    """Serve the page from here on.
 
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            self.answering = asyncio.Event()
+    Args:
+        app: the coordinator that it shows.
+        sessions: give links from here on.
+        server: listens.
+        tls: the certificate, whose names the page is served under.
+        info: as gRPC's servicers have it, like the next two.
+        watching: the live state of the service.
+        limits: how often each peer calls.
+        address: of the gRPC server, for code that calls it.
 
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets=sockets)
-            self.answering.set()
+    Raises:
+        MissingExtraError: starlette or uvicorn is not installed.
+    """
+    # Import starlette, which is an extra.
+    from lipt.coordinator.page.application import application  # noqa: PLC0415
+    from lipt.coordinator.page.http import Page  # noqa: PLC0415
 
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return Server
+    settings = app.settings
+    host, port = split_address(server.address)
+    cert = None if tls is None else tls.cert
+    certified = () if cert is None else dns_names(PemFile.read("--tls-cert", cert))
+    page = Page(
+        app=app,
+        info=info,
+        watching=watching,
+        sessions=sessions,
+        attempts=Attempts(clock=monotonic),
+        limits=limits,
+        names=own_names(host, certified, settings.dashboard_url),
+        address=address,
+        # Browsers do not tell ports apart: two coordinators of one machine have a cookie each.
+        cookie=f"lipt-{port}",
+        encrypted=server.encrypted,
+    )
+    await server.start(application(page), drain_seconds=settings.drain_seconds)
+    sessions.open_at(settings.dashboard_url or server.url)

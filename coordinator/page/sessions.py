@@ -1,30 +1,42 @@
-"""Sessions: browsers that have signed in, and one-time codes that let them.
+"""Sessions: browsers that have signed in, the one-time links that let them, and failed attempts.
 
-A browser shows a secret that nobody guesses; what is kept is its SHA-256, and who signed in: in
-memory, and in a file for the time after a restart.
-A session is worth no more than what it was begun with: a token that is revoked, or a certificate
-that has ended, ends it.
+A browser shows a random secret; the coordinator keeps its SHA-256 and the caller, in memory and in
+a file, so that a restart signs nobody out. A session is worth no more than what it was begun with:
+a revoked token or an ended certificate ends it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
 
-from lipt.common.errors import UnauthenticatedError
+from pydantic import TypeAdapter, ValidationError
+
+from lipt.common.blobs.durable import publish, temporary_file, write_all
+from lipt.common.errors import ConfigError, TooManyCallsError, UnauthenticatedError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
-from lipt.coordinator.page.session_file import SessionFile, StoredSession
+from lipt.coordinator.rpc.peer_limits import used
 
+logger = logging.getLogger(__name__)
+
+FILE = "page-sessions.json"
 SESSION_SECONDS = 12 * 3600.0
 CODE_SECONDS = 60.0
 # Of one caller, and of all: the oldest goes.
 _MOST_OF_CALLER, _MOST = 16, 1000
-
 _SIGN_IN = "Sign in again: with a link of `lipt dashboard`, or with a token."
+
+_ATTEMPTS_PER_SECOND = 0.5
+_ATTEMPTS_BURST_SECONDS = 20.0  # ten attempts at once
+_MAX_ADDRESSES = 10_000
 
 
 def draw_secret() -> str:
@@ -38,7 +50,7 @@ class Session:
 
     key: the digest of its secret.
     caller: who signed in.
-    ends_at: on the clock of its sessions.
+    ends_at: in seconds, on the clock of its table.
     """
 
     key: str
@@ -47,74 +59,66 @@ class Session:
 
     @property
     def peer(self) -> str:
-        """By what its turns are taken, and its quotas and limits counted."""
+        """The peer whose turns, quotas and limits its requests count for."""
         own = self.caller == OWN_USER
         return f"page of {OWN_USER.key}" if own else self.caller.key
 
 
-class Kept:
-    """Callers by secrets that hold for some time; belongs to the event loop."""
+_STORED = TypeAdapter(list[Session])
+
+
+class SecretTable:
+    """Callers by secrets that expire; changed by the event loop alone."""
 
     def __init__(
-        self,
-        seconds: float,
-        *,
-        clock: Callable[[], float],
-        draw: Callable[[], str] = draw_secret,
+        self, seconds: float, *, clock: Callable[[], float], draw: Callable[[], str] = draw_secret
     ) -> None:
-        """Begin with none.
-
-        Args:
-            seconds: how long each of them holds.
-            clock: seconds.
-            draw: makes a secret.
-        """
+        """Begin empty; a secret holds for `seconds` of the clock."""
         self._seconds = seconds
         self._clock = clock
         self._draw = draw
-        self._kept: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: dict[str, Session] = {}
 
-    def everything(self) -> list[Session]:
-        """All that holds, the oldest first."""
-        return [kept for kept in self._kept.values() if self.holds(kept)]
+    def listed(self) -> list[Session]:
+        """All, the oldest first; safe to call from any thread."""
+        return list(self._sessions.values())
 
-    def restore(self, kept: Session) -> None:
-        """Keep what was kept before a restart."""
-        self._kept[kept.key] = kept
+    def restore(self, session: Session) -> None:
+        """Keep a session of before a restart."""
+        self._sessions[session.key] = session
 
-    def begin(self, caller: Caller) -> tuple[str, Session]:
-        """A new secret, and what is kept under it."""
+    def begin(self, caller: Caller) -> str:
+        """A new secret of a caller."""
         self._make_room(caller)
         secret = self._draw()
-        kept = Session(_digest(secret), caller, self._clock() + self._seconds)
-        self._kept[kept.key] = kept
-        return secret, kept
+        self.restore(Session(_digest(secret), caller, self._clock() + self._seconds))
+        return secret
 
     def find(self, secret: str) -> Session | None:
-        """What is kept under a secret, if it still holds."""
-        kept = self._kept.get(_digest(secret))
-        return kept if kept is not None and self.holds(kept) else None
+        """The session of a secret, if it still holds."""
+        found = self._sessions.get(_digest(secret))
+        return found if found is not None and self.holds(found) else None
 
-    def holds(self, kept: Session) -> bool:
-        """Whether it has neither ended nor been taken away."""
-        return kept.key in self._kept and self._clock() < kept.ends_at
+    def holds(self, session: Session) -> bool:
+        """Whether it has neither expired nor been ended."""
+        return session.key in self._sessions and self._clock() < session.ends_at
 
-    def end(self, kept: Session) -> None:
-        """Nobody gets in with it from here on."""
-        self._kept.pop(kept.key, None)
+    def end(self, session: Session) -> None:
+        """Forget a session."""
+        self._sessions.pop(session.key, None)
 
     def _make_room(self, caller: Caller) -> None:
-        for kept in [one for one in self._kept.values() if not self.holds(one)]:
-            self.end(kept)
-        own = [one for one in self._kept.values() if one.caller == caller]
-        for kept in own[: max(len(own) - _MOST_OF_CALLER + 1, 0)]:
-            self.end(kept)
-        while len(self._kept) >= _MOST:
-            self._kept.popitem(last=False)
+        for session in [one for one in self.listed() if not self.holds(one)]:
+            self.end(session)
+        own = [one for one in self.listed() if one.caller == caller]
+        for session in own[: max(len(own) - _MOST_OF_CALLER + 1, 0)]:
+            self.end(session)
+        for session in self.listed()[: max(len(self._sessions) - _MOST + 1, 0)]:
+            self.end(session)
 
 
 class Sessions:
-    """Who may see the page."""
+    """Who may see the page, and the links by which `lipt dashboard` lets a browser in."""
 
     def __init__(
         self,
@@ -122,29 +126,46 @@ class Sessions:
         *,
         clock: Callable[[], float],
         draw: Callable[[], str] = draw_secret,
-        file: SessionFile | None = None,
+        state_dir: Path | None = None,
     ) -> None:
-        """Begin with those who had signed in before a restart.
+        """Begin with the sessions of before a restart.
 
         Args:
-            holds: whether what a caller once showed is still worth something.
-            clock: seconds; of the wall, where there is a file.
+            holds: whether a caller's token or certificate is still valid.
+            clock: seconds since 1970: sessions are compared with it after a restart.
             draw: makes a secret.
-            file: where sessions outlive this process; they end with it where there is none.
+            state_dir: where sessions outlive this process; None keeps them in memory alone.
         """
         self._holds = holds
-        self._file = file
-        self._sessions = Kept(SESSION_SECONDS, clock=clock, draw=draw)
-        self._codes = Kept(CODE_SECONDS, clock=clock, draw=draw)
-        for stored in file.load() if file is not None else ():
-            self._sessions.restore(Session(stored.key, stored.caller, stored.ends_at))
+        self._clock = clock
+        self._path = None if state_dir is None else state_dir / FILE
+        self._writing = Lock()
+        self._sessions = SecretTable(SESSION_SECONDS, clock=clock, draw=draw)
+        self._codes = SecretTable(CODE_SECONDS, clock=clock, draw=draw)
+        self._url: str | None = None
+        for session in self._load():
+            self._sessions.restore(session)
 
-    def give_code(self, caller: Caller) -> str:
-        """A code with which a browser signs in as the caller, once and soon."""
-        return self._codes.begin(caller)[0]
+    def open_at(self, url: str) -> None:
+        """The page is served there from now on."""
+        self._url = url
+
+    def link(self, caller: Caller) -> tuple[str, float]:
+        """A one-time link that signs a browser in as the caller, and when it ends.
+
+        Raises:
+            ConfigError: this coordinator serves no page.
+        """
+        if self._url is None:
+            raise ConfigError(
+                "this coordinator serves no page. Start it with --dashboard-listen "
+                "127.0.0.1:50080; it needs the extra: pip install 'lipt[dashboard]'"
+            )
+        code = self._codes.begin(caller)
+        return f"{self._url}/sign-in?code={code}", self._clock() + CODE_SECONDS
 
     def take_code(self, code: str) -> Caller:
-        """Whose code this is, for the last time.
+        """The caller of a link's code, which is used up.
 
         Raises:
             UnauthenticatedError: it was used, has expired, or never was one.
@@ -158,10 +179,10 @@ class Sessions:
         self._codes.end(found)
         return found.caller
 
-    def begin(self, caller: Caller) -> str:
-        """Sign a caller in; the secret is what its browser shows from here on."""
-        secret = self._sessions.begin(caller)[0]
-        self._save()
+    async def begin(self, caller: Caller) -> str:
+        """Sign a caller in, and give the secret that its browser shows from here on."""
+        secret = self._sessions.begin(caller)
+        await self._save()
         return secret
 
     def find(self, secret: str | None) -> Session:
@@ -178,21 +199,85 @@ class Sessions:
         return session
 
     def holds(self, session: Session) -> bool:
-        """Whether a session goes on; one of a caller that is let in no more is ended."""
+        """Whether a session goes on; one whose caller is refused by now is ended.
+
+        The file may still have such a session: after a restart its caller is checked again.
+        """
         if self._sessions.holds(session) and self._holds(session.caller):
             return True
-        self.end(session)
+        self._sessions.end(session)
         return False
 
-    def end(self, session: Session) -> None:
-        """Sign out."""
+    async def end(self, session: Session) -> None:
+        """Sign out; a restart does not bring the session back."""
         self._sessions.end(session)
-        self._save()
+        await self._save()
 
-    def _save(self) -> None:
-        if self._file is not None:
-            kept = self._sessions.everything()
-            self._file.save(StoredSession.of(one.key, one.caller, one.ends_at) for one in kept)
+    def _load(self) -> list[Session]:
+        if self._path is None:
+            return []
+        try:
+            return _STORED.validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return []
+        except (OSError, ValidationError):
+            logger.warning("%s cannot be read: browsers have to sign in again", self._path)
+            return []
+
+    async def _save(self) -> None:
+        if self._path is not None:
+            # Syncing to disk takes milliseconds to seconds: never on the event loop.
+            await asyncio.to_thread(self._write, self._path)
+
+    def _write(self, path: Path) -> None:
+        # Sessions are listed under the lock: whoever writes last writes the newest list.
+        with self._writing:
+            try:
+                with temporary_file(path.parent) as (file, temporary):
+                    write_all(file, _STORED.dump_json(self._sessions.listed()))
+                    publish(file, temporary, path)
+            except OSError as error:
+                logger.warning("%s cannot be written: %s", path, error.strerror)
+
+
+class Attempts:
+    """Failed attempts to sign in, by address; belongs to the event loop.
+
+    No token can be guessed, but attempts must not keep the coordinator busy or fill its log.
+    """
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._until: OrderedDict[str, float] = OrderedDict()
+
+    def require_room(self, address: str) -> None:
+        """Refuse an address with too many failures lately.
+
+        Raises:
+            TooManyCallsError: says when to come again.
+        """
+        waits = self._used(address)[1]
+        if waits:
+            raise TooManyCallsError(
+                f"too many attempts to sign in have failed from {address}. Try again in "
+                f"{waits:.0f} s.",
+                retry_after_seconds=waits,
+            )
+
+    def note_failure(self, address: str) -> None:
+        """Count a failed attempt."""
+        self._until[address] = self._used(address)[0]
+        self._until.move_to_end(address)
+        while len(self._until) > _MAX_ADDRESSES:
+            self._until.popitem(last=False)
+
+    def _used(self, address: str) -> tuple[float, float]:
+        return used(
+            self._until.get(address, 0.0),
+            self._clock(),
+            per_second=_ATTEMPTS_PER_SECOND,
+            burst_seconds=_ATTEMPTS_BURST_SECONDS,
+        )
 
 
 def _digest(secret: str) -> str:

@@ -21,13 +21,14 @@ from torch import Tensor
 
 from lipt.common.data.numbering import Numbering
 from lipt.common.targets.kinds import TargetKind
+from lipt.common.weights.container import pack
 from lipt.core.diagnosis.confusion import confusions
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.imbalance import imbalance
 from lipt.core.diagnosis.label_errors import LabelErrors
 from lipt.core.diagnosis.learnability import Learnability
 from lipt.core.diagnosis.outliers import Outliers
-from lipt.core.signals.stored import load_tensors, save_tensors
+from lipt.core.signals.stored import load_tensors
 
 VERSION = 1
 _MOST_SUSPECTS = 1000
@@ -90,17 +91,17 @@ class Diagnosis:
     summary: Facts
     columns: Mapping[str, Tensor]
 
-    def save(self, path: Path) -> None:
-        """Write a safetensors file; readers see all of it or nothing."""
+    def pack(self) -> bytes:
+        """The content of a safetensors file."""
         summary = json.dumps(dict(self.summary), allow_nan=False)
-        save_tensors(path, self.columns, {"diagnosis": summary})
+        return pack(self.columns, {"diagnosis": summary})
 
     @classmethod
     def load(cls, path: Path) -> Diagnosis:
-        """Read what `save` wrote.
+        """Read a file of what `pack` gave.
 
         Raises:
-            StateError: the file cannot be read, or is not one of `save`.
+            StateError: the file cannot be read, or is not one of these.
         """
         return load_tensors(
             path,

@@ -44,12 +44,16 @@ class UserFeatures:
 
 
 def read_user_features(
-    path: Path, *, num_examples: int, max_bytes: int, limits: StorageLimits = STORAGE_LIMITS
+    source: bytes | Path,
+    *,
+    num_examples: int,
+    max_bytes: int,
+    limits: StorageLimits = STORAGE_LIMITS,
 ) -> UserFeatures:
     """Read a file of features, any floating-point dtype, and believe nothing of it.
 
     Args:
-        path: the file; it must not change meanwhile.
+        source: the content, or a file; it must not change meanwhile.
         num_examples: N, the data set's length.
         max_bytes: the largest file that is read.
         limits: what is kept in float32.
@@ -59,7 +63,7 @@ def read_user_features(
             that do not fit the data set, or values that are not finite (names the ids).
     """
     try:
-        container = read_container(path, max_bytes=max_bytes, max_tensors=_MAX_TENSORS)
+        container = read_container(source, max_bytes=max_bytes, max_tensors=_MAX_TENSORS)
     except (WeightsError, BlobTooLargeError) as error:
         # What else these say is about a model's weights.
         raise FeaturesError(f"{error.problem}. {_HOW}") from error

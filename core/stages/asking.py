@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import SignalsError
@@ -150,6 +151,43 @@ def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
     given = run.config.initialization.weights_sha256 is not None
     asked = Kind.INITIAL in (proxy.features or ())
     return run.initial_weights if asked or (given and proxy.features is None) else None
+
+
+class Training(Enum):
+    """What has to be trained before a query can be answered."""
+
+    NOTHING = 0
+    INITIAL_WEIGHTS = 1
+    LEARNERS = 2
+
+
+def training_for(query: SubsetQuery, num_examples: int) -> Training:
+    """What has to be trained for a query: nothing where labels, columns or patches say enough.
+
+    Raises:
+        BudgetError, UnknownNameError, StrategyOptionError, ProxyError: what is asked for cannot be.
+    """
+    if needs_no_learners(query):
+        return Training.INITIAL_WEIGHTS
+    strategy = find_strategy(query.strategy)
+    budget = resolve_budget(fraction=query.fraction, budget=query.budget, num_examples=num_examples)
+    preset = strategy.preset(query.preset)
+    given = preset.options(budget / num_examples, canonical(strategy, query.options))
+    needs = strategy.needs_for(strategy.parse_options(given))
+    if Labels.parse(query.labels) is Labels.NONE:
+        return Training.NOTHING
+    if query.weights is not None or needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}:
+        return Training.LEARNERS
+    if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
+        return Training.NOTHING
+    proxy = Proxy.parse(query.proxy or strategy.proxy)
+    if proxy.is_own_head:
+        own = query.features is not None or Need.PAIRED_FEATURES in needs
+        looks = needs & {Need.SIGNALS, Need.VALIDATION}
+        return Training.NOTHING if own and not looks else Training.LEARNERS
+    untrained = {Kind.PATCHES, Kind.COLUMNS, Kind.USER, Kind.BACKBONE}
+    known = proxy.features is not None and untrained.issuperset(proxy.features)
+    return Training.NOTHING if known else Training.LEARNERS
 
 
 def needs_no_learners(query: SubsetQuery) -> bool:

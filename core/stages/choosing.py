@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
@@ -19,8 +20,8 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.formats import InputFormat
 from lipt.common.observability.tracing import span
-from lipt.common.process.devices import device_name
-from lipt.core.proxies.proxy import Proxy
+from lipt.common.process.devices import device_name, versions
+from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.results import Trajectories
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
@@ -69,6 +70,11 @@ class Question:
     initial: BlobName | None = None
 
     @property
+    def judged_by(self) -> str | None:
+        """The proxy; None where neither a head nor a soup has a say."""
+        return self.proxy or (str(SOUP) if self.labels is None else None)
+
+    @property
     def needs(self) -> frozenset[Need]:
         """What the strategy looks at."""
         strategy = find_strategy(self.strategy)
@@ -92,6 +98,32 @@ class Chosen:
     findings: Mapping[str, Any] = field(default_factory=dict)
     proxy: Facts | None = None
     warmed: WarmedUp | None = None
+
+    @property
+    def columns(self) -> tuple[Tensor, Tensor]:
+        """Ids, int64, and weights, float32: what a subset's digest is taken of."""
+        return self.selection.indices_K.to(torch.int64), self.selection.weights_K.float()
+
+
+def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
+    """What a manifest says of a question and what came of it."""
+    return {
+        "strategy": question.strategy,
+        "preset": question.preset,
+        "options": dict(question.options),
+        "labels": str(question.labels or Labels.GIVEN),
+        "proxy": {
+            "proxy": question.judged_by,
+            **({"backbone": question.backbone} if question.backbone else {}),
+            **(chosen.proxy or {}),
+        },
+        "budget": question.budget,
+        "balanced": question.balanced,
+        "stopped_early": chosen.selection.stopped_early,
+        "findings": dict(chosen.findings),
+        "device": chosen.device,
+        "versions": versions(),
+    }
 
 
 def choose(

@@ -9,7 +9,6 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 
 from lipt.common.blobs.name import BlobName
@@ -17,8 +16,6 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.subsets import Examples, subset_digest
-from lipt.common.subsets import pack as pack_subset
 from lipt.common.weights.container import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.app import App, open_app
@@ -43,6 +40,8 @@ from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
 from lipt.core.results import Ingredient
+from lipt.core.selection.selection import Selection
+from lipt.core.stages.choosing import Chosen
 
 DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, ImageSpec(1, 8, 8), "f" * 64)
 BY_ITSELF = Asked()
@@ -170,9 +169,8 @@ def pretraining(state_dir: Path) -> FakeCompute:
         return SoupResult(theta_p, record, parts)
 
     def select(job: SelectSubset) -> Selected:
-        examples = Examples(np.arange(job.budget), np.ones(job.budget, np.float32))
-        digest = subset_digest(examples.indices_K, examples.weights_K)
-        return Selected(blobs.put_bytes(pack_subset(examples)), digest, "cpu", job.budget)
+        selection = Selection(torch.arange(job.budget), torch.ones(job.budget))
+        return Selected.stored(blobs, job, Chosen(selection, "cpu"))
 
     return FakeCompute(
         {

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import lipt
 from lipt.common.data import open_pairs
 from lipt.common.states import RunState
 from tests.cluster import Cluster
 from tests.coloured_shapes import TOWERS, caption_of, swapped, write_folder
+from tests.session import Session
 
 SWAPS = ((7, 23), (11, 40), (2, 58))
 WRONG = sorted(row for swap in SWAPS for row in swap)
@@ -44,7 +44,7 @@ def test_a_coordinator_and_one_call_keep_the_same_pairs(cluster: Cluster, source
     assert set(covering.indices.tolist()).isdisjoint(WRONG)
     assert Counter(row % 5 for row in covering.indices.tolist()) == dict.fromkeys(range(5), 4)
 
-    with lipt.Session(source) as session:
+    with Session(source) as session:
         session.pretrain(RUN)
         for subset in (filtered, covering):
             again = session.client.subset(strategy=subset.strategy, budget=len(subset))

@@ -67,8 +67,9 @@ def test_a_subset_is_chosen_in_one_call(run_alone: Run) -> None:
     assert float(match[1]) > 70  # chance is 10
 
 
-def test_a_session_gives_several_subsets(run_alone: Run) -> None:
-    said = run_alone("session.py", STEPS="1").stdout.splitlines()
+def test_one_pre_training_gives_several_subsets(run_alone: Run) -> None:
+    made, *said = run_alone("several_subsets.py", STEPS="1").stdout.splitlines()
+    assert re.fullmatch(r"theta_p is made of \d+ of 10 learners", made)
     assert [line.split(",")[0] for line in said] == [
         f"{strategy}: {NUM_CHOSEN} examples" for strategy in ("el2n", "craig", "uniform")
     ]

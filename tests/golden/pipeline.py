@@ -30,18 +30,18 @@ from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.specs import specs_of
 from lipt.core.sharding import draw_shards, split_validation
-from lipt.embedded.workers import worker_thread
-from lipt.session import Session
 from lipt.trainer.cli.demo import experiment
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, StrategyView
+from tests.embedded.workers import worker_thread
 from tests.golden import datasets
 from tests.golden.comparison import Stage
 from tests.golden.digests import digest
 from tests.golden.machine import pattern
+from tests.session import Session
 
 Model = str | Callable[..., nn.Module]
 
@@ -54,7 +54,7 @@ _OF_A_PROXY = {"signals", "features", "validation split"}
 class Case:
     """A data set with its model and its requests.
 
-    open: returns the data in a form that `lipt.Session` takes; the folder is for its files.
+    open: returns the data in a form that `Session` takes; the folder is for its files.
     budget: of every subset.
     ridge: the second proxy, besides `soup`, of every strategy that uses one.
     diagnosis: the proxy of the diagnosis on the run; None for the default proxy without a run.

@@ -1,23 +1,30 @@
 from __future__ import annotations
 
+import gc
+
 import pytest
+import torch
+from torch import nn
 
-from lipt import given
+from lipt.common.errors import ConfigError
 from lipt.common.imports.factory import load_factory
-from lipt.given import MODULE, giving
+from lipt.given import MODULE, name_model
 
 
-def test_what_is_given_is_found_by_name_while_the_block_lasts() -> None:
-    data = [(0, 1)]
-    with giving(data=data, model=lambda num_classes: num_classes + 1):
-        assert load_factory(f"{MODULE}:data", allowed_modules=[MODULE])() is data
-        assert load_factory(f"{MODULE}:model", allowed_modules=[MODULE])(num_classes=4) == 5
-    with pytest.raises(KeyError):
-        given.data()
+def test_a_model_is_found_by_its_name_as_long_as_it_is_kept() -> None:
+    module = nn.Linear(2, 3)
+    given = name_model(module)
+    made = load_factory(given.name, allowed_modules=[MODULE])(num_classes=3)
+    assert torch.equal(made.weight, module.weight)
+    assert made.weight is not module.weight
+    name = given.name
+    del given
+    gc.collect()
+    with pytest.raises(ConfigError, match="has no attribute"):
+        load_factory(name, allowed_modules=[MODULE])
 
 
-def test_what_was_given_is_gone_after_an_error() -> None:
-    with pytest.raises(ZeroDivisionError), giving(data=[1]):
-        raise ZeroDivisionError
-    with pytest.raises(KeyError):
-        given.data()
+def test_every_model_has_a_name_of_its_own() -> None:
+    first, second = (name_model(lambda num_classes: nn.Linear(1, num_classes)) for _ in range(2))
+    assert first.name != second.name
+    assert first(num_classes=4).out_features == 4

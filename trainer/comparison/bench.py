@@ -11,6 +11,7 @@ from torch import nn
 from lipt.common.data import Dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.baselines import FIXED
+from lipt.trainer.comparison.choosing import Chooser, Run
 from lipt.trainer.comparison.plan import training_seed
 from lipt.trainer.comparison.pretraining import rests_on_pretraining, warm_up_seconds
 from lipt.trainer.comparison.trial import LATE, Cell, Trial, levelled_off
@@ -20,7 +21,6 @@ from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.main_training.redrawn import RedrawnRandom
 from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import RunView
 
 # Accuracy over the course of training, later more often: there the learning rate has fallen
 # and accuracy rises most. And what `levelled_off` looks at.
@@ -65,7 +65,7 @@ class Bench:
     on_step: called after every optimizer step.
     """
 
-    client: Client
+    chooser: Chooser
     model: str
     train: Dataset
     test: Dataset
@@ -86,15 +86,19 @@ class Bench:
         drawn = RedrawnRandom(self.train, budget, training_seed(cell.seed, cell.repeat))
         return self._trial(cell, drawn.subset, Held(drawn, cell.every))
 
-    def chosen(self, cell: Cell, run: RunView) -> Trial:
+    def chosen(self, cell: Cell, run: Run) -> Trial:
         """A training on a subset of a run, which is chosen again where the cell says so."""
-        subset = self.client.subset(run.run_id, cell.strategy, fraction=cell.fraction, **self.asked)
+        subset = self.chooser.subset(
+            run.run_id, cell.strategy, fraction=cell.fraction, **self.asked
+        )
         made: list[Reselection] = []
 
         def reselect(model: nn.Module, first: Subset | None) -> Reselection:
             asked: SelectionOptions = {"run": run.run_id, "fraction": cell.fraction}
             asked |= {"every": cell.every, "first": first, "proxy": self.asked.get("proxy")}
-            made.append(Reselection(self.client, model, cell.strategy, **asked))
+            if not isinstance(self.chooser, Client):
+                raise TypeError("subsets are chosen again by a coordinator")
+            made.append(Reselection(self.chooser, model, cell.strategy, **asked))
             return made[0]
 
         trial = self._trial(cell, subset, reselect if cell.every else None)

@@ -15,6 +15,7 @@ from lipt.common.states import RunState
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.baselines import EVERYTHING, REDRAWN, label, require_baselines
 from lipt.trainer.comparison.bench import Bench
+from lipt.trainer.comparison.choosing import Chooser, Run
 from lipt.trainer.comparison.plan import Plan
 from lipt.trainer.comparison.trial import Trial, TrialFile
 from lipt.trainer.main_training import Recipe
@@ -25,7 +26,7 @@ from lipt.trainer.views import RunView, StrategyView
 
 
 def compare(
-    client: Client,
+    chooser: Chooser,
     plan: Plan,
     train: Dataset,
     test: Dataset,
@@ -35,12 +36,12 @@ def compare(
     allowed_modules: Collection[str] = (),
     say: Callable[[str], None],
     on_step: OnStep | None = None,
-    pretrain: Callable[[int], RunView] | None = None,
+    pretrain: Callable[[int], Run] | None = None,
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
     Args:
-        client: connected to a coordinator that has `train` as its data.
+        chooser: connected to a coordinator that has `train` as its data, or one of this process.
         plan: what to compare.
         train: what the subsets are of.
         test: what accuracy is measured on.
@@ -60,8 +61,8 @@ def compare(
         SubsetError: the coordinator has other data.
         RunFailedError: a run failed.
     """
-    known = {strategy.name: strategy for strategy in client.strategies()}
-    _check(client, known, plan, train, test)
+    known = {strategy.name: strategy for strategy in chooser.strategies()}
+    _check(chooser, known, plan, train, test)
     resolve_device(device)
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
     recipe = plan.recipe.model_copy(update={"steps": steps})
@@ -70,7 +71,7 @@ def compare(
         say(f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them")
     needs = {name: strategy.needs for name, strategy in known.items()}
     bench = Bench(
-        client,
+        chooser,
         plan.model,
         train,
         test,
@@ -83,7 +84,7 @@ def compare(
     )
     for seed in plan.seeds:
         missing = [cell for cell in plan.cells(seed) if trials.find(cell) is None]
-        run = None
+        run: Run | None = None
         for cell in missing:
             if cell.strategy == EVERYTHING:
                 trial = bench.everything(cell)
@@ -92,7 +93,11 @@ def compare(
             else:
                 if run is None:
                     say(f"seed {seed}: the run")
-                    run = _run(client, plan, seed) if pretrain is None else pretrain(seed)
+                    run = (
+                        _run(_require_client(chooser), plan, seed)
+                        if pretrain is None
+                        else pretrain(seed)
+                    )
                     if run.fitted:
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
                 trial = bench.chosen(cell, run)
@@ -114,7 +119,7 @@ def _line(trial: Trial, training_seeds: int) -> str:
 
 
 def _check(
-    client: Client,
+    chooser: Chooser,
     known: Mapping[str, StrategyView],
     plan: Plan,
     train: Dataset,
@@ -132,7 +137,7 @@ def _check(
                 "out; 'lipt subset get --features' gives its subset."
             )
         if plan.every:
-            require_reselectable(client, name)
+            require_reselectable(_require_client(chooser), name)
     if not round(min(plan.fractions) * len(train)):
         raise BudgetError(
             f"fraction {min(plan.fractions)} of {len(train)} examples keeps none. Choose at "
@@ -145,7 +150,7 @@ def _check(
             "comparison: its model, and its seeds 0, 1, ... Drop that setting."
         )
     require_comparable(test, train)
-    dataset = client.info().dataset
+    dataset = chooser.info().dataset
     theirs = "" if dataset is None else dataset.fingerprint
     ours = train.fingerprint_like(theirs)
     if theirs != ours:
@@ -177,3 +182,9 @@ def _run(client: Client, plan: Plan, seed: int) -> RunView:
     same = [run for run in client.runs() if run.name == name and run.state not in ended]
     run = same[0] if same else client.start_run(overrides, name=name)
     return client.wait(run.run_id)
+
+
+def _require_client(chooser: Chooser) -> Client:
+    if not isinstance(chooser, Client):
+        raise TypeError("runs are started, and subsets chosen again, by a coordinator alone")
+    return chooser

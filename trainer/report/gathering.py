@@ -10,7 +10,7 @@ from typing import Any
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.common.maps.sample import rows_to_draw
+from lipt.common.maps import rows_to_draw
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.outcomes import Outcome, outcomes

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lipt.common.maps.placing import placed
-from lipt.common.maps.tsne import tsne
+from lipt.common.maps import placed, principal_components
 
 WIDTH, HEIGHT = 480, 400
 _MARGIN = 14
@@ -72,7 +71,8 @@ def draw(
         features_of: gives the features of rows, M x D, and whose they are.
     """
     features_MD, seen_by = features_of(ids_M)
-    pixels_M2 = placed(tsne(features_MD), width=WIDTH, height=HEIGHT, margin=_MARGIN)
+    places_M2 = principal_components(features_MD)
+    pixels_M2 = placed(places_M2, width=WIDTH, height=HEIGHT, margin=_MARGIN)
     points = (
         Point(row, int(labels_N[row]), x, y)
         for row, (x, y) in zip(ids_M.tolist(), pixels_M2.tolist(), strict=True)

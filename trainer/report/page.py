@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lipt.common.maps.sample import MOST_SUSPECTS
+from lipt.common.maps import MOST_SUSPECTS
 from lipt.trainer.comparison import table
 from lipt.trainer.comparison.baselines import EVERYTHING
 from lipt.trainer.comparison.outcomes import Outcome

@@ -6,8 +6,6 @@ Needs no run: without one there are no learners and no soup, and the proxy goes 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.process.devices import device_name
@@ -38,8 +36,4 @@ class DiagnoseData:
                 what is not there.
         """
         diagnosis = diagnose(context, self.question)
-        with TemporaryDirectory(prefix="lipt-diagnosis-") as folder:
-            path = Path(folder) / "diagnosis.safetensors"
-            diagnosis.save(path)
-            blob = context.blobs.put_bytes(path.read_bytes())
-        return Diagnosed(blob, device_name(context.device))
+        return Diagnosed(context.blobs.put_bytes(diagnosis.pack()), device_name(context.device))

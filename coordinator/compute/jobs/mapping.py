@@ -13,8 +13,7 @@ from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.inputs.formats import InputFormat
-from lipt.common.maps.placing import placed
-from lipt.common.maps.tsne import tsne
+from lipt.common.maps import placed, principal_components
 from lipt.coordinator.compute.context import Context
 from lipt.core.signals.compute import compute_signals
 
@@ -40,6 +39,6 @@ class MapExamples:
         with pinned_kernels(self.config.evaluation_threads):
             batches = context.batches(self.inputs, "computing features", some=places_M)
             features_MD = compute_signals(model, batches).features_ND.float()
-            places_M2 = tsne(features_MD, on_progress=context.progress("placing examples"))
+            places_M2 = principal_components(features_MD)
         square_M2 = placed(places_M2, width=1.0, height=1.0, margin=0.02)
         return tuple((x, y) for x, y in square_M2.tolist())

@@ -11,35 +11,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig, SoupMethod
-from lipt.common.data import all_labels, input_format, pack_shard
-from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.config.run_config import RunConfig
+from lipt.common.data import all_labels, pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.specs import InputSpec
-from lipt.common.models.freezing import freeze, head_names
-from lipt.common.observability.tracing import span
 from lipt.common.targets.single_label import SingleLabel
 from lipt.common.targets.target import Target
 from lipt.common.targets.values import OtherTarget
-from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.container import pack
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
-from lipt.core.evaluation import Evaluator
-from lipt.core.evaluators import evaluate_for_soup
 from lipt.core.frozen_part import LearnerReader, pack_initial
-from lipt.core.initialization import initialize
+from lipt.core.pipeline import cut_shards, initial_weights, merge_learners
 from lipt.core.results import Ingredient
-from lipt.core.sharding import draw_densities, draw_shards
-from lipt.core.soup import Evaluate, OpenWeights, greedy_soup, uniform_soup
+from lipt.core.soup import OpenWeights
 
 
 @dataclass(frozen=True)
@@ -145,38 +136,11 @@ class InitializeWeights:
 
     def run(self, context: Context) -> InitialWeights:
         """Initialize and store theta*."""
-        config, dataset = self.config, context.dataset
-        train_ids = context.split(config).train_ids
-        inputs = input_format(dataset, train_ids, derive_seed(config.seed, "normalization"))
-        model = context.new_model(config)
-        given = config.initialization.weights_sha256
-        if given is not None:
-            model.load_state_dict(self._given(context, given, model), strict=False)
-        frozen = context.frozen(config, model)
-        freeze(model, frozen)
-        weights = initialize(
-            model,
-            dataset,
-            train_ids,
-            config.initialization,
-            inputs,
-            seed=derive_seed(config.seed, "initialization"),
-            device=context.device,
-            cpu_threads=config.learners.cpu_threads,
-            on_progress=context.progress("training the initial weights"),
-        )
-        return InitialWeights(context.blobs.put_bytes(pack_initial(weights, frozen)), inputs)
-
-    def _given(self, context: Context, sha256: str, model: nn.Module) -> Weights:
-        """What there is of the model; what is to be new stays as its seed has drawn it."""
-        weights, _ = read_checkpoint(
-            context.blobs.verified_path(context.blobs.find(sha256)),
-            like=specs_of(model.state_dict()),
-            head=head_names(model),
-            new_head=self.config.initialization.new_head,
-            max_bytes=context.settings.limits.max_blob_bytes,
-        )
-        return weights
+        given = self.config.initialization.weights_sha256
+        blobs = context.blobs
+        source = None if given is None else blobs.verified_path(blobs.find(given))
+        weights, frozen, inputs = initial_weights(context, self.config, source)
+        return InitialWeights(blobs.put_bytes(pack_initial(weights, frozen)), inputs)
 
 
 @dataclass(frozen=True)
@@ -187,15 +151,13 @@ class CutShards:
 
     def run(self, context: Context) -> tuple[LearnerRecord, ...]:
         """Cut and store the shards; the learners as they wait for workers."""
-        config, learners = self.config, self.config.learners
-        shards = draw_shards(context.split(config).train_ids, learners, seed=config.seed)
-        densities = draw_densities(learners.num_learners, config.pruning, seed=config.seed)
+        cuts = cut_shards(context, self.config)
         report = context.progress("cutting shards")
         records: list[LearnerRecord] = []
-        for ids, density in zip(shards, densities, strict=True):
+        for ids, density in cuts:
             shard = context.blobs.put_bytes(pack_shard(context.dataset, ids))
             records.append(LearnerRecord(index=len(records), density=density, shard=shard))
-            report(len(records), len(shards))
+            report(len(records), len(cuts))
         return tuple(records)
 
 
@@ -236,9 +198,7 @@ class MakeSoup:
     def run(self, context: Context) -> SoupResult | DamagedLearners:
         """Evaluate every learner, merge, and store theta_p."""
         try:
-            # Several weights are scored at a time instead, on a thread each.
-            with pinned_kernels(1):
-                return self._merge(context)
+            return self._merge(context)
         except (CorruptBlobError, UnknownBlobError):
             # All of them, so that they are trained again together.
             damaged = tuple(
@@ -249,67 +209,34 @@ class MakeSoup:
             return DamagedLearners(damaged)
 
     def _merge(self, context: Context) -> SoupResult:
-        soup = self.config.soup
-        evaluator = self.evaluator(context)
-        evaluate = self.evaluate(context, evaluator)
-        initial = context.read_weights(self.initial_weights, evaluator.model)
-        initial_accuracy = evaluator(initial).accuracy
-        reader = LearnerReader.of(specs_of(initial), initial, evaluator.frozen)
-        # What learners train of it is not needed any more.
-        del initial
+        model = context.new_model(self.config)
+        initial = context.read_weights(self.initial_weights, model)
+        reader = LearnerReader.of(specs_of(initial), initial, context.frozen(self.config, model))
 
         def opener(name: BlobName) -> OpenWeights:
             # Each time: the disk may change it between two openings.
             return lambda: reader.open(context.blobs.verified_path(name))
 
-        learners = [opener(name) for _, name in self.learners]
-        report = context.progress("merging learners")
-        with span("soup", method=soup.method.value, num_learners=len(learners)) as merging:
-            if soup.method is SoupMethod.GREEDY:
-                made = greedy_soup(
-                    learners,
-                    evaluate,
-                    num_alphas=soup.num_alphas,
-                    search=soup.search,
-                    on_progress=report,
-                    on_ingredient=lambda at, part: context.tell(
-                        Offered(self.learners[at][0], part)
-                    ),
-                )
-            else:
-                made = uniform_soup(learners, evaluate, on_progress=report)
-            merging.note(accuracy=made.accuracy)
+        merged = merge_learners(
+            context,
+            self.config,
+            self.inputs,
+            initial,
+            [opener(name) for _, name in self.learners],
+            lambda at, part: context.tell(Offered(self.learners[at][0], part)),
+        )
+        made = merged.soup
         accuracies = [part.accuracy for part in made.ingredients.values()]
         record = SoupRecord(
-            initial_accuracy=initial_accuracy,
+            initial_accuracy=merged.initial_accuracy,
             mean_learner_accuracy=sum(accuracies) / len(accuracies),
             best_learner_accuracy=max(accuracies),
             soup_accuracy=made.accuracy,
             num_kept=sum(part.kept for part in made.ingredients.values()),
-            num_validation_examples=len(evaluator.targets_N),
+            num_validation_examples=merged.num_validation_examples,
         )
         return SoupResult(
             weights=context.blobs.put_bytes(pack(made.weights)),
             record=record,
             ingredients={self.learners[at][0]: part for at, part in made.ingredients.items()},
-        )
-
-    def evaluate(self, context: Context, evaluator: Evaluator) -> Evaluate:
-        """Scores several of this run's weights at a time, as `evaluator` does one."""
-        return evaluate_for_soup(evaluator, self.config, lambda: context.new_model(self.config))
-
-    def evaluator(self, context: Context) -> Evaluator:
-        """What scores this run's weights."""
-        config, dataset = self.config, context.dataset
-        split, model = context.split(config), context.new_model(config)
-        return Evaluator(
-            model=model,
-            inputs=self.inputs,
-            device=context.device,
-            examples_N=dataset.examples(split.validation_ids),
-            target=dataset.target,
-            targets_N=dataset.targets_N[split.validation_ids],
-            batch_norm_examples_M=context.batch_norm_examples(config),
-            batch_size=context.batch_size,
-            frozen=context.frozen(config, model),
         )

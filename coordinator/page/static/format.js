@@ -1,7 +1,5 @@
-// @ts-check
-// Numbers, times and names as people read them.
+// Numbers, times, settings and the states of runs and learners, as people read them.
 
-import { h } from "./dom.js";
 import { now } from "./store.js";
 
 export const MISSING = "–";
@@ -12,67 +10,31 @@ export function number(value) {
   return Number.isFinite(parsed) ? parsed : NaN;
 }
 
-/** @param {any} value */
-export function count(value) {
-  const parsed = number(value);
-  return Number.isNaN(parsed) ? MISSING : parsed.toLocaleString("en-US", { maximumFractionDigits: 0 });
-}
+const unlessMissing = (show) => (value, ...how) => (Number.isNaN(number(value)) ? MISSING : show(number(value), ...how));
 
-/** @param {any} value a share @param {number} [digits] */
-export function percent(value, digits = 1) {
-  const parsed = number(value);
-  return Number.isNaN(parsed) ? MISSING : `${(100 * parsed).toFixed(digits)}%`;
-}
+export const count = unlessMissing((value) => value.toLocaleString("en-US", { maximumFractionDigits: 0 }));
+export const percent = unlessMissing((value, digits = 1) => `${(100 * value).toFixed(digits)}%`);
+export const fixed = unlessMissing((value, digits) => value.toFixed(digits));
 
-/** @param {any} value @param {number} digits */
-export function fixed(value, digits) {
-  const parsed = number(value);
-  return Number.isNaN(parsed) ? MISSING : parsed.toFixed(digits);
-}
-
-/** "s" for all numbers but 1. @param {any} n @param {string} one @param {string} [many] */
 export function plural(n, one, many = `${one}s`) {
   return `${count(n)} ${number(n) === 1 ? one : many}`;
 }
 
-/** @param {any} value seconds */
-export function duration(value) {
-  const seconds = number(value);
-  if (Number.isNaN(seconds)) return MISSING;
+export const duration = unlessMissing((seconds) => {
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const [minutes, hours] = [Math.floor(seconds / 60), Math.floor(seconds / 3600)];
   if (seconds < 60) return `${Math.floor(seconds)} s`;
-  const whole = Math.floor(seconds);
-  const [minutes, hours, days] = [Math.floor(whole / 60), Math.floor(whole / 3600), Math.floor(whole / 86400)];
-  if (minutes < 60) return `${minutes} min ${whole % 60} s`;
+  if (minutes < 60) return `${minutes} min ${Math.floor(seconds) % 60} s`;
   if (hours < 48) return `${hours} h ${minutes % 60} min`;
-  return `${days} d ${hours % 24} h`;
-}
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+});
 
-/** @param {any} value */
-export function bytes(value) {
-  let size = number(value);
-  if (Number.isNaN(size)) return MISSING;
-  for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (size < 1000) return `${size.toFixed(unit === "B" || size >= 100 ? 0 : 1)} ${unit}`;
-    size /= 1000;
-  }
-  return `${size.toFixed(1)} TB`;
-}
+export const bytes = unlessMissing((size) => {
+  const power = Math.min(Math.floor(Math.log10(Math.max(size, 1)) / 3), 4);
+  const scaled = size / 1000 ** power;
+  return `${scaled.toFixed(power === 0 || scaled >= 100 ? 0 : 1)} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+});
 
-/**
- * A moment as how long ago it is, or how long away, its exact time at hand.
- *
- * @param {string | number} stamp as the contract has it, or in seconds
- */
-export function moment(stamp) {
-  const then = typeof stamp === "number" ? stamp * 1000 : Date.parse(stamp);
-  if (Number.isNaN(then)) return MISSING;
-  const seconds = (now() - then) / 1000;
-  const exact = new Date(then);
-  return h("time", { datetime: exact.toISOString(), title: exact.toLocaleString() }, relative(seconds));
-}
-
-/** @param {number} seconds */
 export function relative(seconds) {
   const size = Math.abs(seconds);
   if (size < 5) return "now";
@@ -83,12 +45,105 @@ export function relative(seconds) {
   return seconds > 0 ? `${text} ago` : `in ${text}`;
 }
 
-/** "RUN_STATE_TRAINING" as "training". @param {string} name @param {string} prefix */
-export function word(name, prefix) {
-  return String(name ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
+/** "RUN_STATE_TRAINING" as "training". */
+export const word = (name, prefix) => String(name ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
+
+// A state is a word, a sign and a tone: colour is never the only sign.
+const RUN_SIGNS = {
+  ready: ["✓", "good"], failed: ["!", "bad"], cancelled: ["×", "faint"], held: ["‖", "bad"], pending: ["·", "quiet"],
+};
+
+export function standingOf(run) {
+  const state = word(run.state, "RUN_STATE_");
+  const [sign, tone] = RUN_SIGNS[state] ?? ["▸", "busy"];
+  return { word: state, sign, tone };
 }
 
-/** @param {string} text @param {number} length */
-export function shortened(text, length) {
-  return text.length <= length ? text : `${text.slice(0, length - 1)}…`;
+export function fateOf(learner) {
+  const { ingredient } = learner;
+  switch (word(learner.state, "LEARNER_STATE_")) {
+    case "leased": {
+      const phase = word(learner.phase, "LEARNER_PHASE_");
+      return { word: phase === "unspecified" || phase === "" ? "leased" : phase, sign: "▸", tone: "busy" };
+    }
+    case "done":
+      if (!ingredient) return { word: "in", sign: "•", tone: "quiet" };
+      return ingredient.kept ? { word: "kept", sign: "✓", tone: "good" } : { word: "discarded", sign: "×", tone: "faint" };
+    case "failed":
+      return { word: "failed", sign: "!", tone: "bad" };
+    case "dropped":
+      return { word: "dropped", sign: "×", tone: "faint" };
+    default:
+      return { word: "queued", sign: "·", tone: "faint" };
+  }
+}
+
+export function alphaOf({ ingredient }) {
+  if (!ingredient) return MISSING;
+  return ingredient.kept ? `α ${fixed(ingredient.alpha, 2)}` : "discarded";
+}
+
+export const hasEnded = (run) => ["ready", "failed", "cancelled"].includes(standingOf(run).word);
+
+/** Numbers of a run's learners. */
+export function tally(run) {
+  const of = (name) => run.learners.filter((learner) => learner.state === `LEARNER_STATE_${name}`).length;
+  return { all: run.learners.length, done: of("DONE"), leased: of("LEASED"), queued: of("QUEUED") };
+}
+
+/** The learners that the soup has tried, in its order. */
+export function tried(run) {
+  return run.learners.filter((learner) => learner.ingredient)
+    .sort((a, b) => a.ingredient.position - b.ingredient.position);
+}
+
+export const keptOf = (run) => `${tried(run).filter((learner) => learner.ingredient.kept).length} of ${run.learners.length}`;
+
+export const trainSeconds = (run) => run.learners.reduce((sum, learner) => sum + number(learner.train_seconds), 0);
+
+export const secondsOf = (run) => ((run.ended_at ? Date.parse(run.ended_at) : now()) - Date.parse(run.created_at)) / 1000;
+
+/** A run's settings by their dotted names, as run.toml and `--set` have them: [name, text] pairs. */
+export function settingsOf(config) {
+  return Object.entries(config ?? {}).flatMap(([name, value]) =>
+    value !== null && typeof value === "object" && !Array.isArray(value)
+      ? settingsOf(value).map(([below, text]) => [`${name}.${below}`, text])
+      : [[name, settingText(value)]]);
+}
+
+function settingText(value) {
+  if (Array.isArray(value)) return value.join(", ") || MISSING;
+  // An enum's name is that of its type and then the value: WEIGHT_ENCODING_BITMASK.
+  const kind = /^(PRECISION|WEIGHT_ENCODING|AUGMENTATION_METHOD|PRUNING_METHOD|SOUP_METHOD)_/.exec(String(value));
+  return kind ? word(value, kind[0]).replaceAll(" ", "_") : String(value);
+}
+
+/** Lines of NAME=VALUE as nested settings; values are numbers and booleans where they read as such. */
+export function readSettings(text) {
+  const settings = {};
+  for (const line of text.split("\n").map((each) => each.trim()).filter(Boolean)) {
+    const [name, ...rest] = line.split("=");
+    if (rest.length === 0 || name.trim() === "") throw new Error(`“${line}” is not NAME=VALUE. Example: soup.num_alphas=5`);
+    setAt(settings, name.trim(), settingValue(rest.join("=").trim()));
+  }
+  return settings;
+}
+
+/** Set a dotted name; "__proto__" is a name like any other. */
+export function setAt(settings, name, value) {
+  const parts = name.split(".");
+  const last = parts.pop();
+  const define = (place, part, what) => Object.defineProperty(place, part, { value: what, enumerable: true, configurable: true });
+  let place = settings;
+  for (const part of parts) {
+    if (!Object.hasOwn(place, part)) define(place, part, {});
+    place = Object.getOwnPropertyDescriptor(place, part).value;
+  }
+  define(place, last, value);
+}
+
+function settingValue(text) {
+  if (/^["'].*["']$/.test(text)) return text.slice(1, -1);
+  if (text === "true" || text === "false") return text === "true";
+  return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
 }

@@ -1,118 +1,169 @@
-// @ts-check
-// The page: who is there, what they look at, and drawing it whenever something has changed.
+// The page: signing in, the frame around every view, and drawing it whenever the state has changed.
 
-import { get, onSignedOut, post } from "./api.js";
-import { closeDialog, drawDialog } from "./dialogs.js";
-import { patch } from "./dom.js";
-import { banner, topBar } from "./frame.js";
-import { askAgain } from "./gallery.js";
-import * as live from "./live.js";
-import * as router from "./router.js";
-import { signInForm } from "./sign_in.js";
-import { changed, onChange, state } from "./store.js";
-import { say, tellOfRuns } from "./toasts.js";
-import * as compare from "./view_compare.js";
-import * as diagnosis from "./view_diagnosis.js";
-import * as queue from "./view_queue.js";
-import * as run from "./view_run.js";
-import * as runs from "./view_runs.js";
-import * as subsets from "./view_subsets.js";
-import * as workers from "./view_workers.js";
+import { relative } from "./format.js";
+import { button, commands, html, problem, retryPictures } from "./parts.js";
+import { follow, get, onCoordinatorBack, onSessionEnded, post, unfollow } from "./service.js";
+import { changed, closeDialog, followAddress, onChange, perform, runById, say, state, task, to } from "./store.js";
+import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
+import { diagnosisView } from "./view_diagnosis.js";
+import { runView } from "./view_run.js";
+import { compareView, runsView } from "./view_runs.js";
+import { queueView, workersView } from "./view_service.js";
+import { subsetsView } from "./view_subsets.js";
 
-const TICK_MS = 1_000;
+const place = (id) => document.getElementById(id);
+const VIEWS = { runs: "Runs", workers: "Workers", queue: "Queue", diagnosis: "Diagnosis" };
 
-const place = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
-
-/** @returns {{view: () => any[], title: () => string}} */
+/** The view of the route and its title. */
 function viewHere() {
-  const [first, second, third] = state.route.parts;
-  if (first === "runs" && second) return third === "subsets" ? subsets : run;
-  return { workers, queue, diagnosis, compare }[first] ?? runs;
+  const [first, id, part] = state.route.parts;
+  if (first === "runs" && id) {
+    const name = runById(id)?.name ?? "Run";
+    return part === "subsets" ? [subsetsView, `Subsets of ${name}`] : [runView, name];
+  }
+  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView, compare: compareView };
+  return [views[first] ?? runsView, first === "compare" ? "Two runs" : VIEWS[first] ?? "Runs"];
 }
 
 function draw() {
-  const here = viewHere();
-  const form = state.signIn.needed;
+  const [view, title] = viewHere();
+  const [isForm, isAway] = [state.signIn.needed, state.connection.kind === "away"];
   state.width = place("content").clientWidth || state.width;
-  patch(place("top"), topBar(signOut));
-  patch(place("banner"), banner());
-  patch(place("content"), form ? signInForm(signedIn) : state.me ? here.view() : []);
-  drawDialog();
-  document.body.classList.toggle("stale", state.connection.kind === "away" && !form);
-  document.title = form ? "Sign in · lipt" : `${state.connection.kind === "away" ? "Away · " : ""}${here.title()} · lipt`;
+  render(topBar(), place("top"));
+  render(isAway && state.me && banner(), place("banner"));
+  render(isForm ? signInForm() : state.me && html`<${View} key=${state.route.parts.join("/")} view=${view} />`, place("content"));
+  render(state.toasts.map(({ text, tone }) => html`<p class="toast ${tone}">${text}</p>`), place("toasts"));
+  render(state.dialog && html`<${Dialog} key=${state.dialog.title} ...${state.dialog} />`, place("dialogs"));
+  document.body.classList.toggle("stale", isAway && !isForm);
+  document.title = isForm ? "Sign in · lipt" : `${isAway ? "Away · " : ""}${title} · lipt`;
 }
 
-/** Elsewhere: what is read next is the new view's heading. */
-function moved() {
-  closeDialog();
-  draw();
-  scrollTo(0, 0);
-  /** @type {HTMLElement | null} */ (place("content").querySelector("h1"))?.focus();
+const View = ({ view }) => view();
+
+/** The browser's own dialog, which keeps the focus inside and gives it back at the end. */
+function Dialog({ title, content }) {
+  const element = useRef();
+  useLayoutEffect(() => element.current.showModal(), []);
+  const closed = () => {
+    state.dialog = null;
+    changed();
+  };
+  return html`<dialog ref=${element} aria-labelledby="dialog-title" onClose=${closed}>
+    <h2 id="dialog-title">${title}</h2>${content()}
+  </dialog>`;
 }
 
-/** @param {{name: string, roles: string[]}} me */
+function topBar() {
+  const here = state.route.parts[0] === "compare" ? "runs" : state.route.parts[0];
+  const { liptTheme: theme } = globalThis;
+  const other = theme.shown() === "dark" ? "light" : "dark";
+  const numbers = { workers: state.numWorkers, queue: state.computations.length };
+  const toggle = () => {
+    theme.toggle();
+    changed();
+  };
+  return html`
+    <a class="brand" href=${to(["runs"])} aria-label="lipt, to the runs">lipt</a>
+    ${state.me && html`<nav aria-label="Views">${Object.entries(VIEWS).map(([path, name]) => html`
+      <a key=${path} href=${to([path])} aria-current=${here === path ? "page" : undefined}>${name}${numbers[path] > 0 && html`<span class="tally">${numbers[path]}</span>`}</a>`)}</nav>`}
+    <div class="who">
+      ${state.me && html`
+        <span class="connection ${state.connection.kind}"><span class="dot" aria-hidden="true" />${state.connection.kind}</span>
+        <span class="me" title="signed in as ${state.me.name}">${state.me.name}</span>
+        <span class="role">${state.me.roles.join(", ")}</span>`}
+      ${button(other === "dark" ? "☾" : "☀", toggle, { class: "plain theme", "aria-label": `Show in ${other}`, title: `Show in ${other}` })}
+      ${state.me && button("Sign out", signOut, { class: "plain" })}
+    </div>`;
+}
+
+function banner() {
+  const { since, lastHeard } = state.connection;
+  // The part that ticks is not read out.
+  return html`<p class="banner"><strong>The coordinator has been away since ${new Date(since).toLocaleTimeString()}.</strong>
+    ${" "}${lastHeard > 0 && "What you see is how it stood then. "}This page asks again by itself and goes on when it is back.
+    <span class="dim" aria-hidden="true"> ${relative((Date.now() - since) / 1000)}</span></p>`;
+}
+
+function signInForm() {
+  const { busy, error } = task("sign in");
+  const submit = async (event) => {
+    event.preventDefault();
+    const input = event.target.elements.token;
+    const me = await perform("sign in", () => post("/api/sign-in", { token: input.value.trim() }));
+    if (me) signedIn(me);
+  };
+  return html`<section class="sign-in">
+    <h1 tabindex="-1">Sign in</h1>
+    ${problem(state.signIn.message)}
+    <p>On a machine with access, this prints a link that signs you in:</p>
+    ${commands("lipt dashboard")}
+    <p>Or paste a token. An admin makes one with <code>lipt token create --role trainer</code>.</p>
+    <form onSubmit=${submit}>
+      <div class="field"><label for="token">Token</label>
+        <input id="token" name="token" type="password" autocomplete="off" spellcheck=${false} required aria-describedby=${error && "token-problem"} /></div>
+      ${error && html`<div id="token-problem">${problem(error)}</div>`}
+      <div class="actions"><button type="submit" class="main" disabled=${busy}>${busy ? "Signing in…" : "Sign in"}</button></div>
+    </form>
+  </section>`;
+}
+
 function signedIn(me) {
   state.me = me;
   state.signIn = { needed: false, message: "" };
-  state.connection = { ...state.connection, kind: state.connection.kind === "away" ? "away" : "connecting" };
-  live.follow();
+  if (state.connection.kind !== "away") state.connection = { ...state.connection, kind: "connecting" };
+  follow();
   void loadInfo();
+  changed();
+}
+
+async function loadInfo() {
+  const info = await perform("info", () => get("/api/info"));
+  if (info) state.info = info;
   changed();
 }
 
 function needSignIn() {
   if (state.signIn.needed) return;
-  live.stop();
+  unfollow();
   closeDialog();
-  state.signIn = { needed: true, message: state.me ? "Your session has ended. Sign in again to go on where you were." : refusedLink() };
+  const refused = new URLSearchParams(location.search).has("refused");
+  const usedLink = "That link was used before or is too old: a link is good for one minute and one time. Make a new one.";
+  state.signIn = { needed: true, message: state.me ? "Your session has ended. Sign in again to go on where you were." : refused ? usedLink : "" };
   state.me = null;
   changed();
 }
 
-/** @returns {string} why one is back from a link that did not let one in */
-function refusedLink() {
-  return new URLSearchParams(location.search).has("refused") ? "That link was used before or is too old: a link is good for one minute and one time. Make a new one." : "";
-}
-
 async function signOut() {
   await post("/api/sign-out", {}).catch(() => null);
-  live.stop();
+  unfollow();
   // Nothing of what was seen stays behind.
   location.replace("/");
 }
 
-async function loadInfo() {
-  try {
-    state.info = await get("/api/info");
-    changed();
-  } catch {
-    // The stream says that the coordinator is away; when it is back this is asked again.
-  }
-}
-
 onChange(draw);
-onSignedOut(needSignIn);
-addEventListener("lipt-change", changed);
-new ResizeObserver(changed).observe(place("content"));
-live.listenTo({
-  runs: tellOfRuns,
-  connection: (isBack) => {
-    if (!isBack) return;
-    say("The coordinator is back.", "good");
-    askAgain();
-    void loadInfo();
-  },
+onSessionEnded(needSignIn);
+onCoordinatorBack(() => {
+  say("The coordinator is back.", "good");
+  retryPictures();
+  void loadInfo();
 });
-router.follow(moved);
-document.querySelector(".skip")?.addEventListener("click", (event) => {
+followAddress(() => {
+  closeDialog();
+  draw();
+  scrollTo(0, 0);
+  // What is read next is the new view's heading.
+  place("content").querySelector("h1")?.focus();
+});
+new ResizeObserver(changed).observe(place("content"));
+document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   place("content").focus();
 });
-setInterval(changed, TICK_MS);
+setInterval(changed, 1_000);
 
 try {
   signedIn(await get("/api/me"));
 } catch (error) {
-  if (/** @type {any} */ (error).status === 401) needSignIn();
-  else say(/** @type {Error} */ (error).message, "bad");
+  if (error.status === 401) needSignIn();
+  else say(error.message, "bad");
 }

@@ -1,94 +1,150 @@
-// @ts-check
-// Small pieces that several views are made of.
+// Small pieces that several views are made of. Texts become text nodes: no markup is ever read.
 
-import { h } from "./dom.js";
-import { count, MISSING, number } from "./format.js";
-import { state } from "./store.js";
+import { count, MISSING, number, relative } from "./format.js";
+import { post } from "./service.js";
+import { changed, now, state } from "./store.js";
+import { html } from "./vendor/htm-preact.js";
 
-/** @param {import("./learner.js").Fate} fate */
-export function badge(fate) {
-  return h("span", { class: `badge ${fate.tone}` }, h("span", { class: "sign", "aria-hidden": "true" }, fate.sign), fate.word);
-}
+export { html };
 
-/** @param {string} name @param {any} value @param {string} [title] */
-export function tile(name, value, title) {
-  return h("div", { class: "tile", key: name, title }, h("dt", null, name), h("dd", null, value));
-}
+export const badge = ({ word, sign, tone }) => html`
+  <span class="badge ${tone}"><span class="sign" aria-hidden="true">${sign}</span>${word}</span>`;
 
-/** @param {...any} tiles */
-export function tiles(...tiles) {
-  return h("dl", { class: "tiles" }, tiles);
-}
+export const tile = (name, value, title) => html`
+  <div class="tile" key=${name} title=${title}><dt>${name}</dt><dd>${value}</dd></div>`;
+
+export const tiles = (...found) => html`<dl class="tiles">${found}</dl>`;
+
+/** A view's heading with what can be done there. */
+export const head = (title, actions, crumbs) => html`
+  <div class="head">
+    <div>${crumbs && html`<p class="crumbs">${crumbs}</p>`}<h1 tabindex="-1">${title}</h1></div>
+    ${actions && html`<div class="actions">${actions}</div>`}
+  </div>`;
+
+export const section = (id, title, content, hint) => html`
+  <section key=${id} aria-labelledby="${id}-title">
+    <h2 id="${id}-title">${title} ${hint && html`<span class="dim">${hint}</span>`}</h2>
+    ${content}
+  </section>`;
 
 /**
  * A table that becomes cards where there is no room for columns.
  *
- * @param {string} caption for those who do not see it
- * @param {{name: string, class?: string, hidden?: boolean}[]} columns the first is the row's header; on
- *     cards those of class "lead" stand beside it, and "grow" and "long" ones have a line of their own
- * @param {{key: string | number, cells: any[], class?: string}[]} rows
+ * columns: [name, class], the first heads the row; on cards "lead" stands beside it, "grow" and
+ * "long" have a line of their own. rows: {key, cells, class}.
  */
-export function table(caption, columns, rows) {
-  return h("div", { class: "wide" }, h("table", { class: "cards", role: "table" },
-    h("caption", { class: "unseen" }, caption),
-    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map((column) =>
-      h("th", { scope: "col", role: "columnheader", class: column.class },
-        column.hidden ? h("span", { class: "unseen" }, column.name) : column.name)))),
-    h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { key: row.key, class: row.class, role: "row" },
-      row.cells.map((cell, place) => h(place === 0 ? "th" : "td", {
-        scope: place === 0 ? "row" : undefined,
-        role: place === 0 ? "rowheader" : "cell",
-        class: [columns[place].class, cell === MISSING && "void"].filter(Boolean).join(" ") || undefined,
-        "data-name": columns[place].hidden ? undefined : columns[place].name,
-      }, cell)))))));
-}
+export const table = (caption, columns, rows) => html`
+  <div class="wide"><table class="cards" role="table">
+    <caption class="unseen">${caption}</caption>
+    <thead role="rowgroup"><tr role="row">
+      ${columns.map(([name, kind]) => html`<th scope="col" role="columnheader" class=${kind}>${name}</th>`)}
+    </tr></thead>
+    <tbody role="rowgroup">${rows.map((row) => html`
+      <tr key=${row.key} class=${row.class} role="row">${row.cells.map((cell, place) => {
+        const [name, kind = ""] = columns[place];
+        const shown = `${kind}${cell === MISSING ? " void" : ""}`;
+        return place === 0
+          ? html`<th scope="row" role="rowheader" class=${shown} data-name=${name}>${cell}</th>`
+          : html`<td role="cell" class=${shown} data-name=${name}>${cell}</td>`;
+      })}</tr>`)}
+    </tbody>
+  </table></div>`;
 
-/** @param {any} done @param {any} total @param {string} label */
 export function bar(done, total, label) {
-  const [part, whole] = [number(done), number(total)];
-  return h("progress", { max: whole > 0 ? whole : 1, value: whole > 0 ? Math.min(part, whole) : undefined, "aria-label": label });
+  const whole = number(total) > 0 ? number(total) : 1;
+  const value = number(total) > 0 ? Math.min(number(done), whole) : undefined;
+  return html`<progress max=${whole} value=${value} aria-label=${label} />`;
 }
 
-/** @param {any} progress of a computation, in the contract's form */
+/** Progress of a computation that was requested. */
 export function progressLine(progress) {
-  const told = progress ?? { activity: "asking", done: 0, total: 0, ahead: 0 };
-  const ahead = number(told.ahead ?? 0);
-  const total = number(told.total ?? 0);
-  const text = ahead > 0
+  const { activity, done, total, ahead } = progress ?? {};
+  const text = number(ahead) > 0
     ? `waiting for its turn, ${count(ahead)} before it`
-    : `${told.activity || "beginning"}${total > 0 ? `, ${count(told.done)} of ${count(total)}` : ""}`;
-  return h("p", { class: "progress", key: "progress" }, bar(told.done ?? 0, total, "progress"), " ", text);
+    : `${activity || "beginning"}${number(total) > 0 ? `, ${count(done)} of ${count(total)}` : ""}`;
+  return html`<p class="progress">${bar(done, total, "progress")} ${text}</p>`;
 }
 
-/** @param {string} text */
-export function problem(text) {
-  return text ? h("p", { class: "problem", role: "alert", key: "problem" }, text) : null;
+export const problem = (text) => text && html`<p class="problem" role="alert">${text}</p>`;
+
+export const commands = (...lines) => html`<pre tabindex="0"><code>${lines.join("\n")}</code></pre>`;
+
+/** What to do where there is nothing to see. */
+export const empty = (text, ...lines) => html`
+  <div class="empty"><p>${text}</p>${lines.length > 0 && commands(...lines)}</div>`;
+
+export const waiting = () => html`<p class="dim">Asking the coordinator…</p>`;
+
+export const button = (text, act, props) => html`<button type="button" onClick=${act} ...${props}>${text}</button>`;
+
+export const submit = (text, busy, busyText) => html`
+  <button type="submit" class="main" disabled=${busy !== false}>${busy === true ? busyText : text}</button>`;
+
+/** A field with its label and a hint; `control` makes the control from its id and aria properties. */
+export const field = (id, name, control, hint) => html`
+  <div class="field" key=${id}>
+    <label for=${id}>${name}</label>
+    ${control({ id, "aria-describedby": hint && `${id}-hint` })}
+    ${hint && html`<p class="hint" id="${id}-hint">${hint}</p>`}
+  </div>`;
+
+/** A moment as how long ago it is; `stamp` is a text of the contract, or seconds. */
+export function moment(stamp) {
+  const then = typeof stamp === "number" ? stamp * 1000 : Date.parse(stamp);
+  if (Number.isNaN(then)) return MISSING;
+  const exact = new Date(then);
+  return html`<time datetime=${exact.toISOString()} title=${exact.toLocaleString()}>${relative((now() - then) / 1000)}</time>`;
 }
 
-/** What to do where there is nothing to see. @param {any} text @param {...string} commands */
-export function empty(text, ...commands) {
-  return h("div", { class: "empty" }, h("p", null, text), commands.length > 0 && h("pre", { tabindex: "0" }, h("code", null, commands.join("\n"))));
+export const className = (label) => state.info?.dataset?.class_names?.[label] ?? String(label);
+
+const PICTURES_AT_ONCE = 64;
+// By id: the picture, or null while it is on its way.
+const pictures = new Map();
+let picturesFailed = "";
+
+/** Request pictures again that failed while the coordinator was away. */
+export function retryPictures() {
+  if (!picturesFailed) return;
+  picturesFailed = "";
+  for (const [id, picture] of pictures) if (picture === null) pictures.delete(id);
 }
 
-/** @param {string} text @param {() => void} act @param {Record<string, any>} [props] */
-export function button(text, act, props = {}) {
-  return h("button", { type: "button", ...props, on: { click: act } }, text);
+async function fetchPictures(missing) {
+  for (const id of missing) pictures.set(id, null);
+  for (let start = 0; start < missing.length; start += PICTURES_AT_ONCE) {
+    try {
+      const answer = await post("/api/pictures", { ids: missing.slice(start, start + PICTURES_AT_ONCE) });
+      for (const picture of answer.pictures) pictures.set(picture.id, picture);
+    } catch (error) {
+      picturesFailed = error.message;
+    }
+  }
+  changed();
 }
 
-/**
- * A field with its label and a hint below.
- *
- * @param {string} id @param {string} name @param {any} control description without its id
- * @param {string} [hint]
- */
-export function field(id, name, control, hint) {
-  control.props.id = id;
-  if (hint) control.props["aria-describedby"] = `${id}-hint`;
-  return h("div", { class: "field", key: id }, h("label", { for: id }, name), control,
-    hint && h("p", { class: "hint", id: `${id}-hint` }, hint));
+/** Pictures of examples with their ids and captions: their class where none is given. */
+export function gallery(label, ids, caption = (_, picture) => picture.class_name) {
+  const wanted = ids.map(Number);
+  const missing = wanted.filter((id) => !pictures.has(id));
+  if (missing.length > 0) void fetchPictures(missing);
+  return html`
+    ${problem(picturesFailed && `No pictures: ${picturesFailed}`)}
+    <ul class="gallery" aria-label=${label}>${wanted.map((id) => {
+      const picture = pictures.get(id);
+      return html`<li key=${id}><figure>
+        ${thumbnail(id, picture)}
+        <figcaption><span class="dim">${id}</span> ${picture && caption(id, picture)}</figcaption>
+      </figure></li>`;
+    })}</ul>`;
 }
 
-/** Class names as people know them; a number where there is no name. @param {number} label */
-export function className(label) {
-  return state.info?.dataset?.class_names?.[label] ?? String(label);
+function thumbnail(id, picture) {
+  if (!picture) return html`<div class="no-picture">…</div>`;
+  // Nothing but a picture in the answer itself is ever loaded.
+  if (picture.png?.startsWith("data:image/png;base64,")) {
+    return html`<img src=${picture.png} alt="example ${id}, labelled ${picture.class_name}" />`;
+  }
+  return html`<div class="no-picture text">${picture.text ?? "no picture"}</div>`;
 }

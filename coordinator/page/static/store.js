@@ -1,51 +1,32 @@
-// @ts-check
-// What the page knows, in one place; whoever changes it says so, and the page is drawn anew.
+// The page's state in one place, and its address. Whoever changes the state calls `changed`.
 
 export const state = {
-  /** @type {{name: string, roles: string[]} | null} nobody until /api/me has said who */
-  me: null,
-  /** Whether the sign-in form is to be shown, and what is said above it. */
+  me: null, // {name, roles}; null until /api/me has answered
   signIn: { needed: false, message: "" },
-  info: /** @type {any} */ (null),
-  strategies: /** @type {any[] | null} */ (null),
-  /** Runs by id, in the order of their creation, newest first. @type {any[]} */
-  runs: [],
+  info: null,
+  runs: [], // newest first
   numRuns: 0,
-  workers: /** @type {any[]} */ ([]),
+  workers: [],
   numWorkers: 0,
-  computations: /** @type {any[]} */ ([]),
-  /** Whether the first full answer was here. */
-  hasService: false,
-  connection: /** @type {{kind: "connecting" | "live" | "away", since: number, lastHeard: number}} */ ({
-    kind: "connecting", since: Date.now(), lastHeard: 0,
-  }),
-  /** The coordinator's clock less this one's, in milliseconds. */
-  clockSkew: 0,
-  route: /** @type {{parts: string[], query: URLSearchParams}} */ ({ parts: ["runs"], query: new URLSearchParams() }),
-  /** Of the content, in CSS pixels: charts are drawn in real ones. */
-  width: 960,
-  /** What was asked for and is there, is awaited, or was refused, by what it is. @type {Map<string, Task>} */
-  tasks: new Map(),
+  computations: [],
+  hasService: false, // whether the first event of the live stream has arrived
+  connection: { kind: "connecting", since: Date.now(), lastHeard: 0 }, // or "live", or "away"
+  clockSkew: 0, // the coordinator's clock less this one's, in milliseconds
+  route: readRoute(),
+  width: 960, // of the content in CSS pixels: charts are drawn in real ones
+  tasks: new Map(), // requests by name: {value, progress, error, busy}
+  dialog: null, // {title, content}
+  toasts: [],
 };
 
-/**
- * @typedef {object} Task
- * @property {any} value what came, null before
- * @property {any} progress
- * @property {string} error
- * @property {boolean} busy
- */
-
-/** @type {() => void} */
 let draw = () => {};
 let scheduled = false;
 
-/** @param {() => void} drawer */
 export function onChange(drawer) {
   draw = drawer;
 }
 
-/** Have the page drawn soon. Changes that follow each other closely are drawn once. */
+/** Draw the page soon; changes that follow each other closely are drawn once. */
 export function changed() {
   if (scheduled) return;
   scheduled = true;
@@ -55,24 +36,16 @@ export function changed() {
   }, 40);
 }
 
-/** @param {string} key @returns {Task} */
 export function task(key) {
   return state.tasks.get(key) ?? { value: null, progress: null, error: "", busy: false };
 }
 
-/** @param {string} key @param {Partial<Task>} news */
 export function setTask(key, news) {
   state.tasks.set(key, { ...task(key), ...news });
   changed();
 }
 
-/**
- * Do something once at a time, and keep how it went.
- *
- * @param {string} key
- * @param {(onProgress: (progress: any) => void) => Promise<any>} work
- * @returns {Promise<any>} what came, or null where it was refused: the task says why
- */
+/** Run `work`, once at a time, and keep its outcome as a task; null where it failed. */
 export async function perform(key, work) {
   if (task(key).busy) return null;
   setTask(key, { busy: true, error: "", progress: null });
@@ -81,22 +54,44 @@ export async function perform(key, work) {
     setTask(key, { value, busy: false, progress: null });
     return value;
   } catch (error) {
-    setTask(key, { busy: false, progress: null, error: error instanceof Error ? error.message : String(error) });
+    setTask(key, { busy: false, progress: null, error: error.message });
     return null;
   }
 }
 
-/** @param {string} runId */
-export function runById(runId) {
-  return state.runs.find((run) => run.run_id === runId);
+/** A task that is started when it is first looked at. */
+export function fetched(key, work) {
+  const found = task(key);
+  if (found.value === null && !found.busy && !found.error) void perform(key, work);
+  return task(key);
 }
 
-/** @param {string} role */
-export function mayAct(role) {
-  return state.me !== null && (state.me.roles.includes("admin") || state.me.roles.includes(role));
+/** Show a message for some seconds; screen readers read it out. */
+export function say(text, tone = "quiet") {
+  const toast = { text, tone };
+  state.toasts = [...state.toasts, toast].slice(-4);
+  setTimeout(() => {
+    state.toasts = state.toasts.filter((other) => other !== toast);
+    changed();
+  }, 7_000);
+  changed();
 }
 
-/** How old what is shown is, in milliseconds; while the coordinator is away time stands still. */
+export function openDialog(title, content) {
+  state.dialog = { title, content };
+  changed();
+}
+
+/** The browser's own closing gives the focus back; the dialog's event then clears the state. */
+export function closeDialog() {
+  document.querySelector("dialog[open]")?.close();
+}
+
+export const runById = (id) => state.runs.find((run) => run.run_id === id);
+
+export const mayAct = (role) => state.me?.roles.some((own) => own === "admin" || own === role) ?? false;
+
+/** The age of what is shown, in milliseconds; time stands still while the coordinator is away. */
 export function age() {
   const { kind, lastHeard } = state.connection;
   return kind === "live" ? Date.now() - lastHeard : 0;
@@ -106,4 +101,36 @@ export function age() {
 export function now() {
   const { kind, lastHeard } = state.connection;
   return (kind === "away" && lastHeard > 0 ? lastHeard : Date.now()) + state.clockSkew;
+}
+
+/** The route is in the address after "#": views can be linked to, and "back" goes back. */
+function readRoute() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").filter(Boolean).map(decoded);
+  return { parts: parts.length > 0 ? parts : ["runs"], query: new URLSearchParams(query) };
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+/** An href of a view. */
+export function to(parts, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value);
+  const tail = given.length > 0 ? `?${new URLSearchParams(given)}` : "";
+  return `#/${parts.map(encodeURIComponent).join("/")}${tail}`;
+}
+
+/** `moved` is called when another view is shown, and not when the query alone changes. */
+export function followAddress(moved) {
+  addEventListener("hashchange", () => {
+    const before = state.route.parts.join("/");
+    state.route = readRoute();
+    if (state.route.parts.join("/") !== before) moved();
+    changed();
+  });
 }

@@ -1,37 +1,18 @@
-// Dark or light, as the system says or as was chosen here; set before anything is drawn, which is
-// why this is no module.
+// Dark or light, as the system says or as was chosen here. It runs before anything is drawn, so it
+// is no module.
 "use strict";
 
 (() => {
   const KEY = "lipt-theme";
-
-  /** @returns {"light" | "dark"} what is shown now */
-  function shown() {
-    const chosen = document.documentElement.dataset.theme;
-    if (chosen === "light" || chosen === "dark") return chosen;
-    return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  }
-
-  /** @param {string | null} theme */
-  function apply(theme) {
-    if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-  }
-
-  /** What was chosen is kept where the browser lets a page keep something. */
-  function toggle() {
-    const next = shown() === "dark" ? "light" : "dark";
-    apply(next);
-    try {
-      localStorage.setItem(KEY, next);
-    } catch {
-      // It holds until the page is closed then.
-    }
-  }
-
-  try {
-    apply(localStorage.getItem(KEY));
-  } catch {
-    // As the system says, then.
-  }
-  Object.assign(globalThis, { liptTheme: { shown, toggle } });
+  const root = document.documentElement.dataset;
+  // A browser may refuse to store anything: the choice holds until the page is closed then.
+  const attempt = (act) => { try { return act(); } catch { return null; } };
+  const shown = () => root.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  const toggle = () => {
+    root.theme = shown() === "dark" ? "light" : "dark";
+    attempt(() => localStorage.setItem(KEY, root.theme));
+  };
+  const stored = attempt(() => localStorage.getItem(KEY));
+  if (stored === "light" || stored === "dark") root.theme = stored;
+  globalThis.liptTheme = { shown, toggle };
 })();

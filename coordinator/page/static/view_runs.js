@@ -1,85 +1,149 @@
-// @ts-check
-// The runs, newest first, and how the service stands as a whole.
+// The runs, newest first, two of them side by side, and the dialog that starts one.
 
-import { h } from "./dom.js";
-import { count, duration, moment, number, percent } from "./format.js";
-import { standingOf, tally } from "./learner.js";
-import { badge, bar, button, empty, table, tile, tiles } from "./parts.js";
-import { go, to } from "./router.js";
-import { openStartDialog } from "./start_dialog.js";
-import { mayAct, now, state } from "./store.js";
+import { soupChart, soupLegend } from "./charts.js";
+import { bytes, count, duration, keptOf, number, percent, readSettings, secondsOf, setAt, settingsOf, standingOf, tally, trainSeconds } from "./format.js";
+import { badge, bar, button, empty, field, head, html, moment, problem, submit, table, tile, tiles, waiting } from "./parts.js";
+import { post } from "./service.js";
+import { changed, closeDialog, mayAct, openDialog, perform, runById, state, task, to } from "./store.js";
 
-/** Ticked for comparison; two at most. @type {string[]} */
+// Ticked for comparison; two at most.
 let ticked = [];
 
-export const title = () => "Runs";
-
-export function view() {
+export function runsView() {
   const admin = mayAct("admin");
-  return [
-    h("div", { class: "head" }, h("h1", { tabindex: "-1" }, "Runs"),
-      h("div", { class: "actions" },
-        state.runs.length > 1 && button("Compare", () => go(to(["compare", ...ticked])), {
-          disabled: ticked.length !== 2, key: "compare", title: "Tick two runs to see them side by side",
-        }),
-        admin && button("Start a run", openStartDialog, { class: "main", key: "start" }))),
-    overview(),
-    state.runs.length > 0 ? runsTable() : state.hasService ? noRuns(admin) : h("p", { class: "dim" }, "Asking the coordinator…"),
-    state.numRuns > state.runs.length && h("p", { class: "dim" }, `${count(state.numRuns)} runs in all; `, h("code", null, "lipt run list"), " has the older ones."),
-  ];
+  const compare = () => { location.hash = to(["compare", ...ticked]); };
+  return html`
+    ${head("Runs", html`
+      ${state.runs.length > 1 && button("Compare", compare, { disabled: ticked.length !== 2, title: "Tick two runs to see them side by side" })}
+      ${admin && button("Start a run", openStartDialog, { class: "main" })}`)}
+    ${overview()}
+    ${state.runs.length > 0 ? runsTable() : state.hasService
+      ? empty(admin ? "No runs yet. Start one here, or on a terminal:" : "No runs yet. Whoever is admin starts one:",
+        "lipt run start --watch", "lipt-worker --coordinator HOST:PORT    # on every machine that is to train")
+      : waiting()}
+    ${state.numRuns > state.runs.length && html`<p class="dim">${count(state.numRuns)} runs in all; <code>lipt run list</code> has the older ones.</p>`}`;
 }
 
 function overview() {
   const data = state.info?.dataset;
   if (!data || !state.hasService) return null;
-  const busy = state.workers.filter((worker) => worker.assignment).length;
-  const open = state.runs.reduce((sum, run) => sum + tally(run).queued, 0);
   const shape = number(data.channels) > 0 ? `${data.channels}×${data.height}×${data.width}` : undefined;
   return tiles(
     tile("data", data.source, shape), tile("examples", count(data.num_examples)),
     tile("classes", count(data.class_names.length)),
-    tile("workers", `${count(busy)} of ${count(state.numWorkers)} busy`),
-    tile("learners waiting", count(open)), tile("computing", count(state.computations.filter((item) => item.computing).length)));
-}
-
-function noRuns(admin) {
-  return empty(admin ? "No runs yet. Start one here, or on a terminal:" : "No runs yet. Whoever is admin starts one:",
-    "lipt run start --watch", "lipt-worker --coordinator HOST:PORT    # on every machine that is to train");
+    tile("workers", `${count(state.workers.filter((worker) => worker.assignment).length)} of ${count(state.numWorkers)} busy`),
+    tile("learners waiting", count(state.runs.reduce((sum, run) => sum + tally(run).queued, 0))),
+    tile("computing", count(state.computations.filter((item) => item.computing).length)));
 }
 
 function runsTable() {
   const several = state.runs.length > 1;
-  const columns = [
-    { name: "run" }, { name: "state", class: "lead" }, { name: "learners", class: "grow" }, { name: "soup", class: "numeric" },
-    { name: "took", class: "numeric" }, { name: "began" }, ...(several ? [{ name: "compare", class: "ticks" }] : []),
-  ];
-  return table("Runs, newest first", columns, state.runs.map((run) => {
-    const learners = tally(run);
-    return {
-      key: run.run_id,
-      cells: [
-        h("a", { href: to(["runs", run.run_id]), class: "name" }, run.name),
-        badge(standingOf(run)),
-        h("span", { class: "inline-progress" }, bar(learners.done, learners.all, `learners of ${run.name} that are in`), ` ${learners.done} of ${learners.all}`),
-        run.soup ? percent(run.soup.soup_accuracy) : "–",
-        duration(((run.ended_at ? Date.parse(run.ended_at) : now()) - Date.parse(run.created_at)) / 1000),
-        moment(run.created_at),
-        ...(several ? [tick(run)] : []),
-      ],
-    };
+  const columns = [["run"], ["state", "lead"], ["learners", "grow"], ["soup", "numeric"], ["took", "numeric"], ["began"], ["compare", "ticks"]];
+  return table("Runs, newest first", columns.slice(0, several ? 7 : 6), state.runs.map((run) => {
+    const { done, all } = tally(run);
+    const cells = [
+      html`<a href=${to(["runs", run.run_id])} class="name">${run.name}</a>`,
+      badge(standingOf(run)),
+      html`<span class="inline-progress">${bar(done, all, `learners of ${run.name} that are in`)} ${done} of ${all}</span>`,
+      percent(run.soup?.soup_accuracy), duration(secondsOf(run)), moment(run.created_at),
+    ];
+    return { key: run.run_id, cells: several ? [...cells, tick(run)] : cells };
   }));
 }
 
 function tick(run) {
-  const isTicked = ticked.includes(run.run_id);
-  return h("label", { class: "tick-box" }, h("input", {
-    type: "checkbox", initial: isTicked, disabled: !isTicked && ticked.length >= 2,
-    on: {
-      change: (/** @type {Event} */ event) => {
-        const on = /** @type {HTMLInputElement} */ (event.target).checked;
-        ticked = on ? [...ticked, run.run_id] : ticked.filter((id) => id !== run.run_id);
-        dispatchEvent(new Event("lipt-change"));
-      },
-    },
-  }), h("span", { class: "unseen" }, `compare ${run.name}`));
+  const checked = ticked.includes(run.run_id);
+  const change = () => {
+    ticked = checked ? ticked.filter((id) => id !== run.run_id) : [...ticked, run.run_id];
+    changed();
+  };
+  return html`<label class="tick-box">
+    <input type="checkbox" checked=${checked} disabled=${!checked && ticked.length >= 2} onChange=${change} />
+    <span class="unseen">compare ${run.name}</span>
+  </label>`;
+}
+
+// Fields of the dialog: setting, label, type or properties of its input.
+const whole = { type: "number", min: 1, step: 1 };
+const share = { type: "number", min: 0, max: 1, step: "any" };
+const FIELDS = [
+  ["model", "Model", { type: "text", spellcheck: false }],
+  ["seed", "Seed", { ...whole, min: 0 }],
+  ["learners.num_learners", "Learners", whole],
+  ["learners.num_minibatches", "Minibatches of each", whole],
+  ["learners.num_steps", "Steps of each", whole],
+  ["learners.batch_size", "Batch size", whole],
+  ["learners.learning_rate", "Learning rate", { ...share, max: undefined }],
+  ["pruning.density_min", "Density from", share],
+  ["pruning.density_max", "Density to", share],
+];
+
+function openStartDialog() {
+  state.tasks.delete("start a run");
+  openDialog("Start a run", () => {
+    const starting = task("start a run");
+    return html`<form onSubmit=${start}>
+      <p class="dim">What is left empty stays as the coordinator has it.</p>
+      <div class="fields">
+        ${field("start-name", "Name", (props) => html`<input ...${props} name="name" type="text" maxlength="80" autofocus autocomplete="off" placeholder="made up" />`)}
+        ${FIELDS.map(([name, label, how]) => field(`start-${name}`, label, (props) => html`
+          <input ...${props} ...${how} name=${name} autocomplete="off" placeholder=${defaultOf(name)} />`))}
+      </div>
+      ${field("start-others", "Other settings", (props) => html`<textarea ...${props} name="others" rows="2" spellcheck=${false} placeholder="soup.num_alphas=5" />`,
+        "One a line, by the names of deploy/run.example.toml.")}
+      ${problem(starting.error)}
+      <div class="actions">${button("Leave it", closeDialog)}${submit("Start", starting.busy, "Starting…")}</div>
+    </form>`;
+  });
+}
+
+const defaultOf = (name) => String(name.split(".").reduce((at, part) => at?.[part], state.info?.default_run) ?? "");
+
+async function start(event) {
+  event.preventDefault();
+  const form = new FormData(event.target);
+  const text = (name) => form.get(name).trim();
+  const answer = await perform("start a run", async () => {
+    const overrides = readSettings(text("others"));
+    for (const [name, , { type }] of FIELDS) {
+      if (text(name) !== "") setAt(overrides, name, type === "number" ? Number(text(name)) : text(name));
+    }
+    return post("/api/runs", { name: text("name"), overrides });
+  });
+  if (!answer) return;
+  closeDialog();
+  location.hash = to(["runs", answer.run.run_id]);
+}
+
+const FACTS = [
+  ["state", (run) => badge(standingOf(run))],
+  ["soup", (run) => percent(run.soup?.soup_accuracy)],
+  ["best learner", (run) => percent(run.soup?.best_learner_accuracy)],
+  ["mean learner", (run) => percent(run.soup?.mean_learner_accuracy)],
+  ["kept", keptOf],
+  ["training", (run) => duration(run.costs?.training_seconds)],
+  ["merging", (run) => duration(run.costs?.merging_seconds)],
+  ["trained on workers", (run) => duration(trainSeconds(run))],
+  ["to and from workers", (run) => bytes(number(run.costs?.bytes_to_workers) + number(run.costs?.bytes_from_workers))],
+];
+
+export function compareView() {
+  const runs = state.route.parts.slice(1, 3).map(runById).filter(Boolean);
+  const heading = head("Two runs", null, html`<a href=${to(["runs"])}>Runs</a>`);
+  if (runs.length !== 2) return html`${heading} ${state.hasService ? empty("Tick two runs in the list, then compare them.") : waiting()}`;
+  const columns = [["what", "long"], ...runs.map((run) => [run.name, "long"])];
+  const [first, second] = runs.map((run) => new Map(settingsOf(run.config)));
+  const differing = [...new Set([...first.keys(), ...second.keys()])].filter((name) => first.get(name) !== second.get(name));
+  return html`
+    ${heading}
+    ${table("How they went", columns, FACTS.map(([name, of]) => ({ key: name, cells: [name, ...runs.map(of)] })))}
+    <h2>Settings that differ</h2>
+    ${differing.length === 0 ? html`<p class="dim">None: they have the same settings.</p>`
+      : table("Settings that differ", columns, differing.map((name) => ({ key: name, cells: [name, first.get(name) ?? "–", second.get(name) ?? "–"] })))}
+    <h2>Soups</h2>
+    <div class="columns">${runs.map((run) => html`<div key=${run.run_id}>
+      <h3><a href=${to(["runs", run.run_id])}>${run.name}</a></h3>
+      ${soupChart(run, state.width > 760 ? (state.width - 32) / 2 : state.width) ?? html`<p class="dim">No soup yet.</p>`}
+    </div>`)}</div>
+    ${soupLegend()}`;
 }

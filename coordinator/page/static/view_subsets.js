@@ -1,83 +1,182 @@
-// @ts-check
-// The subsets of a run: asked for, listed, and one or two of them side by side.
+// The subsets of a run: chosen, listed, and one or two of them with their examples side by side.
 
-import { get } from "./api.js";
-import { h } from "./dom.js";
-import { count, moment, percent } from "./format.js";
-import { empty, problem, table } from "./parts.js";
-import { to } from "./router.js";
-import { mayAct, perform, runById, setTask, state, task } from "./store.js";
-import { subsetDetails } from "./subset_details.js";
-import { subsetForm } from "./subset_form.js";
-import { head, notThere } from "./view_run.js";
+import { exampleMap, histogram } from "./charts.js";
+import { count, duration, number, percent } from "./format.js";
+import { button, empty, field, gallery, html, moment, problem, progressLine, submit, table, tile, tiles } from "./parts.js";
+import { compute, get, ofRun, post } from "./service.js";
+import { changed, fetched, mayAct, perform, runById, say, setTask, state, task, to } from "./store.js";
+import { noRun, runHead } from "./view_run.js";
 
-export const title = () => `Subsets of ${runById(state.route.parts[1])?.name ?? "a run"}`;
-
-export function view() {
+export function subsetsView() {
   const run = runById(state.route.parts[1]);
-  if (!run) return notThere();
-  const list = task(`subsets ${run.run_id}`);
-  if (list.value === null && !list.busy && !list.error) void load(run.run_id);
+  if (!run) return noRun();
+  const list = fetched(`subsets ${run.run_id}`, () => get(ofRun(run, "subsets")));
   const subsets = list.value?.subsets ?? [];
   const digests = ["show", "beside"].map((name) => state.route.query.get(name)).filter((digest) => subsets.some((subset) => subset.digest === digest));
-  const shown = digests.map((digest) => whole(run.run_id, /** @type {string} */ (digest)));
+  // The list leaves classes and examples out.
+  const shown = digests.map((digest) => fetched(`subset ${digest}`, () => get(ofRun(run, "subsets", digest))));
   const isWhole = shown.length > 0 && shown.every((each) => each.value);
-  return [
-    head(run, "Subsets"),
-    mayAct("trainer") && subsetForm(run, (subset) => arrived(run, subset)),
-    problem(list.error),
-    subsets.length > 0 ? subsetsTable(run, subsets) : list.value && empty(run.state === "RUN_STATE_READY"
+  return html`
+    ${runHead(run, "Subsets")}
+    ${mayAct("trainer") && subsetForm(run)}
+    ${problem(list.error)}
+    ${subsets.length > 0 ? subsetsTable(run, subsets, digests) : list.value && empty(run.state === "RUN_STATE_READY"
       ? "No subset has been asked of this run yet. Ask above, or on a terminal:" : "Subsets are chosen on the soup: once the run is ready, ask here, or on a terminal:",
-    `lipt subset get --run ${run.run_id} --fraction 0.1 --out subset.npy`),
-    isWhole ? subsetDetails(run, shown.map((each) => each.value.subset))
-      : shown.map((each, place) => problem(each.error) ?? h("p", { class: "dim", key: place }, "Fetching the subset…")),
-  ];
+    `lipt subset get --run ${run.run_id} --fraction 0.1 --out subset.npy`)}
+    ${isWhole ? details(run, shown.map((each) => each.value.subset))
+      : shown.map((each) => problem(each.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
 }
 
-/** @param {string} runId */
-function load(runId) {
-  return perform(`subsets ${runId}`, () => get(`/api/runs/${encodeURIComponent(runId)}/subsets`));
+// Selected in the form; its other fields are the browser's.
+const selected = { strategy: "auto", unit: "percent" };
+const select = (what) => (event) => {
+  selected[what] = event.target.value;
+  changed();
+};
+
+function subsetForm(run) {
+  const strategies = fetched("strategies", () => get("/api/strategies")).value?.strategies ?? [];
+  const strategy = strategies.find((each) => each.name === selected.strategy);
+  const choosing = task(`choose of ${run.run_id}`);
+  const ready = run.state === "RUN_STATE_READY";
+  return html`<form class="card ask" aria-label="Ask for a subset" onSubmit=${(event) => choose(event, run)}>
+    <div class="fields">
+      ${field("strategy", "Strategy", (props) => html`<select ...${props} name="strategy" value=${selected.strategy} onChange=${select("strategy")}>
+        ${strategies.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}</select>`)}
+      ${field("size", "Keep", (props) => html`<input ...${props} name="size" type="number" min="0" step="any" required defaultValue="10" />`)}
+      ${field("unit", "of them, in", (props) => html`<select ...${props} name="unit" value=${selected.unit} onChange=${select("unit")}>
+        <option value="percent">percent of the data</option><option value="examples">examples</option></select>`)}
+      <div class="field submit">${submit("Choose", ready ? choosing.busy : "not ready", "Choosing…")}</div>
+    </div>
+    ${strategy && html`<p class="dim">${strategy.name}: ${strategy.summary}. ${strategy.paper}</p>`}
+    ${strategy?.options.length > 0 && html`<details key=${strategy.name}>
+      <summary>Options of ${strategy.name}</summary>
+      <div class="fields">${strategy.options.map((option) => optionField(strategy, option))}</div>
+    </details>`}
+    ${!ready && html`<p class="note">Subsets can be chosen once the run is ready.</p>`}
+    ${choosing.busy && progressLine(choosing.progress)}
+    ${problem(choosing.error)}
+  </form>`;
 }
 
-/** A subset with its classes and its examples, which the list leaves out. @param {string} runId @param {string} digest */
-function whole(runId, digest) {
-  const key = wholeKey(runId, digest);
-  const found = task(key);
-  if (found.value === null && !found.busy && !found.error) {
-    void perform(key, () => get(`/api/runs/${encodeURIComponent(runId)}/subsets/${encodeURIComponent(digest)}`));
-  }
-  return found;
+function optionField(strategy, { name, default_value: preset, allowed_values: allowed, help }) {
+  // Values are listed by name, or described: "integer >= 1", "epochs:N".
+  const isListed = allowed.length > 1 && allowed.every((value) => /^[\w.-]+$/.test(value));
+  return field(`option-${strategy.name}-${name}`, name, (props) => (isListed
+    ? html`<select ...${props} name="option ${name}"><option value="">${preset} (default)</option>
+        ${allowed.filter((value) => value !== preset).map((value) => html`<option key=${value} value=${value}>${value}</option>`)}</select>`
+    : html`<input ...${props} name="option ${name}" type="text" autocomplete="off" spellcheck=${false} placeholder=${preset} />`), help);
 }
 
-const wholeKey = (/** @type {string} */ runId, /** @type {string} */ digest) => `subset ${digest} of ${runId}`;
-
-function arrived(run, subset) {
-  setTask(wholeKey(run.run_id, subset.digest), { value: { subset }, error: "" });
+async function choose(event, run) {
+  event.preventDefault();
+  const form = [...new FormData(event.target)];
+  const { strategy, size, unit } = Object.fromEntries(form);
+  const options = Object.fromEntries(form.filter(([name, value]) => name.startsWith("option ") && value !== "")
+    .map(([name, value]) => [name.slice("option ".length), value]));
+  // Rounded: 7 percent are 0.07 and not 0.07000000000000001.
+  const amount = unit === "percent" ? { fraction: Number((size / 100).toPrecision(12)) } : { budget: Math.round(size) };
+  const answer = await perform(`choose of ${run.run_id}`, (onProgress) =>
+    compute(ofRun(run, "subsets"), { strategy, options, ...amount }, onProgress));
+  if (!answer) return;
+  const { digest } = answer.subset;
   const key = `subsets ${run.run_id}`;
-  const others = (task(key).value?.subsets ?? []).filter((other) => other.digest !== subset.digest);
-  setTask(key, { value: { subsets: [subset, ...others] } });
+  const others = (task(key).value?.subsets ?? []).filter((other) => other.digest !== digest);
+  setTask(`subset ${digest}`, { value: answer, error: "" });
+  setTask(key, { value: { subsets: [answer.subset, ...others] } });
   const first = state.route.query.get("show");
-  const isOther = first && first !== subset.digest && others.some((other) => other.digest === first);
-  location.hash = to(["runs", run.run_id, "subsets"], isOther ? { show: first, beside: subset.digest } : { show: subset.digest });
+  const isBeside = others.some((other) => other.digest === first);
+  location.hash = to(["runs", run.run_id, "subsets"], isBeside ? { show: first, beside: digest } : { show: digest });
 }
 
-function subsetsTable(run, subsets) {
-  const [first, second] = ["show", "beside"].map((name) => state.route.query.get(name));
-  const columns = [{ name: "strategy", class: "long" }, { name: "examples", class: "numeric" }, { name: "of data", class: "numeric" },
-    { name: "made" }, { name: "digest" }, { name: "show", hidden: true }];
-  return table("Subsets, newest first", columns, subsets.map((subset) => ({
-    key: subset.digest,
-    class: subset.digest === first || subset.digest === second ? "chosen" : undefined,
+function subsetsTable(run, subsets, [first, second]) {
+  const href = (query) => to(["runs", run.run_id, "subsets"], query);
+  const columns = [["strategy", "long"], ["examples", "numeric"], ["of data", "numeric"], ["made"], ["digest"], ["show"]];
+  return table("Subsets, newest first", columns, subsets.map(({ digest, strategy, num_examples: size, fraction, created_at: made }) => ({
+    key: digest,
+    class: digest === first || digest === second ? "chosen" : undefined,
     cells: [
-      h("span", { class: "name" }, subset.strategy),
-      count(subset.num_examples),
-      percent(subset.fraction),
-      moment(subset.created_at),
-      h("code", { title: subset.digest }, subset.digest.slice(0, 10)),
-      h("span", { class: "links" },
-        h("a", { href: to(["runs", run.run_id, "subsets"], { show: subset.digest }), "aria-current": subset.digest === first && !second ? "true" : undefined }, "Show", h("span", { class: "unseen" }, ` ${subset.strategy}`)),
-        first && first !== subset.digest && subset.digest !== second &&
-          h("a", { href: to(["runs", run.run_id, "subsets"], { show: first, beside: subset.digest }) }, "Side by side", h("span", { class: "unseen" }, ` with ${subset.strategy}`))),
+      html`<span class="name">${strategy}</span>`, count(size), percent(fraction), moment(made),
+      html`<code title=${digest}>${digest.slice(0, 10)}</code>`,
+      html`<span class="links">
+        <a href=${href({ show: digest })} aria-current=${digest === first && !second ? "true" : undefined}>Show<span class="unseen"> ${strategy}</span></a>
+        ${first && first !== digest && digest !== second && html`<a href=${href({ show: first, beside: digest })}>Side by side<span class="unseen"> with ${strategy}</span></a>`}
+      </span>`,
     ],
   })));
 }
+
+function details(run, subsets) {
+  const names = namesOf(subsets);
+  const two = subsets.length === 2;
+  const classes = subsets[0].classes;
+  const columns = (show) => html`<div class="columns">${subsets.map((subset, place) => html`<div key=${subset.digest}>${show(subset, names[place])}</div>`)}</div>`;
+  return html`<section key=${subsets.map((subset) => subset.digest).join(" ")} aria-labelledby="details-title">
+    <h2 id="details-title">${names.map((name, place) => html`${place > 0 && " beside "}<span class=${two && `series s${place}`}>${name}</span>`)}</h2>
+    ${two && overlap(run, subsets, names)}
+    ${columns((subset, name) => facts(subset, two && name))}
+    ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${names.join(" and of ")}`, classes.map(({ name }) => name),
+      subsets.map((subset, place) => ({ name: two ? names[place] : "number", counts: subset.classes.map((each) => each.in_subset) })),
+      classes.map((each) => each.in_data))}`}
+    ${map(run, subsets, names)}
+    ${columns(wanted)}
+  </section>`;
+}
+
+function namesOf(subsets) {
+  const names = subsets.map(({ strategy, fraction }) => `${strategy} ${percent(fraction, fraction < 0.01 ? 2 : 0)}`);
+  return names[0] === names[1] ? subsets.map(({ digest }, place) => `${names[place]} (${digest.slice(0, 6)})`) : names;
+}
+
+function overlap(run, subsets, names) {
+  const digests = subsets.map((subset) => subset.digest);
+  const { value, error } = fetched(`overlap ${digests.join(" ")}`, () => post(ofRun(run, "side-by-side"), { digests }));
+  if (!value) return problem(error) || html`<p class="dim">Comparing…</p>`;
+  return tiles(tile("in both", count(value.both)), names.map((name, place) => tile(`only in ${name}`, count(value.only[place]))),
+    tile("overlap", percent(value.jaccard), "in both, of those in either (Jaccard)"),
+    tile("in both by chance", count(value.by_chance), "of two draws at random of their sizes"));
+}
+
+function facts({ num_examples: size, fraction, weights, manifest, code }, name) {
+  const costs = manifest?.costs ?? {};
+  const words = manifest?.findings?.words ?? [];
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(code);
+      say("Copied.", "good");
+    } catch {
+      // Without TLS, other than on this machine, a page may not write to the clipboard.
+      say("This browser does not let the page copy: select the lines and copy them.", "bad");
+    }
+  };
+  return html`
+    ${name && html`<h3>${name}</h3>`}
+    ${tiles(tile("examples", `${count(size)} · ${percent(fraction)}`),
+      tile("weights", weights.weighted ? `${number(weights.min).toPrecision(3)} to ${number(weights.max).toPrecision(3)}` : "all equal"),
+      costs.selection_seconds !== undefined && tile("chosen in", duration(costs.selection_seconds)))}
+    ${words.length > 0 && html`<ul class="words">${words.map((text) => html`<li>${String(text)}</li>`)}</ul>`}
+    ${manifest?.stopped_early && html`<p class="note">${String(manifest.stopped_early)}</p>`}
+    <div class="code">
+      <pre tabindex="0" aria-label="The lines that use ${name || "this subset"}"><code>${code}</code></pre>
+      ${button("Copy", copy, { "aria-label": `Copy the lines that use ${name || "this subset"}` })}
+    </div>`;
+}
+
+function map(run, subsets, names) {
+  const digests = subsets.map((subset) => subset.digest);
+  const key = `map ${digests.join(" ")}`;
+  const { value, busy, progress, error } = task(key);
+  const draw = () => perform(key, (onProgress) => compute(ofRun(run, "map"), { digests }, onProgress));
+  if (!value) return html`<h3>Map of the examples</h3>${busy ? progressLine(progress) : button("Draw the map", draw)}${problem(error)}`;
+  return html`<h3>Map of the examples</h3><div class="columns">${names.map((name, place) => html`<figure key=${place}>
+    ${exampleMap(value.map, place, name)}
+    <figcaption class="dim">${count(value.map.ids.length)} of the examples, alike ones close together (seen by ${value.map.seen_by}). Large and rimmed: taken by ${name}. The colour is the class.</figcaption>
+  </figure>`)}</div>`;
+}
+
+const ORDERS = { weight: "by their weights", draw: "a draw: its examples have no order" };
+
+const wanted = (subset, name) => ["most", "least"].map((end) => html`
+  <h3>${end === "most" ? "Most" : "Least"} wanted by ${name}</h3>
+  <p class="dim">${ORDERS[subset.wanted_by[end]]}</p>
+  ${gallery(`Examples that ${name} wants ${end}`, subset[`${end}_wanted`])}`);

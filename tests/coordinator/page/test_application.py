@@ -15,8 +15,8 @@ import pytest
 from lipt.common.access.roles import Role
 from lipt.coordinator.access.table import ALLOWED_ROLES
 from lipt.coordinator.page import application
-from lipt.coordinator.page.bodies import MAX_BODY_BYTES
-from lipt.coordinator.page.routes import ROUTES, Row
+from lipt.coordinator.page.application import ROUTES, Route
+from lipt.coordinator.page.http import MAX_BODY_BYTES
 from lipt.coordinator.page.security import HEADERS
 from tests.coordinator.page.browsing import ServedPage, page_served
 
@@ -29,11 +29,11 @@ async def page(tmp_path: Path) -> AsyncIterator[ServedPage]:
         yield served
 
 
-def address_of(row: Row) -> str:
+def address_of(row: Route) -> str:
     return row.path.replace("{run}", "some").replace("{digest}", "d" * 64)
 
 
-async def sent(browser: httpx.AsyncClient, row: Row, **options: Any) -> int:
+async def sent(browser: httpx.AsyncClient, row: Route, **options: Any) -> int:
     """The status of a route's answer; a live stream is left at once."""
     content = None if row.body is None else options.pop("content", b"{}")
     request = browser.build_request(row.method, address_of(row), content=content, **options)

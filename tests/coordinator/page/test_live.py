@@ -13,9 +13,8 @@ import httpx
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.coordinator.page import answers
-from lipt.coordinator.page.answers import Streaming
-from lipt.coordinator.page.open_streams import MAX_LIVE_STREAMS
+from lipt.coordinator.page import http
+from lipt.coordinator.page.http import Streaming
 from tests.coordinator.page.browsing import ServedPage, page_served
 
 
@@ -57,9 +56,11 @@ async def test_stream_ends_with_its_session(page: ServedPage) -> None:
         assert [event async for event in each] == []
 
 
-async def test_a_session_has_so_many_streams_at_once(page: ServedPage) -> None:
-    async with page.signed_in(Role.TRAINER) as browser, AsyncExitStack() as stack:
-        for _ in range(MAX_LIVE_STREAMS):
+async def test_a_peer_has_so_many_streams_at_once_and_another_its_own(tmp_path: Path) -> None:
+    limits = {"per_peer": {"max_streams": 3}}
+    async with page_served(tmp_path, limits=limits) as page, AsyncExitStack() as stack:
+        browser = await stack.enter_async_context(page.signed_in(Role.TRAINER))
+        for _ in range(3):
             answer = await stack.enter_async_context(browser.stream("GET", "/api/live"))
             told = await stack.enter_async_context(aclosing(events(answer)))
             await anext(told)
@@ -67,6 +68,9 @@ async def test_a_session_has_so_many_streams_at_once(page: ServedPage) -> None:
         assert refused.status_code == 429
         assert "retry-after" in refused.headers
         assert (await browser.get("/api/me")).status_code == 200
+        other = await stack.enter_async_context(page.signed_in(Role.TRAINER))
+        answer = await stack.enter_async_context(other.stream("GET", "/api/live"))
+        assert answer.status_code == 200
 
 
 async def test_streams_end_when_the_coordinator_does(tmp_path: Path) -> None:
@@ -97,7 +101,7 @@ class Reader:
 async def test_nothing_is_made_ahead_for_a_reader_that_is_slow_and_one_that_has_gone_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(answers, "_UNREAD_SECONDS", 0.01)
+    monkeypatch.setattr(http, "_UNREAD_SECONDS", 0.01)
     made, closed = [], asyncio.Event()
 
     async def parts() -> AsyncIterator[bytes]:

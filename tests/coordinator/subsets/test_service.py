@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -21,7 +21,6 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.meters import Meters
 from lipt.common.states import LearnerState, RunState
-from lipt.common.subsets import Examples, pack, subset_digest
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -30,7 +29,9 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
 from lipt.coordinator.subsets.service import Answer, Subsets
 from lipt.core.selection.registry import STRATEGIES, find_strategy
+from lipt.core.selection.selection import Selection
 from lipt.core.stages.asking import SubsetQuery
+from lipt.core.stages.choosing import Chosen
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
@@ -55,6 +56,7 @@ class World:
     database: Database
     blobs: BlobStore
     stopped_early: str = ""
+    facts: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.restart(backbone=None)
@@ -75,10 +77,9 @@ class World:
     def select(self, job: SelectSubset) -> Selected:
         first = job.weights.size_bytes
         number = job.budget - bool(self.stopped_early)
-        examples = Examples(np.arange(first, first + number), np.ones(number, np.float32))
-        digest = subset_digest(examples.indices_K, examples.weights_K)
-        blob = self.blobs.put_bytes(pack(examples))
-        return Selected(blob, digest, "cpu", number, self.stopped_early)
+        indices_K = torch.arange(first, first + number)
+        selection = Selection(indices_K, torch.ones(number), self.stopped_early)
+        return Selected.stored(self.blobs, job, Chosen(selection, "cpu", proxy=self.facts))
 
     async def ask(self, **query: Any) -> Answer:
         wanted = SubsetQuery(
@@ -323,7 +324,7 @@ async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
 
 async def test_what_a_proxy_came_to_stands_in_the_manifest(world: World) -> None:
     facts = {"proxy": "ridge:patches", "accuracy": 0.75}
-    world.compute.answers[SelectSubset] = lambda job: replace(world.select(job), proxy=facts)
+    world.facts = facts
     assert (await world.ask(proxy="ridge:patches")).subset.manifest["proxy"] == facts
 
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from PIL import Image
 
-import lipt
 from lipt.arrow import Judge, select_from
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.trainer import Subset
 from tests.lipt.digits import QUICK, few_digits
+from tests.session import Session
 
 pa = pytest.importorskip("pyarrow")
 
@@ -39,7 +39,7 @@ class Known:
 def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
     path = tmp_path_factory.mktemp("weights") / "theta_p.safetensors"
     run = {**QUICK, "evaluation_threads": 1}
-    with lipt.Session(few_digits(), "resnet8") as session:
+    with Session(few_digits(), "resnet8") as session:
         ready = session.pretrain(run, seed=3)
         session.client.save_weights(path)
         subsets = {

@@ -29,4 +29,4 @@ def test_examples_are_placed_in_the_unit_square_the_same_way_each_time(tmp_path:
     assert len(set(places)) == len(ids)
     assert job.run(context) == places
     assert torch.equal(torch.get_rng_state(), before)
-    assert {"computing features", "placing examples"} <= set(told)
+    assert "computing features" in told

@@ -282,7 +282,7 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     shown = page.count("<img")
     assert 2 * 3 * 48 <= shown <= 2 * 3 * 48 + 24  # and suspects, where there are some
     # theta_p was fetched, and its features place the examples.
-    assert page.count("as seen by theta_p (t-SNE)") == 2
+    assert page.count("as seen by theta_p (principal components)") == 2
     assert "craig and grand" in page
 
 

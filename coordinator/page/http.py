@@ -1,0 +1,292 @@
+"""HTTP of the page: one request with what it asks for, and how values, errors and progress answer.
+
+A computation answers in lines of JSON: progress first, the result or its error last. What is
+refused before the first line is an answer of its own, with its status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import OrderedDict
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+)
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message as Sent
+from starlette.types import Send
+
+from lipt.common.errors import BlobTooLargeError, InvalidRequestError, LiptError
+from lipt.common.rpc.status import count_refusal, incident
+from lipt.coordinator.app import App
+from lipt.coordinator.compute.progress import OnProgress
+from lipt.coordinator.page.sessions import Attempts, Session, Sessions
+from lipt.coordinator.rpc.answering import Answering
+from lipt.coordinator.rpc.info import InfoService
+from lipt.coordinator.rpc.messages import progress_view
+from lipt.coordinator.rpc.peer_limits import PeerLimits
+from lipt.coordinator.rpc.watching import Watching
+from lipt.coordinator.runs.store import Activity
+
+MAX_BODY_BYTES = 64 * 1024
+# A reader that takes nothing for so long has left without saying so.
+_UNREAD_SECONDS = 60.0
+
+_STATUS = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.FAILED_PRECONDITION: 409,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNAVAILABLE: 503,
+}
+
+Places = tuple[tuple[float, float], ...]
+ModelT = TypeVar("ModelT", bound=BaseModel)
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What the page's handlers use.
+
+    info, watching: as gRPC's servicers have them.
+    limits: how often each peer calls, gRPC's calls included.
+    names: the host names that the page is served under.
+    address: of the gRPC server, host:port, for code that calls it.
+    cookie: the name of the cookie with the session's secret.
+    encrypted: whether the page is served over HTTPS.
+    maps: the last few that were drawn, by run and subsets.
+    """
+
+    app: App
+    info: InfoService
+    watching: Watching
+    sessions: Sessions
+    attempts: Attempts
+    limits: PeerLimits
+    names: set[str]
+    address: str
+    cookie: str
+    encrypted: bool
+    maps: OrderedDict[tuple[str, ...], Places] = field(default_factory=OrderedDict)
+
+
+class Body(BaseModel):
+    """Base of what a request may say; unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Nothing(Body):
+    """A request that says nothing: `{}`."""
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """A request that was let in; `session` is None where signing in is not needed."""
+
+    page: Page
+    http: Request
+    session: Session | None
+
+    @property
+    def own(self) -> Session:
+        """The session of the browser that asks."""
+        if self.session is None:
+            raise ValueError(f"{self.http.url.path} was requested without a session")
+        return self.session
+
+    @property
+    def address(self) -> str:
+        """The network address that the request comes from."""
+        return address_of(self.http)
+
+    def path(self, name: str) -> str:
+        """A parameter of the path."""
+        return str(self.http.path_params[name])
+
+
+Handler = Callable[[PageRequest, Any], Awaitable[Response]]
+
+
+def address_of(request: Request) -> str:
+    """The network address that a request comes from."""
+    return request.client.host if request.client is not None else "somewhere"
+
+
+def require_json(content_type: str | None) -> None:
+    """Refuse a content type that a form of another page can send.
+
+    Raises:
+        InvalidRequestError: it is not JSON.
+    """
+    if (content_type or "").partition(";")[0].strip().lower() != "application/json":
+        raise InvalidRequestError(
+            f"the content type is {(content_type or 'not said')[:100]!r}. Send application/json."
+        )
+
+
+async def read_body(parts: AsyncIterator[bytes]) -> bytes:
+    """A request's body.
+
+    Raises:
+        BlobTooLargeError: it is longer than a request may be.
+    """
+    body = bytearray()
+    async for part in parts:
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise BlobTooLargeError(
+                f"the body is larger than {MAX_BODY_BYTES} bytes. Ask for less."
+            )
+    return bytes(body)
+
+
+def parse_body(body: bytes, model: type[ModelT]) -> ModelT:
+    """The content of a body.
+
+    Raises:
+        InvalidRequestError: it is not JSON, or not what the model takes; says where.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        raise InvalidRequestError(f"{where[:200]} cannot be: {first['msg']}.") from None
+
+
+def as_dict(message: Message) -> dict[str, Any]:
+    """A message by the names of its fields, all of them, enums by name."""
+    found: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return found
+
+
+def as_json(value: object) -> bytes:
+    """A value of dicts, lists, texts and numbers; numbers that are not finite become texts."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, separators=(",", ":")).encode()
+
+
+def answer(
+    value: object, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """A value as an answer."""
+    return Response(as_json(value), status, headers, media_type="application/json")
+
+
+def error_answer(error: LiptError) -> Response:
+    """An error with the status of its code."""
+    status = 413 if isinstance(error, BlobTooLargeError) else _STATUS.get(error.code, 500)
+    after = error.retry_after_seconds
+    headers = {} if after is None else {"Retry-After": str(math.ceil(after))}
+    return answer(_error_value(error), status=status, headers=headers)
+
+
+def refused(page: Page, error: Exception, request: Request) -> LiptError:
+    """Count and log an error that ends a request, and give it as the browser may see it."""
+    client = request.client
+    return count_refusal(
+        page.app.events,
+        error,
+        method=f"{request.method} {request.url.path[:200]}",
+        peer=f"{client.host}:{client.port}" if client is not None else "",
+    )
+
+
+class Streaming(StreamingResponse):
+    """A stream whose source is closed when it ends.
+
+    The next part is made when the last one is taken: a slow reader costs no memory. A reader that
+    takes nothing at all is left.
+    """
+
+    async def stream_response(self, send: Send) -> None:
+        """Send all parts."""
+
+        async def timely(message: Sent) -> None:
+            async with asyncio.timeout(_UNREAD_SECONDS):
+                await send(message)
+
+        # A generator, as all sources of streams here are.
+        source: Any = self.body_iterator
+        with suppress(TimeoutError):
+            async with aclosing(source):
+                await super().stream_response(timely)
+
+
+async def in_lines(
+    compute: Callable[[OnProgress], Coroutine[Any, Any, ResultT]],
+    show: Callable[[ResultT], Awaitable[dict[str, Any]]],
+) -> Response:
+    """An answer that streams a computation's progress, then its result.
+
+    Args:
+        compute: makes the result and reports progress; cancelled when the reader leaves.
+        show: makes the last line of the result.
+
+    Raises:
+        LiptError: it was refused before its first line.
+    """
+
+    async def progress_and_result() -> AsyncGenerator[dict[str, Any], None]:
+        with Answering(compute) as answering:
+            while (latest := await answering.next_report()) is not None:
+                activity = Activity(latest.activity, latest.done, latest.total, latest.ahead)
+                yield {"progress": as_dict(progress_view(activity))}
+            result = answering.result()
+        yield await show(result)
+
+    lines = progress_and_result()
+    first = await anext(lines)
+    return Streaming(_encoded(first, lines), media_type="application/x-ndjson")
+
+
+async def _encoded(
+    first: dict[str, Any], lines: AsyncGenerator[dict[str, Any], None]
+) -> AsyncIterator[bytes]:
+    async with aclosing(lines):
+        yield as_json(first) + b"\n"
+        try:
+            async for line in lines:
+                yield as_json(line) + b"\n"
+        except LiptError as error:
+            yield as_json(_error_value(error)) + b"\n"
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a stream
+            yield as_json(_error_value(incident(error, "a stream of the page"))) + b"\n"
+
+
+def _error_value(error: LiptError) -> dict[str, Any]:
+    return {"error": {"reason": error.reason, "message": str(error)}}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value

@@ -1,0 +1,311 @@
+"""The pipeline: LiPT (Ro et al. 2023) on one page, from a data set to the examples to train on.
+
+`pretrain` is the paper's section 3, `choose` what it is for. They run in the caller's process; the
+coordinator and the workers of the service call the same four stages, each where its data lies:
+
+    initial_weights -> cut_shards -> train_learner (per learner) -> merge_learners
+
+Shapes: N examples, n learners of M minibatches of B examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+from torch import Tensor
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.learner_task import LearnerTask
+from lipt.common.config.run_config import RunConfig, SoupMethod
+from lipt.common.data import input_format, pack_shard
+from lipt.common.data.shard import open_shard
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism.seeding import derive_seed
+from lipt.common.inputs.formats import InputFormat
+from lipt.common.models.freezing import freeze, head_names
+from lipt.common.observability.tracing import span
+from lipt.common.weights.checkpoints import read_checkpoint
+from lipt.common.weights.container import pack
+from lipt.common.weights.encodings import encode_weights
+from lipt.common.weights.specs import Weights, specs_of
+from lipt.core.evaluation import Evaluator
+from lipt.core.evaluators import evaluate_for_soup
+from lipt.core.frozen_part import pack_initial
+from lipt.core.in_memory import InMemory
+from lipt.core.initialization import initialize
+from lipt.core.learner.learner import train_learner
+from lipt.core.results import CommittedLearner, Outcome
+from lipt.core.sharding import draw_densities, draw_shards
+from lipt.core.soup import OnIngredient, OpenWeights, Soup, greedy_soup, uniform_soup
+from lipt.core.stages.asking import SubsetQuery, question_of
+from lipt.core.stages.choosing import Chosen, Question
+from lipt.core.stages.choosing import choose as answer
+from lipt.core.workspace import Workspace
+
+# What a run is called that has no coordinator.
+_NAME = "in this process"
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """What pre-training has made, and where it lies.
+
+    Attributes:
+        workspace: has the data and all weights.
+        outcome: their names, and the configuration.
+        seconds: what each stage took.
+        densities: the share of weights that each learner keeps.
+        merged: how the learners were merged; None where there are none.
+    """
+
+    workspace: InMemory
+    outcome: Outcome
+    seconds: Mapping[str, float]
+    densities: tuple[float, ...] = ()
+    merged: Merged | None = None
+
+
+def look_at(workspace: InMemory, config: RunConfig) -> Pretrained:
+    """Nothing trained, for what looks at labels, columns or patches alone."""
+    inputs = model_inputs(workspace, config)
+    nothing = BlobName.of(b"")
+    return Pretrained(workspace, Outcome(_NAME, config, inputs, nothing, nothing, ()), {})
+
+
+def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = None) -> Pretrained:
+    """Make theta* alone, which an ordinary warm-up and some proxies begin with."""
+    started = monotonic()
+    # 3.1 The initial weights theta*: the chaotic first steps, for all learners alike.
+    initial, frozen, inputs = initial_weights(workspace, config, given)
+    name = workspace.put(pack_initial(initial, frozen))
+    outcome = Outcome(_NAME, config, inputs, name, None, ())
+    return Pretrained(workspace, outcome, {"initialization_seconds": monotonic() - started})
+
+
+def pretrain(
+    workspace: InMemory, config: RunConfig, given: bytes | Path | None = None
+) -> Pretrained:
+    """Train n learners on disjoint shards, one after another, and merge them into theta_p.
+
+    Args:
+        workspace: has the data; files go there.
+        config: of the run; its shards fit the data.
+        given: a safetensors file that theta* begins with, in place of random weights.
+
+    Raises:
+        LiptError: the model cannot be built, a loss is not finite, or no learner is any good.
+    """
+    begun = begin(workspace, config, given)
+    inputs, initial_name = begun.outcome.inputs, begun.outcome.initial_weights
+    assert inputs is not None and initial_name is not None  # noqa: S101, PT018 - just made
+    started = monotonic()
+    # 3.2 A tiny disjoint shard for each learner, and how sparse it is to be.
+    cuts = cut_shards(workspace, config)
+    cut = monotonic()
+    # 3.3 The learners, none of which knows of another.
+    initial = workspace.read_weights(initial_name, workspace.new_model(config))
+    learners = tuple(
+        _learner(workspace, config, inputs, initial, index, ids, density)
+        for index, (ids, density) in enumerate(cuts)
+    )
+    trained = monotonic()
+    # 3.4 The greedy soup theta_p.
+    read = workspace.read_learners(config, initial_name, workspace.new_model(config))
+    opened = [partial(read, learner.result) for learner in learners]
+    merged = merge_learners(workspace, config, inputs, initial, opened)
+    theta_p = workspace.put(pack(merged.soup.weights))
+    outcome = replace(begun.outcome, pretrained_weights=theta_p, learners=learners)
+    seconds = {
+        **begun.seconds,
+        "sharding_seconds": cut - started,
+        "training_seconds": trained - cut,
+        "merging_seconds": monotonic() - trained,
+    }
+    densities = tuple(density for _, density in cuts)
+    return Pretrained(workspace, outcome, seconds, densities, merged)
+
+
+def _learner(
+    workspace: InMemory,
+    config: RunConfig,
+    inputs: InputFormat,
+    initial: Weights,
+    index: int,
+    ids: Tensor,
+    density: float,
+) -> CommittedLearner:
+    """Train one learner for a few augmented steps, prune it, and keep it as a worker sends it."""
+    dataset, learners = workspace.dataset, config.learners
+    targets = dataset.rows.targets
+    task = LearnerTask.of(
+        config,
+        inputs,
+        num_classes=dataset.target.num_outputs,
+        other_target=None if targets is None else targets.target,
+        index=index,
+        density=density,
+    )
+    content = pack_shard(dataset, ids)
+    shard = open_shard(content, inputs, num_examples=len(ids), target=task.target)
+    report = workspace.progress(f"training learner {index + 1} of {learners.num_learners}")
+    made = train_learner(
+        task,
+        initial,
+        shard,
+        device=workspace.device,
+        allowed_modules=workspace.allowed_modules,
+        on_step=lambda step, _loss: report(step, learners.num_steps),
+        should_stop=lambda: False,
+    )
+    *snapshots, result = (
+        workspace.put(encode_weights(weights, learners.encoding))
+        for weights in (*made.snapshots, made.weights)
+    )
+    return CommittedLearner(index, tuple(snapshots), result)
+
+
+def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen]:
+    """Choose examples by a strategy on theta_p's gradients, or on what else the query names.
+
+    Returns:
+        What the query came to, with all defaults, and what came of it.
+
+    Raises:
+        BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
+            SignalsError: what is asked for cannot be.
+    """
+    workspace = pretrained.workspace
+    dataset = workspace.dataset
+    num_examples = len(dataset) + len(dataset.quarantined)
+    question = question_of(
+        pretrained.outcome, query, num_examples, backbone=None, kind=dataset.target.kind
+    )
+    return question, answer(workspace, question)
+
+
+def initial_weights(
+    workspace: Workspace, config: RunConfig, given: bytes | Path | None
+) -> tuple[Weights, frozenset[str], InputFormat]:
+    """theta*: random or given weights, trained for at most a few epochs.
+
+    Args:
+        workspace: has the data.
+        config: of the run.
+        given: a safetensors file to begin with, checked; None for random weights.
+
+    Returns:
+        theta*; the names of what learners leave as it is; and what models are given.
+    """
+    dataset, seed = workspace.dataset, config.seed
+    inputs, model = model_inputs(workspace, config), workspace.new_model(config)
+    if given is not None:
+        size = given.stat().st_size if isinstance(given, Path) else len(given)
+        weights, _ = read_checkpoint(
+            given,
+            like=specs_of(model.state_dict()),
+            head=head_names(model),
+            new_head=config.initialization.new_head,
+            max_bytes=size,
+        )
+        # What is to be new stays as its seed has drawn it.
+        model.load_state_dict(weights, strict=False)
+    frozen = workspace.frozen(config, model)
+    freeze(model, frozen)
+    trained = initialize(
+        model,
+        dataset,
+        workspace.split(config).train_ids,
+        config.initialization,
+        inputs,
+        seed=derive_seed(seed, "initialization"),
+        device=workspace.device,
+        cpu_threads=config.learners.cpu_threads,
+        on_progress=workspace.progress("training the initial weights"),
+    )
+    return trained, frozen, inputs
+
+
+def model_inputs(workspace: Workspace, config: RunConfig) -> InputFormat:
+    """What the run's models are given of an example, normalized as the training split has it."""
+    train_ids = workspace.split(config).train_ids
+    return input_format(workspace.dataset, train_ids, derive_seed(config.seed, "normalization"))
+
+
+def cut_shards(workspace: Workspace, config: RunConfig) -> list[tuple[Tensor, float]]:
+    """For each learner the M x B ids of its shard, disjoint from all others, and its density."""
+    train_ids = workspace.split(config).train_ids
+    shards = draw_shards(train_ids, config.learners, seed=config.seed)
+    densities = draw_densities(len(shards), config.pruning, seed=config.seed)
+    return list(zip(shards, densities, strict=True))
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The soup, theta*'s accuracy beside it, and on how many examples both were measured."""
+
+    soup: Soup
+    initial_accuracy: float
+    num_validation_examples: int
+
+
+def merge_learners(
+    workspace: Workspace,
+    config: RunConfig,
+    inputs: InputFormat,
+    initial: Weights,
+    learners: Sequence[OpenWeights],
+    on_ingredient: OnIngredient = lambda _index, _ingredient: None,
+) -> Merged:
+    """Merge learners into theta_p, by what they are worth on the validation split.
+
+    Args:
+        workspace: has the data.
+        config: of the run.
+        inputs: what models are given.
+        initial: theta*.
+        learners: each opens its weights anew at every call.
+        on_ingredient: told of each learner that was offered.
+    """
+    soup, evaluator = config.soup, soup_evaluator(workspace, config, inputs)
+    evaluate = evaluate_for_soup(evaluator, config, lambda: workspace.new_model(config))
+    report = workspace.progress("merging learners")
+    # Several weights are scored at a time instead, on a thread each.
+    with (
+        pinned_kernels(1),
+        span("soup", method=soup.method.value, num_learners=len(learners)) as merging,
+    ):
+        initial_accuracy = evaluator(initial).accuracy
+        if soup.method is SoupMethod.GREEDY:
+            made = greedy_soup(
+                learners,
+                evaluate,
+                num_alphas=soup.num_alphas,
+                search=soup.search,
+                on_progress=report,
+                on_ingredient=on_ingredient,
+            )
+        else:
+            made = uniform_soup(learners, evaluate, on_progress=report)
+        merging.note(accuracy=made.accuracy)
+    return Merged(made, initial_accuracy, len(evaluator.targets_N))
+
+
+def soup_evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:
+    """What scores a run's weights, on its validation split."""
+    dataset = workspace.dataset
+    model, ids = workspace.new_model(config), workspace.split(config).validation_ids
+    return Evaluator(
+        model=model,
+        inputs=inputs,
+        device=workspace.device,
+        examples_N=dataset.examples(ids),
+        target=dataset.target,
+        targets_N=dataset.targets_N[ids],
+        batch_norm_examples_M=workspace.batch_norm_examples(config),
+        batch_size=workspace.batch_size,
+        frozen=workspace.frozen(config, model),
+    )

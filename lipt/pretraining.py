@@ -1,0 +1,327 @@
+"""Pre-training in the caller's process: theta_p, the learners it came of, and choosing by it.
+
+    pretrained = lipt.pretrain((images, labels))
+    subset = pretrained.select("craig", fraction=0.1)
+
+Nothing listens on a port, and nothing is written. The same data, model, configuration and seed give
+the same subset as a coordinator on the same kind of machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from lipt.common.blobs.name import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.config.validation import dump, merge, validate
+from lipt.common.data import Dataset
+from lipt.common.imports.factory import modules_of
+from lipt.common.process.devices import resolve_device
+from lipt.common.subsets import subset_digest
+from lipt.common.weights.container import pack
+from lipt.common.weights.specs import Weights, copy_to_cpu
+from lipt.core.fitting import fit_defaults
+from lipt.core.in_memory import InMemory
+from lipt.core.pipeline import Pretrained as Trained
+from lipt.core.pipeline import begin, choose, look_at
+from lipt.core.pipeline import pretrain as pretrain_all
+from lipt.core.proxies.proxy import Proxy
+from lipt.core.results import Ingredient
+from lipt.core.sharding import split_validation
+from lipt.core.signals.user_features import read_user_features
+from lipt.core.stages.asking import SubsetQuery, Training, training_for
+from lipt.core.stages.choosing import told_of
+from lipt.core.stages.diagnosing import diagnose
+from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.defaults import default_model
+from lipt.given import MODULE, name_model
+from lipt.opening import open_dataset
+from lipt.showing import showing
+from lipt.trainer.client.sources import Features, features_source
+from lipt.trainer.diagnosis.diagnosis import Diagnosis
+from lipt.trainer.diagnosis.reading import read_diagnosis
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
+
+
+class Pretrained:
+    """A data set and a model, with what was trained of them so far.
+
+    What is asked for decides what is trained: a strategy that looks at labels, columns or patches
+    alone trains no learner. `theta_p`, `learners` and `soup` train them.
+
+    Attributes:
+        data: what is chosen from, opened.
+        model: the name of what judges it.
+        config: of the run, with everything that was not given.
+        fitted: what was lowered in its defaults so that shards fit the data; empty for nothing.
+        seconds: what each stage has taken.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        model: str | nn.Module | Callable[..., nn.Module] | None = None,
+        *,
+        seed: int = 0,
+        run: Mapping[str, Any] | None = None,
+        image_size: int | None = None,
+        device: str = "auto",
+        allow_modules: Sequence[str] = (),
+        progress: bool | None = None,
+    ) -> None:
+        """As `pretrain`, but for the training."""
+        self.data = open_dataset(data, image_size=image_size, allow_modules=allow_modules)
+        self._given = None if model is None or isinstance(model, str) else name_model(model)
+        if self._given is not None:
+            self.model = self._given.name
+        else:
+            self.model = str(model or default_model(self.data.inputs))
+        begins = pack(copy_to_cpu(model.state_dict())) if isinstance(model, nn.Module) else None
+        self._begins_with = begins
+        settings: dict[str, Any] = {"model": self.model, "seed": seed}
+        if begins is not None:
+            settings["initialization"] = {"weights_sha256": hashlib.sha256(begins).hexdigest()}
+        given = dict(run or {})
+        self.config, self.fitted = _fitted(self.data, merge(settings, given))
+        self._progress = progress
+        self._show: Callable[[ProgressView], None] = lambda _: None
+        self._trained: dict[Training, Trained] = {}
+        self._workspace = InMemory(
+            self.data,
+            resolve_device(device),
+            allowed_modules=(MODULE, *modules_of(self.model), *allow_modules),
+            on_progress=lambda *progress: self._show(ProgressView(*progress)),
+        )
+
+    @property
+    def theta_p(self) -> Weights:
+        """The pre-trained weights, a state dict."""
+        return self._weights(self._all.outcome.pretrained_weights)
+
+    @property
+    def theta_star(self) -> Weights:
+        """The initial weights, where every learner began."""
+        return self._weights(self._all.outcome.initial_weights)
+
+    @property
+    def learners(self) -> tuple[Weights, ...]:
+        """Every learner as it was handed in: a state dict, pruned."""
+        trained, workspace = self._all, self._workspace
+        initial = trained.outcome.initial_weights
+        assert initial is not None  # noqa: S101 - it was trained
+        read = workspace.read_learners(self.config, initial, workspace.new_model(self.config))
+        return tuple(read(learner.result) for learner in trained.outcome.learners)
+
+    @property
+    def soup(self) -> Mapping[int, Ingredient]:
+        """What the soup made of each learner, by its index, in the order they were offered in."""
+        merged = self._all.merged
+        assert merged is not None  # noqa: S101 - it was trained
+        return dict(merged.soup.ingredients)
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """What each stage has taken."""
+        return {
+            name: taken for one in self._trained.values() for name, taken in one.seconds.items()
+        }
+
+    def select(
+        self,
+        strategy: str = "auto",
+        fraction: float | None = None,
+        *,
+        budget: int | None = None,
+        balanced: bool | None = None,
+        options: Mapping[str, object] | None = None,
+        preset: str | None = None,
+        proxy: str | None = None,
+        features: Features | None = None,
+        labels: Literal["given", "none"] = "given",
+    ) -> Subset:
+        """Choose examples; the arguments are those of `lipt.select`.
+
+        Raises:
+            LiptError: what is asked for cannot be.
+        """
+        if fraction is None and budget is None:
+            fraction = DEFAULT_FRACTION
+        with self._showing():
+            query = SubsetQuery(
+                run="",
+                strategy=strategy,
+                fraction=fraction,
+                budget=budget,
+                balanced=balanced,
+                options={name: option_text(value) for name, value in (options or {}).items()},
+                weights=None,
+                features=None if features is None else self._keep_features(features),
+                preset=preset or "",
+                proxy=proxy or "",
+                labels=labels,
+            )
+            trained = self._train(training_for(query, self._num_examples))
+            return self._chosen(trained, query)
+
+    def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
+        """What is wrong with the data; the arguments are those of `lipt.diagnose`."""
+        with self._showing():
+            question = ProxyQuestion(
+                self.config,
+                None,
+                Proxy.parse(proxy or "auto"),
+                None,
+                None if features is None else self._keep_features(features),
+            )
+            found = diagnose(self._workspace, question)
+        return read_diagnosis(
+            found.pack(), num_examples=self._num_examples, fingerprint=self.data.fingerprint
+        )
+
+    def train(self) -> None:
+        """Train and merge the learners, where that was not done before."""
+        with self._showing():
+            self._train(Training.LEARNERS)
+
+    @property
+    def _all(self) -> Trained:
+        self.train()
+        return self._trained[Training.LEARNERS]
+
+    @property
+    def _num_examples(self) -> int:
+        return len(self.data) + len(self.data.quarantined)
+
+    def _train(self, training: Training) -> Trained:
+        if Training.LEARNERS in self._trained:
+            return self._trained[Training.LEARNERS]
+        if training not in self._trained:
+            workspace, config = self._workspace, self.config
+            if training is Training.NOTHING:
+                trained = look_at(workspace, config)
+            else:
+                stage = begin if training is Training.INITIAL_WEIGHTS else pretrain_all
+                trained = stage(workspace, config, self._begins_with)
+            self._trained[training] = trained
+        return self._trained[training]
+
+    def _chosen(self, trained: Trained, query: SubsetQuery) -> Subset:
+        started = monotonic()
+        question, chosen = choose(trained, query)
+        indices, weights = (values.numpy() for values in chosen.columns)
+        costs = {"selection_seconds": monotonic() - started}
+        if chosen.warmed is not None:
+            costs["selection_seconds"] -= chosen.warmed.spent_seconds
+            costs["warm_up_seconds"] = chosen.warmed.seconds
+        manifest = {
+            "run_config": self.config.model_dump(mode="json"),
+            "data": {
+                "source": self.data.source,
+                "fingerprint": self.data.fingerprint,
+                "num_examples": self._num_examples,
+                "quarantined": list(self.data.quarantined),
+            },
+            **told_of(question, chosen),
+            "costs": {**trained.seconds, **costs},
+        }
+        return Subset(
+            indices,
+            weights,
+            self.data.fingerprint,
+            subset_digest(indices, weights),
+            query.strategy,
+            # As it would have come over the wire.
+            json.loads(json.dumps(manifest)),
+        )
+
+    def _keep_features(self, features: Features) -> BlobName:
+        source = features_source(features)
+        content = source.read_bytes() if isinstance(source, Path) else source
+        read = read_user_features(content, num_examples=self._num_examples, max_bytes=len(content))
+        return self._workspace.put_features(read, content)
+
+    def _weights(self, name: BlobName | None) -> Weights:
+        assert name is not None  # noqa: S101 - it was trained
+        workspace = self._workspace
+        return workspace.read_weights(name, workspace.new_model(self.config))
+
+    @contextmanager
+    def _showing(self) -> Iterator[None]:
+        """Show progress; torch's generator is given back as it was."""
+        with showing(asked=self._progress) as show, torch.random.fork_rng(devices=[]):
+            before, self._show = self._show, show
+            try:
+                yield
+            finally:
+                self._show = before
+
+
+def pretrain(
+    data: Any,
+    model: str | nn.Module | Callable[..., nn.Module] | None = None,
+    *,
+    seed: int = 0,
+    run: Mapping[str, Any] | None = None,
+    image_size: int | None = None,
+    device: str = "auto",
+    allow_modules: Sequence[str] = (),
+    progress: bool | None = None,
+) -> Pretrained:
+    """Train learners on tiny shards of the data and merge them, in this process.
+
+    Args:
+        data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a Hugging
+            Face `datasets.Dataset`, or a name, as `open_dataset` takes them.
+        model: what examples are judged by: a built-in name, `package.module:factory`, a
+            function of `num_classes`, or an `nn.Module`, whose weights learners begin with and
+            which stays as it is. None takes one that suits the kind of data.
+        seed: of everything random.
+        run: settings of the run, nested as in `RunConfig`. Defaults that are too large for the
+            data are lowered to fit it.
+        image_size: pixels a side that images are scaled to; None keeps small ones.
+        device: "cpu", "cuda", "cuda:N", or "auto".
+        allow_modules: modules that `run` may name a model of.
+        progress: False shows nothing of how far it is, True also where no terminal or
+            notebook is.
+
+    Raises:
+        DataError: the data is empty, or not labelled examples.
+        ConfigError: a setting that does not exist, or does not fit the data.
+        RunFailedError: a loss is no longer finite.
+    """
+    pretrained = Pretrained(
+        data,
+        model,
+        seed=seed,
+        run=run,
+        image_size=image_size,
+        device=device,
+        allow_modules=allow_modules,
+        progress=progress,
+    )
+    pretrained.train()
+    return pretrained
+
+
+def option_text(value: object) -> str:
+    """A strategy's option as the command line would write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _fitted(data: Dataset, settings: Mapping[str, Any]) -> tuple[RunConfig, str]:
+    """The configuration, and what was lowered for the data in it."""
+    config = validate(RunConfig, merge(dump(RunConfig()), settings))
+    num_train = len(split_validation(data.labels_N, config.validation, seed=config.seed).train_ids)
+    asked = settings.get("learners", {}).keys()
+    found = fit_defaults(config.learners, num_train, asked=asked)
+    return config.model_copy(update={"learners": found.learners}), found.said

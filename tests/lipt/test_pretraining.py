@@ -1,0 +1,204 @@
+"""The library against the service, bit for bit; what it trains, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+import lipt
+from lipt.common.data import open_dataset
+from lipt.common.errors import ConfigError
+from lipt.trainer.subsets.subset import Subset
+from tests.golden import datasets
+from tests.lipt.digits import QUICK, few_digits
+from tests.session import Session
+
+STRATEGIES = ("auto", "el2n", "craig", "aum", "milo")
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "images": lambda _: few_digits(),
+    "table": datasets.table,
+    "texts": datasets.texts,
+}
+
+
+class Tiny(nn.Module):
+    """Ends in a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.body(images))
+        return logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_chooses_what_the_service_chooses(kind: str, tmp_path: Path) -> None:
+    data = open_dataset(given) if isinstance(given := KINDS[kind](tmp_path), str) else given
+    run = {**QUICK, "learners": {**QUICK["learners"], "num_steps": 2, "num_snapshots": 2}}
+    pretrained = lipt.pretrain(data, seed=3, run=run, progress=False)
+    with Session(data) as session:
+        ready = session.pretrain(run, seed=3)
+        theta_p = safetensors.torch.load(session.client.weights(ready.run_id))
+        assert theta_p.keys() == pretrained.theta_p.keys()
+        assert all(torch.equal(value, pretrained.theta_p[name]) for name, value in theta_p.items())
+        for strategy in STRATEGIES:
+            expected = session.client.subset(ready.run_id, strategy, fraction=0.1)
+            subset = pretrained.select(strategy, 0.1)
+            assert (strategy, subset.digest) == (strategy, expected.digest)
+            assert subset.fingerprint == expected.fingerprint
+            _require_alike(subset, expected)
+        expected_findings = session.client.diagnose().findings
+    findings = lipt.diagnose(data, progress=False).findings
+    assert findings.label_errors == expected_findings.label_errors
+
+
+def _require_alike(subset: Subset, expected: Subset) -> None:
+    """The manifest says the same, but for the run and what took how long."""
+    ours, theirs = dict(subset.manifest), dict(expected.manifest)
+    for name in ("run_id", "run_name", "weights_sha256", "features_sha256"):
+        theirs.pop(name)
+    for one in (ours, theirs):
+        one.pop("costs")
+        one["proxy"] = {**one["proxy"], "seconds": 0}
+        one["run_config"] = {**one["run_config"], "model": ""}
+        one["data"] = {**one["data"], "source": ""}
+    assert ours == theirs
+
+
+def test_the_learners_and_the_soup_are_there_to_look_at() -> None:
+    pretrained = lipt.pretrain(few_digits(), "resnet8", run=QUICK, progress=False)
+    assert len(pretrained.learners) == 2
+    assert pretrained.soup.keys() == {0, 1}
+    (best,) = (index for index, part in pretrained.soup.items() if part.position == 0)
+    pruned = pretrained.learners[best]["conv1.weight"]
+    assert 0 < int((pruned == 0).sum()) < pruned.numel()
+    assert pretrained.theta_star.keys() == pretrained.theta_p.keys()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "asked"),
+    [
+        ("uniform", {}),
+        ("kcenter", {"labels": "none"}),
+        ("kcenter", {"proxy": "ridge:patches"}),
+        ("kcenter", {"features": np.zeros((240, 4)), "options": {"space": "features"}}),
+    ],
+)
+def test_what_needs_no_learners_trains_none(strategy: str, asked: dict[str, Any]) -> None:
+    pretrained = lipt.Pretrained(few_digits(), "resnet8", run=QUICK, progress=False)
+    assert len(pretrained.select(strategy, 0.1, **asked)) == 24
+    assert pretrained.seconds == {}
+
+
+def test_a_warm_up_trains_theta_star_alone() -> None:
+    pretrained = lipt.Pretrained(few_digits(), "resnet8", run=QUICK, progress=False)
+    options = {"pretraining": "epochs:0.5"}
+    first = pretrained.select("grand", 0.1, options=options)
+    assert pretrained.seconds.keys() == {"initialization_seconds"}
+    assert pretrained.select("grand", 0.1, options=options).digest == first.digest
+
+
+def test_a_module_is_where_learners_begin_and_stays_as_it_is() -> None:
+    torch.manual_seed(0)
+    module = Tiny()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    run = {**QUICK, "initialization": {"steps": 0}}
+    pretrained = lipt.pretrain(few_digits(), module, run=run, progress=False)
+    begun, after = pretrained.theta_star, module.state_dict()
+    assert all(torch.equal(begun[name], value) for name, value in before.items())
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_a_function_makes_the_model_and_two_do_not_meet() -> None:
+    made: list[int] = []
+
+    def make(num_classes: int) -> nn.Module:
+        made.append(num_classes)
+        return Tiny()
+
+    first = lipt.Pretrained(few_digits(), make, run=QUICK, progress=False)
+    second = lipt.Pretrained(few_digits(), Tiny(), run=QUICK, progress=False)
+    assert first.model != second.model
+    assert len(first.select("el2n", budget=7)) == len(second.select("el2n", budget=7)) == 7
+    assert set(made) == {10}
+
+
+def test_features_of_one_s_own_take_the_place_of_the_model_s() -> None:
+    features = np.random.default_rng(1).normal(size=(240, 5))
+    pretrained = lipt.Pretrained(few_digits(), "resnet8", run=QUICK, progress=False)
+    found = pretrained.select("kcenter", 0.1, features=features, options={"space": "features"})
+    again = lipt.select(
+        few_digits(),
+        strategy="kcenter",
+        features={"features": features},
+        options={"space": "features"},
+        run=QUICK,
+        progress=False,
+    )
+    assert found.digest == again.digest
+
+
+def test_a_setting_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learners\.num_step: there is no such setting"):
+        lipt.Pretrained(few_digits(), run={"learners": {"num_step": 1}})
+
+
+def test_nothing_listens_is_written_or_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    before = _this_process()
+    subset = lipt.select(few_digits(), "resnet8", strategy="craig", run=QUICK, progress=False)
+    assert len(subset) == 24
+    assert _this_process() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def _this_process() -> tuple[object, ...]:
+    names = {thread.name for thread in threading.enumerate() if "Dummy" not in thread.name}
+    return (
+        names,
+        torch.get_num_threads(),
+        torch.get_rng_state().tolist(),
+        list(sys.path),
+        signal.getsignal(signal.SIGINT),
+        dict(os.environ),
+    )
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_heard_while_learners_are_trained() -> None:
+    script = (
+        "import lipt; from tests.lipt.digits import few_digits\n"
+        "lipt.pretrain(few_digits(), 'resnet8', progress=True,\n"
+        "    run={'learners': {'num_learners': 2, 'num_steps': 100000, 'batch_size': 16}})"
+    )
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root) as process:
+        assert process.stderr is not None
+        assert any("training learner" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in process.stderr.read()
+    assert process.returncode != 0
