@@ -89,7 +89,7 @@ def main() -> None:
             flags = {"state_dir": folder, "dataset": {"source": given.source}, "device": "cpu"}
             settings = load_settings(CoordinatorSettings, config=None, flags=flags)
             context = Context(settings, send=lambda _: None)
-            context.__dict__["dataset"] = flip(truth, given.flipped, seed)
+            vars(context)["dataset"] = flip(truth, given.flipped, seed)
             for name, value in measure(context, config, truth.labels_N, with_ridge=given.ridge):
                 figures.setdefault(name, []).append(value)
     table = Table("figure", "mean", "deviation", title=f"{given.source}, {given.seeds} seeds")
@@ -133,8 +133,7 @@ def measure(
     run = run_of(context, config, initial.inputs)
     committed = tuple(train(context, run, record, initial.inputs) for record in records)
     trajectories = Trajectories(initial.weights, committed)
-    shards = tuple(record.shard for record in records)
-    dynamics = dynamics_of(context, config, initial.inputs, trajectories, shards)
+    dynamics = dynamics_of(context, config, initial.inputs, trajectories)
     own_N = dynamics.own_learner_N.long()
     wrong_N = context.dataset.labels_N != truth_N
     inside_N = own_N >= 0

@@ -54,6 +54,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
+from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.dispatch.learner_check import check_learner, trained_norm
 from lipt.coordinator.dispatch.redundancy import Verdict, handed_in
 from lipt.coordinator.runs.transitions import LearnerResult, done, leased
@@ -284,7 +285,8 @@ class Bench:
             options={},
             weights=None,
         )
-        job = question_of(run, query, len(self.context.dataset), backbone=None)
+        question = question_of(run.outcome, query, len(self.context.dataset), backbone=None)
+        job = SelectSubset.answering(question)
         selected = job.run(self.context)
         content = self.context.blobs.read_bytes(selected.blob)
         rows = torch.frombuffer(bytearray(content[: 8 * selected.num_examples]), dtype=torch.int64)

@@ -65,7 +65,7 @@ def main() -> None:
         flags = {"state_dir": Path(folder), "device": "cpu", "dataset": {"source": given.source}}
         settings = load_settings(CoordinatorSettings, config=None, flags=flags)
         context = Context(settings, send=lambda _: None)
-        context.__dict__["dataset"] = noisy
+        vars(context)["dataset"] = noisy
         pixels = noisy.inputs
         assert isinstance(pixels, ImageSpec)
         channels = pixels.channels

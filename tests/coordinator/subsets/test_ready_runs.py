@@ -103,5 +103,5 @@ def test_trajectories_begin_at_theta_star_and_end_in_the_learners_that_are_in(
 
 def test_no_trajectories_begin_at_nothing(make_run: MakeRun) -> None:
     run = make_run(state=RunState.READY).changed(initial_weights=None)
-    with pytest.raises(ValueError, match="has no theta\\* yet"):
+    with pytest.raises(ValueError, match=r"run name-r has no theta\* yet"):
         _ = run.outcome.trajectories

@@ -69,7 +69,7 @@ def test_summary_has_every_finding(diagnosis: Diagnosis) -> None:
 
 def test_a_file_has_columns_and_the_summary(diagnosis: Diagnosis, tmp_path: Path) -> None:
     path = tmp_path / "file"
-    diagnosis.save(path)
+    path.write_bytes(diagnosis.pack())
     with safe_open(path, "pt") as file:
         assert json.loads(file.metadata()["diagnosis"]) == diagnosis.summary
         kinds = {name: file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118

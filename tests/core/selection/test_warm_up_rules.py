@@ -1,20 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from lipt.common.blobs.name import BlobName
-from lipt.common.config.run_config import InitializationConfig
+from lipt.common.config.run_config import InitializationConfig, RunConfig
 from lipt.common.errors import InvalidRequestError, LiptError, OverLimitError, StrategyOptionError
-from lipt.common.states import RunState
+from lipt.common.images.formats import ImageFormat
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.messages import Cost
-from lipt.coordinator.state.records import RunRecord
+from lipt.core.results import CommittedLearner, Outcome
 from lipt.core.stages.asking import SubsetQuery, needs_no_learners, question_of
+from lipt.core.stages.choosing import Question
 
-MakeRun = Callable[..., RunRecord]
 FILE = BlobName.of(b"the user's")
 
 
@@ -25,43 +24,40 @@ def query(strategy: str, pretraining: str = "", **asked: Any) -> SubsetQuery:
     return SubsetQuery(strategy=strategy, options=options, **wanted | asked)
 
 
-@pytest.fixture
-def job(make_run: MakeRun) -> Callable[..., SelectSubset]:
-    def make(
-        strategy: str, pretraining: str = "", *, given_weights: str | None = None, **asked: Any
-    ) -> SelectSubset:
-        theta_p = None if pretraining.startswith("epochs") else BlobName.of(b"theta_p")
-        run = make_run(state=RunState.READY).changed(pretrained_weights=theta_p)
-        begins = InitializationConfig(weights_sha256=given_weights)
-        run = run.changed(config=run.config.model_copy(update={"initialization": begins}))
-        asking = query(strategy, pretraining, **asked)
-        return question_of(run, asking, 1000, backbone=None, max_warm_up_epochs=200)
-
-    return make
+IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 
 
-def test_a_warm_up_begins_with_theta_star_and_needs_no_theta_p(
-    job: Callable[..., SelectSubset],
-) -> None:
-    asked = job("craig", "epochs:15.0")
+def asked_for(
+    strategy: str, pretraining: str = "", *, given_weights: str | None = None, **asked: Any
+) -> Question:
+    """What a query to a run comes to, which needs no theta_p where it asks for a warm-up."""
+    theta_p = None if pretraining.startswith("epochs") else BlobName.of(b"theta_p")
+    begins = InitializationConfig(weights_sha256=given_weights)
+    config = RunConfig(model="resnet8", initialization=begins)
+    learners = (CommittedLearner(0, (), BlobName.of(b"learner")),)
+    run = Outcome("r", config, IMAGE, BlobName.of(b"theta*"), theta_p, learners)
+    asking = query(strategy, pretraining, **asked)
+    return question_of(run, asking, 1000, backbone=None, max_warm_up_epochs=200)
+
+
+def test_a_warm_up_begins_with_theta_star_and_needs_no_theta_p() -> None:
+    asked = asked_for("craig", "epochs:15.0")
     assert asked.options == (("pretraining", "epochs:15"),)
     assert asked.weights == asked.initial == BlobName.of(b"theta*")
     assert asked.proxy is None
-    assert asked.cost is Cost.DEAR
+    assert SelectSubset.answering(asked).cost is Cost.DEAR
     assert needs_no_learners(query("craig", "epochs:15"))
 
 
-def test_lipt_is_as_if_nothing_were_said(job: Callable[..., SelectSubset]) -> None:
+def test_lipt_is_as_if_nothing_were_said() -> None:
     # So that the subsets of before keep their keys.
-    assert job("craig", "lipt") == job("craig")
-    assert job("uniform", "lipt") == job("uniform")
+    assert asked_for("craig", "lipt") == asked_for("craig")
+    assert asked_for("uniform", "lipt") == asked_for("uniform")
     assert not needs_no_learners(query("craig", "lipt"))
 
 
-def test_own_features_stand_beside_the_errors_of_a_warm_up(
-    job: Callable[..., SelectSubset],
-) -> None:
-    assert job("craig", "epochs:1", features=FILE).features == FILE
+def test_own_features_stand_beside_the_errors_of_a_warm_up() -> None:
+    assert asked_for("craig", "epochs:1", features=FILE).features == FILE
 
 
 @pytest.mark.parametrize(
@@ -89,7 +85,6 @@ def test_own_features_stand_beside_the_errors_of_a_warm_up(
     ],
 )
 def test_what_cannot_be_is_refused_with_a_remedy(
-    job: Callable[..., SelectSubset],
     strategy: str,
     pretraining: str,
     asked: dict[str, Any],
@@ -97,4 +92,4 @@ def test_what_cannot_be_is_refused_with_a_remedy(
     message: str,
 ) -> None:
     with pytest.raises(error, match=message):
-        job(strategy, pretraining, **asked)
+        asked_for(strategy, pretraining, **asked)

@@ -220,7 +220,7 @@ def test_what_is_not_there_is_refused_with_a_remedy(ask: Any, text: str, remedy:
 
 def test_data_that_is_no_pictures_has_no_patches(context: Context) -> None:
     rows = Context(context.settings, send=lambda _: None)
-    rows.__dict__["dataset"] = replace(context.dataset, inputs=ImageSpec(1, 1, 64))
+    vars(rows)["dataset"] = replace(context.dataset, inputs=ImageSpec(1, 1, 64))
     question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
     with pytest.raises(
         ProxyError, match=r"1x1x64 images, which are no pictures.*Leave `patches` out"

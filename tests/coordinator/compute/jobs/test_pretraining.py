@@ -16,7 +16,6 @@ from lipt.common.models import build_model
 from lipt.common.weights.container import pack
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs import pretraining
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
@@ -28,6 +27,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.progress import Made, Progressed
+from lipt.core import pipeline
 from lipt.core.sharding import draw_densities
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context, digits_settings
@@ -104,7 +104,7 @@ def test_initial_weights_see_the_training_split_alone(
         seen.append(ids)
         raise DataError("seen.")
 
-    monkeypatch.setattr(pretraining, "input_format", look)
+    monkeypatch.setattr(pipeline, "input_format", look)
     with pytest.raises(DataError, match="seen"):
         InitializeWeights(config).run(context)
     assert torch.equal(seen[0], context.split(config).train_ids)

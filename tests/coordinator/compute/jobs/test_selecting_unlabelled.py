@@ -37,7 +37,7 @@ def with_labels(context: Context, labels_N: Tensor) -> Context:
     other = Context(context.settings, send=lambda _: None)
     rows = replace(dataset.rows, labels_N=labels_N)
     fingerprint = f"labels {labels_N.tolist()}"
-    other.__dict__["dataset"] = replace(dataset, rows=rows, fingerprint=fingerprint)
+    vars(other)["dataset"] = replace(dataset, rows=rows, fingerprint=fingerprint)
     return other
 
 
