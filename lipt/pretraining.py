@@ -47,8 +47,7 @@ from lipt.given import MODULE, name_model
 from lipt.opening import open_dataset
 from lipt.showing import showing
 from lipt.trainer.client.sources import Features, features_source
-from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.reading import read_diagnosis
+from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
 

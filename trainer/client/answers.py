@@ -19,8 +19,7 @@ from lipt.common.errors import DiagnosisError, SubsetError
 from lipt.common.subsets import packed_sizes, unpack
 from lipt.trainer.client.connection import INTERRUPTIONS, Connection, Reconnection, Stubs
 from lipt.trainer.client.conversion import view_of
-from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.reading import max_file_bytes, read_diagnosis
+from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import ProgressView
 from lipt.v1 import diagnosis_pb2, subset_pb2
